@@ -20,7 +20,7 @@ from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.changes.commits import known, range_of
+from backstory.reading.changes.commits import lineage_of, range_of
 from backstory.settings import Settings
 from backstory.spark.session import start
 from backstory.stores.iceberg.moved_rows import moved_rows
@@ -36,7 +36,7 @@ BOUND = 1.2
 def bytes_read(store, since):
     """The bytes of files of rows that a feed since this commit reads."""
     table = existing(store, NAME)
-    found = range_of(known(store, table), since, None)
+    found = range_of(lineage_of(store, table), since, None)
     moved = moved_rows(store, table, found.before, found.commits)
     try:
         return moved.bytes
@@ -67,7 +67,7 @@ def touched(store, since):
     """The bytes of the files of rows in which commits other than compactions let rows come or go."""
     table, files = existing(store, NAME), store.jvm.java.util.HashMap()
     sizes = {}
-    for each in known(store, table).commits[since:]:
+    for each in lineage_of(store, table).commits[since:]:
         for line in (
             files_of_commit(store.jvm, table.iceberg, each.id, files) if each.operation != "replace" else ()
         ):

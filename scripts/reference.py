@@ -9,7 +9,8 @@ from pathlib import Path
 import backstory
 from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
-from backstory.doors.native.asked import SnapshotOptions
+from backstory.doors.native.feeds.options import FeedOptions
+from backstory.doors.native.request import SnapshotOptions
 from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, RESERVED
 
@@ -63,12 +64,16 @@ def python() -> str:
     ):
         lines += [f"## {title}", _text(each), *_members(each)]
     lines += ["## Options of snapshot", f"```text\n{_text(SnapshotOptions)}\n```"]
+    lines += ["## Options of apply", f"```text\n{_text(FeedOptions)}\n```"]
     lines += ["## Errors", f"```text\n{inspect.getdoc(errors)}\n```", _text(errors.BackstoryError)]
     return _page(lines)
 
 
 def _members(of: type) -> Iterator[str]:
-    for name, member in vars(of).items():
+    members = {
+        name: member for each in of.__mro__[::-1] if each is not object for name, member in vars(each).items()
+    }
+    for name, member in members.items():
         if name.startswith("_") or not inspect.getdoc(member):
             continue
         if isinstance(member, property):

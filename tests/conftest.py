@@ -122,6 +122,7 @@ def postgresql():
                 port = probe.getsockname()[1]
             options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
             options += " -c fsync=off"  # no test takes the power away
+            options += " -c wal_level=logical"  # Debezium follows it
             words = [control, "-D", data, "-l", log, "-w", "-t", "600", "-o", options, "start"]
             if not subprocess.run(words, **run | {"check": last}).returncode:
                 break  # else somebody took the port in between

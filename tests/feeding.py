@@ -8,13 +8,13 @@ from committing import commit, make
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
 from backstory.model.change import Change
+from backstory.model.change_feed import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.arrow.changes import changes
 from backstory.reading.changes.feed import FeedRequest
-from backstory.reading.changes.rule import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.embedded import EmbeddedCatalog

@@ -12,7 +12,7 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
 from backstory.doors.historize.sync import sync_hist
 from backstory.formats.delivered import rows_as
-from backstory.formats.memory import Memory
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import Change
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
@@ -37,9 +37,13 @@ class SparkPlace(Place):
     def connected(self) -> SparkTarget:
         return SparkTarget(self.store, self.pepper)
 
-    def by_frames(self, *, always: bool) -> None:
-        """From now on every load is planned by frames, as one is that is too large for the driver; or only those."""
-        memory = Memory(0) if always else self.store.memory
+    def in_tasks(self, *, always: bool) -> None:
+        """From now on Spark's tasks plan every load, as one that is too large for the driver; or only those."""
+        self.with_memory(0 if always else None)
+
+    def with_memory(self, most: int | None) -> None:
+        """From now on the driver holds so many bytes of clear text; None is as many as it has."""
+        memory = self.store.memory if most is None else Memory(most * CLEAR_TEXT_SHARE)
         self.target = SparkTarget(replace(self.store, memory=memory), self.pepper)
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ FLAGS = {
     ("doors/fivetran/serving.py", "--tls-cert"),  # a warning of `serve`
     ("doors/fivetran/serving.py", "--tls-key"),
     ("doors/fivetran/serving.py", "--host"),
-    ("doors/native/asked.py", "--help"),
+    ("doors/native/request.py", "--help"),
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
     ("doors/odf/pulling.py", "--set-watermark"),  # what the log names instead of a file
     ("spark/launch.py", "--load-spark-defaults"),  # for spark-submit
@@ -142,7 +142,7 @@ def test_options_in_texts_are_options_of_commands():
         for name in re.findall(r"`([a-z][a-z_]*)=", text)
     }
     assert len(named) > 10
-    python_alone = {("stores/iceberg/given.py", "--catalog")}  # of `backstory.open(spark=...)`
+    python_alone = {("stores/iceberg/foreign_session.py", "--catalog")}  # of `backstory.open(spark=...)`
     assert [] == sorted(named - python_alone - {each for each in named if each[1] in flags})
 
 

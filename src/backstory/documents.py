@@ -61,7 +61,7 @@ class Document:
     def place(self, path: Path_) -> str:
         """Where a part stands: file, line and path."""
         line = self.line(path)
-        return f"{self.name}, {f'line {line}, ' if line else ''}{told(path)}"
+        return f"{self.name}, {f'line {line}, ' if line else ''}{path_text(path)}"
 
     def line(self, path: Path_) -> int:
         """The line of the part, or of the innermost part around it that is there."""
@@ -77,7 +77,7 @@ class Document:
         return line
 
 
-def told(path: Path_) -> str:
+def path_text(path: Path_) -> str:
     """A path as people write it: `target_datasets[0].target_columns[2].datatype`."""
     text = ""
     for step in path:
@@ -102,7 +102,7 @@ def validated(part: type[Part], document: Document) -> Part:
     try:
         return part.model_validate(_plain(document.tree))
     except ValidationError as wrong:
-        raise _told(part, document, _first(document, wrong)) from None
+        raise _validation_error(part, document, _first(document, wrong)) from None
 
 
 def near(name: str, known: Sequence[str]) -> str:
@@ -164,11 +164,12 @@ def _steps(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
     return (*found, *error.get("ctx", {}).get("at", ()))
 
 
-def _told(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -> UsageError:
+def _validation_error(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -> UsageError:
+    """The error of a document for one of Pydantic's, with its path and line."""
     path, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
-        known = _names_at(part, document.tree, path[:-1])
-        return document.wrong(path, "there is no such key.", near(str(path[-1]), known))
+        names = _names_at(part, document.tree, path[:-1])
+        return document.wrong(path, "there is no such key.", near(str(path[-1]), names))
     if kind == "missing":
         return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
     if kind in {"literal_error", "enum"}:

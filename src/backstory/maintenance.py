@@ -25,7 +25,7 @@ def maintain_each(
     from backstory.stores.iceberg.faults import translate_faults
     from backstory.stores.iceberg.store import existing, tables
     from backstory.stores.refusals import require_some
-    from backstory.upkeep.maintaining import kept_in_order
+    from backstory.upkeep.maintaining import run_for_each
 
     require_some(named, every=every)
 
@@ -34,4 +34,4 @@ def maintain_each(
             heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS
             return Table(store, name).maintain(**(times if heeded else {}), dry_run=dry_run)
 
-    return kept_in_order(named or tables(store), one, every=not named)
+    return run_for_each(named or tables(store), one, every=not named)

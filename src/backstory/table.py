@@ -102,7 +102,7 @@ class Table:
         between = instant_of(first), instant_of(second)
         if axis == "recorded":
             then = optional_instant(at) or datetime.now(UTC)
-            frame = differences.diff_known(self.store, self.name, *between, then, comparison)
+            frame = differences.diff_knowledge(self.store, self.name, *between, then, comparison)
         else:
             frame = differences.diff(self.store, self.name, *between, optional_instant(known_at), comparison)
         return drawn_in_notebooks(frame)

@@ -1,17 +1,16 @@
 """The Python face: open a warehouse, bring deliveries to it, and find its tables."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from backstory import maintenance, settings
+from backstory.datasets import Datasets
 from backstory.model.instant import optional_instant
-from backstory.model.table import ODF, named, table_name
+from backstory.model.table import named, table_name
 from backstory.table import Table
-
-Files = str | Path | Sequence[str | Path]
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -20,9 +19,10 @@ if TYPE_CHECKING:
 
     from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
-    from backstory.doors.native.asked import SnapshotOptions
+    from backstory.doors.native.feeds.options import FeedOptions
+    from backstory.doors.native.feeds.receipts import FeedPlan, FeedReceipt
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
-    from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
+    from backstory.doors.native.request import SnapshotOptions
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.adopting import Adopted
     from backstory.upkeep.maintaining import Maintained
@@ -41,7 +41,7 @@ def open(  # noqa: A001 - the public name
     With a session, `config` is read for `[odf]` only; a process forked later is refused (`forked`). Raises
     UsageError for what is wrong with configuration, session or Iceberg, and without Spark or Java.
     """
-    from backstory.stores.iceberg.given import require_usable
+    from backstory.stores.iceberg.foreign_session import require_usable
     from backstory.stores.iceberg.store import Store
 
     if spark is not None:
@@ -56,7 +56,7 @@ def open(  # noqa: A001 - the public name
 
 
 @dataclass(frozen=True)
-class Warehouse:
+class Warehouse(Datasets):
     """Iceberg tables of one catalog; `spark` is the session that reads and writes them."""
 
     store: "Store"
@@ -135,113 +135,37 @@ class Warehouse:
         """
         from backstory.doors.native import door
 
-        return door.snapshot(self.store, source, table_name(into), door.asked(**options))
+        return door.snapshot(self.store, source, table_name(into), door.parse_options(**options))
 
-    def add(self, files: Files, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
-        """Register the datasets of manifests: files, or folders with files in them.
+    def apply(self, source: Any, *, into: str, **options: "Unpack[FeedOptions]") -> "FeedReceipt | FeedPlan":
+        """Keep the history of a feed: changes of records, late, twice and in any order, of a frame or files.
 
-        What is wrong with one file does not keep the others back; the first error is raised at the end.
+        The first delivery makes the table and says its key, what orders the changes and which columns it
+        tracks; the table keeps all three. Raises UsageError for options that nothing can be done with, and
+        Refused, with nothing written, for a feed that would not be right. With `dry_run` the plan comes back.
         """
-        from backstory.doors.odf import door
+        from backstory.doors.native import door
+        from backstory.doors.native.feeds.options import parse_options
 
-        added = door.add_each(self.store, namespace, _paths(files), dry_run=dry_run)
-        for each in added:
-            if each.error is not None:
-                raise each.error
-        return added
+        return door.apply(self.store, source, table_name(into), parse_options(**options))
 
-    def pull(
-        self,
-        *names_or_files: str | Path,
-        all: bool = False,  # noqa: A002 - the option's name
-        system_time: str | datetime | None = None,
-        fetch_uncacheable: bool = False,
-        refetch: bool = False,
-        set_watermark: str | datetime | None = None,
-        run_id: str | None = None,
-        namespace: str = ODF,
-        dry_run: bool = False,
-        watcher: "Watcher | None" = None,
-    ) -> "list[DatasetReceipt]":
-        """Ask the polling sources of datasets, and ingest what is new; a receipt for each dataset.
+    def apply_batch(
+        self, *, into: str, **options: "Unpack[FeedOptions]"
+    ) -> "Callable[[DataFrame, int], None]":
+        """What `foreachBatch` of a stream takes: each batch is applied as `apply` does it, once.
 
-        A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name; what
-        goes wrong with a source is a receipt with an error.
+        A batch that was committed before is answered without reading it, also after a restart.
         """
-        from backstory.doors.odf import door
+        from backstory.doors.native.feeds.options import parse_options
+        from backstory.doors.native.feeds.stream import batch_writer
 
-        watcher = watcher or door.Watcher()
-        asked = door.RunRequest(
-            system_time=optional_instant(system_time),
-            fetch_uncacheable=fetch_uncacheable,
-            refetch=refetch,
-            set_watermark=optional_instant(set_watermark),
-            run_id=run_id,
-            dry_run=dry_run,
-            rights=self.rights,
-            progress=watcher.progress,
-        )
-        return door.pull_all(
-            self.store, names_or_files, asked, namespace=namespace, every=all, watcher=watcher
-        )
-
-    def ingest(
-        self,
-        name: str,
-        *files: str | Path,
-        source_name: str | None = None,
-        event_time: str | datetime | None = None,
-        input_format: str | None = None,
-        system_time: str | datetime | None = None,
-        run_id: str | None = None,
-        namespace: str = ODF,
-        dry_run: bool = False,
-        watcher: "Watcher | None" = None,
-    ) -> "DatasetReceipt":
-        """Push files, a commit for each; an error stands in the receipt, UsageError for an unknown name."""
-        from backstory.doors.odf import door
-
-        pushed = door.Pushed(_paths(files), source_name, optional_instant(event_time), input_format)
-        asked = door.RunRequest(
-            system_time=optional_instant(system_time),
-            run_id=run_id,
-            dry_run=dry_run,
-            rights=self.rights,
-            progress=(watcher or door.Watcher()).progress,
-        )
-        return door.ingest(self.store, name, pushed, asked, namespace=namespace)
-
-    def datasets(self, *, namespace: str = ODF) -> list[dict[str, Any]]:
-        """The Open Data Fabric datasets: source, strategy, last pull, records, blocks, watermark."""
-        from backstory.doors.odf import door
-
-        return door.listed(self.store, namespace=namespace)
-
-    def events(self, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
-        """The log of a dataset, as it is stored or in the encoding `op` or `observed`."""
-        from backstory.doors.odf import door
-        from backstory.spark.settled import hold_settings, left_to_run
-
-        with hold_settings(self.store.session):
-            return left_to_run(door.events(self.store, name, encoding, namespace=namespace))
-
-    def inspect(self, name: str, *, namespace: str = ODF) -> "Inspected":
-        """A dataset's manifest, schema, lints and head."""
-        from backstory.doors.odf import door
-
-        return door.inspect(self.store, name, namespace=namespace)
-
-    def verify(self, name: str, *, namespace: str = ODF) -> "Verdict":
-        """Whether a dataset is what its commits said: chain, log, offsets, rows and columns."""
-        from backstory.doors.odf import door
-
-        return door.verified(self.store, name, namespace=namespace)
+        return batch_writer(self.store, table_name(into), parse_options(**options))
 
     def sql(self, query: str) -> "DataFrame":
         """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""
-        from backstory.reading.queries import asked
+        from backstory.reading.queries import run_query
 
-        return asked(self.store, query)
+        return run_query(self.store, query)
 
     def adopt(self, table: str, *, layout: str, key: Any = (), dry_run: bool = False) -> "Adopted":
         """Read, check and mend a history of dbt, SQLMesh, dlt or AUTO CDC; only properties are set."""
@@ -291,7 +215,3 @@ class Warehouse:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _paths(files: Files) -> list[Path]:
-    return [Path(files)] if isinstance(files, str | Path) else [Path(each) for each in files]

@@ -107,11 +107,7 @@ def given(rows):
 
 
 # A session of somebody else's: the type of its catalog, and whether that caches, as it does unless it is told not to.
-OWN = [
-    f"own {kind} {cached}"
-    for kind in (KINDS if deep(1, 0) else ["jdbc"])
-    for cached in ("true", "false")[: deep(2, 1)]
-]
+OWN = [f"own {kind} {cached}" for kind in (KINDS if deep(1, 0) else ["jdbc"]) for cached in ("true", "false")]
 
 
 @pytest.fixture(scope="module", params=["memory", "iceberg", *OWN])

@@ -55,6 +55,39 @@ def test_it_is_the_rule_in_plain_python(times, piece, largest, rows):
         assert hash_of_table(table, "offset") == by_rule
 
 
+PARTS = pa.schema(
+    [
+        ("offset", pa.int64()),
+        ("parts", pa.struct([("b", pa.float64()), ("a é", pa.list_(pa.int32()))])),
+        ("list", pa.list_(pa.struct([("x", pa.string())]))),
+        ("map", pa.map_(pa.string(), pa.list_(pa.string()))),
+    ]
+)
+ROWS_WITH_PARTS = [
+    (0, {"b": -0.0, "a é": [1, None]}, [{"x": "é"}, None, {"x": None}], {"b": ["x"], "a": None}),
+    (1, None, None, None),
+    (2, {"b": None, "a é": None}, [], {}),
+    (3, {"b": float("nan"), "a é": []}, [{"x": ""}], {"": [None, ""], "a:": []}),
+]
+
+
+@pytest.mark.parametrize("first", range(len(ROWS_WITH_PARTS)))
+def test_parts_of_values_are_told_as_the_rule_tells_them(first):
+    """Structs by their fields' names, lists in their order, maps in one of their own; wherever memory begins."""
+    struct = from_arrow_schema(PARTS, prefer_timestamp_ntz=True).jsonValue()
+    in_arrow = [(*row[:3], row[3] and [*row[3].items()]) for row in ROWS_WITH_PARTS]
+    table = pa.Table.from_pylist([dict(zip(PARTS.names, row, strict=True)) for row in in_arrow], PARTS)
+    by_place = [
+        (offset, fields(parts), items and [fields(each) for each in items], entries)
+        for offset, parts, items, entries in ROWS_WITH_PARTS
+    ]
+    assert hash_of_table(table.slice(first), "offset") == in_python(by_place[first:], struct)
+
+
+def fields(struct):
+    return struct and tuple(struct.values())
+
+
 def test_no_rows_have_no_hash():
     assert hash_of_table(SCHEMA.empty_table(), "offset") is None
 

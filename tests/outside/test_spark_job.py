@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import java
@@ -15,14 +16,26 @@ from backstory.spark.connectors import connectors
 pytestmark = pytest.mark.process
 
 PAGE = ROOT / "docs" / "how-to" / "spark-job.md"
+# Delta for the Spark that is installed.
+DELTA = f"io.delta:delta-spark_{version('pyspark')[:3]}_2.13:4.3.1"
+EXTENSION = "io.delta.sql.DeltaSparkSessionExtension"
+BESIDE_DELTA = {
+    "spark.sql.extensions": EXTENSION,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
 # Beside the catalog of the page one of each type, all of them as Iceberg sets them: cached, without extensions.
 WALKS = """
 import sys
 from pathlib import Path
 from own_sessions import ANSWERS, catalog_of, own_session, walk
 folder = Path(sys.argv[1])
-assert "spark.sql.extensions" not in dict(spark.sparkContext.getConf().getAll())
+(folder / "own").mkdir()
 assert spark._jvm.java.util.TimeZone.getDefault().getID() == "America/New_York"
+extensions = spark.conf.get("spark.sql.extensions", "none")
+if "delta" in extensions:
+    spark.range(3).write.format("delta").save(str(folder / "delta"))
+    extensions += str(spark.sql(f"DESCRIBE HISTORY delta.`{folder}/delta`").count())
+print("extensions", extensions)
 for kind in sys.argv[2:]:
     name = kind if kind == "spark_catalog" else f"own_{kind}"
     settings = catalog_of(kind, folder / "own")
@@ -38,17 +51,15 @@ except backstory.UsageError as refusal:
 """
 
 
-@pytest.fixture(scope="module")
-def job(tmp_path_factory):
-    """What a user's program prints; the jars are those that were fetched already."""
-    folder = tmp_path_factory.mktemp("job")
+def run_page(folder, settings, *kinds):
+    """What a user's program prints, with these settings in the place of the page's packages."""
     (page,) = (each.text for each in blocks(PAGE) if each.language == "python")
-    known = connectors({})
-    jars = "".join(f'    .config("{name}", "{value}")\n' for name, value in {**known, **java.PLANS}.items())
+    lines = "".join(
+        f'    .config("{name}", "{value}")\n' for name, value in {**settings, **java.PLANS}.items()
+    )
     line = next(each for each in page.splitlines(keepends=True) if "spark.jars.packages" in each)
     program = folder / "job.py"
-    program.write_text(page.replace(line, jars) + WALKS, encoding="utf-8")
-    kinds = [*(["hadoop", "in-memory"] if deep(1, 0) else []), "spark_catalog", "jdbc"]
+    program.write_text(page.replace(line, lines) + WALKS, encoding="utf-8")
     options = {
         "SPARK_SUBMIT_OPTS": f"{java.OPTIONS} -Duser.timezone=America/New_York",
         "TZ": "America/New_York",
@@ -68,7 +79,14 @@ def job(tmp_path_factory):
         timeout=900,
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout, kinds
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory):
+    """What it prints where the jars are those that were fetched already."""
+    kinds = [*(["hadoop", "in-memory"] if deep(1, 0) else []), "spark_catalog", "jdbc"]
+    return run_page(tmp_path_factory.mktemp("job"), connectors({}), *kinds), kinds
 
 
 def test_the_page_does_what_it_shows(job):
@@ -81,6 +99,7 @@ def test_the_page_does_what_it_shows(job):
 def test_catalogs_of_each_type_do_the_same_in_it(job):
     """Without extensions, not in ANSI mode, by the clock of New York, names without case."""
     printed, kinds = job
+    assert "extensions none" in printed
     assert [line for line in printed.splitlines() if line.startswith("walked")] == [
         f"walked {each}" for each in kinds
     ]
@@ -90,3 +109,10 @@ def test_views_name_the_setting_that_they_need(job):
     """Nothing else needs Iceberg's extensions."""
     printed, _ = job
     assert 'no-extensions Start the session with .config("spark.sql.extensions", ' in printed
+
+
+def test_deltas_extension_may_be_set_as_well(tmp_path):
+    """Its catalog is the session's own: tables of Delta are made there, those of Iceberg live as in any session."""
+    printed = run_page(tmp_path, connectors({"spark.jars.packages": DELTA}) | BESIDE_DELTA, "jdbc")
+    assert f"extensions {EXTENSION}1\n" in printed
+    assert "walked jdbc" in printed

@@ -2,7 +2,7 @@
 
 from told_lives import CORRECTED, day, told
 
-from backstory.reading.lives import Scale, changing, form_of, held, lanes, told_of
+from backstory.reading.lives import Scale, changing, describe_change, form_of, lanes, statements_at
 
 
 def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
@@ -26,13 +26,15 @@ def test_what_was_taken_back_for_good_leaves_an_empty_lane():
 
 
 def test_v99_what_is_told_up_to_a_time_is_not_told_at_it():
-    assert [[each["v"] for each in held(told(CORRECTED), day(at))] for at in ("0", "2", "2.9", "3")] == [
+    assert [
+        [each["v"] for each in statements_at(told(CORRECTED), day(at))] for at in ("0", "2", "2.9", "3")
+    ] == [
         [],
         ["a", "b"],
         ["a", "b"],
         ["a", "c", "b"],
     ]
-    assert held(told(CORRECTED)) == held(told(CORRECTED), day("3"))
+    assert statements_at(told(CORRECTED)) == statements_at(told(CORRECTED), day("3"))
 
 
 def test_only_columns_that_change_tell_a_life():
@@ -42,7 +44,7 @@ def test_only_columns_that_change_tell_a_life():
 def test_v16_nan_is_what_it_was():
     before, after = ({"v": v, "f": float("nan"), "s": {"x": [float("nan")]}} for v in "ab")
     assert changing([before, after], ["v", "f", "s"]) == ["v"]
-    assert told_of(before, after, ["v"]) == "v: a → b"
+    assert describe_change(before, after, ["v"]) == "v: a → b"
 
 
 def test_times_that_differ_look_different():

@@ -208,7 +208,7 @@ def native(store):
     drop(store, table)
     for number, text in COPIES.items():
         rows = [dict(zip("ka", word.split(":"), strict=True)) for word in text.split()]
-        given = door.asked(key="k", at=day(number), max_delete_ratio=1)
+        given = door.parse_options(key="k", at=day(number), max_delete_ratio=1)
         assert door.snapshot(store, pa.Table.from_pylist(rows), table, given).snapshot_id
     return InWarehouse(Table(store, table), day(0), timedelta(days=1))
 

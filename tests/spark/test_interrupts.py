@@ -7,7 +7,7 @@ import weakref
 import pytest
 
 from backstory.spark import interrupts
-from backstory.spark.interrupts import AFTER, interruptible, told_as_interrupts
+from backstory.spark.interrupts import AFTER, interruptible, raise_interrupts
 from backstory.spark.interrupts import time as clock
 
 
@@ -25,11 +25,11 @@ def test_what_fails_soon_after_an_interrupt_is_the_interrupt(handled, monkeypatc
     """Java may answer nothing to what tidies up; a failure long after it is a failure."""
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), told_as_interrupts():
+    with pytest.raises(KeyboardInterrupt), raise_interrupts():
         raise ConnectionError("Answer from Java side is empty")
     now = clock.monotonic()
     monkeypatch.setattr(clock, "monotonic", lambda: now + AFTER + 1)
-    with pytest.raises(ConnectionError), told_as_interrupts():
+    with pytest.raises(ConnectionError), raise_interrupts():
         raise ConnectionError("Answer from Java side is empty")
 
 

@@ -1,6 +1,10 @@
 """The embedded session: whom it answers, and what others see of it."""
 
+import sqlite3
+from contextlib import closing
+
 import pytest
+from copied_warehouses import embedded
 from serving import command_line, processes
 
 from backstory.errors import Failed
@@ -62,3 +66,19 @@ def test_what_is_no_catalog_is_told_before_java_starts(tmp_path, monkeypatch, co
     with pytest.raises(Failed, match="not the database of a catalog") as told:
         start(Settings(tmp_path))
     assert (told.value.code, told.value.exit_code) == ("no-catalog", 1)
+
+
+def columns(folder):
+    """The tables of a catalog, and what SQLite knows of their columns and keys."""
+    with closing(sqlite3.connect(folder / CATALOG_FILE)) as catalog:
+        names = [name for (name,) in catalog.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        return {name: list(catalog.execute(f"PRAGMA table_info({name})")) for name in names}
+
+
+def test_a_new_catalog_has_the_tables_that_iceberg_would_make(spark, warehouse, tmp_path):
+    """They are there before Java starts: two first programs that made them would meet."""
+    embedded(spark, "made_by_iceberg", tmp_path)
+    spark.sql("CREATE NAMESPACE made_by_iceberg.one")
+    made, ours = columns(tmp_path), columns(warehouse)
+    assert {"iceberg_tables", "iceberg_namespace_properties"} <= made.keys()
+    assert {name: ours.get(name) for name in made} == made

@@ -1,5 +1,6 @@
 """Forget a record: no byte of it is left, and what is said of that is true (native.md V87 to V89, L18)."""
 
+import gzip
 import json
 import os
 import shutil
@@ -170,10 +171,23 @@ def written_by_a_writer(folder):
     return [next(folder.rglob("*.parquet")), manifests[0]]
 
 
+def following(metadata):
+    """A file of metadata as a writer leaves it that read this one, and which no catalog has named yet."""
+    file = Path(metadata.removeprefix("file:"))
+    zipped = ".gz." in file.name
+    told = json.loads(gzip.decompress(file.read_bytes()) if zipped else file.read_bytes())
+    told["metadata-log"] = [{"timestamp-ms": told["last-updated-ms"], "metadata-file": metadata}]
+    written = file.with_name(f"00099-{uuid4()}{'.gz' if zipped else ''}.metadata.json")
+    content = json.dumps(told).encode()
+    written.write_bytes(gzip.compress(content) if zipped else content)
+    return written
+
+
 def test_the_only_record_leaves_an_empty_table(store):
     """Also a record of another table's layout, whose key several columns make.
 
-    New files that nobody names may be those of a writer at work, which would name them in the end.
+    New files that nobody names may be those of a writer at work, which would name them in the end; not so
+    metadata of a writer that another came before.
     """
     columns = tuple(Column(name, TEXT) for name in ("id", "part", "v"))
     name = TableName("lifecycle", "only")
@@ -188,16 +202,19 @@ def test_the_only_record_leaves_an_empty_table(store):
     folder, metadata = Path(existing(store, name).iceberg.location()), existing(store, name).metadata
     names = (f"{uuid4()}.parquet", f"{uuid4()}-m0.avro")
     written = zip(written_by_a_writer(folder), names, strict=True)
-    strays = [shutil.copy(file, file.with_name(name)) for file, name in written]
+    lost = shutil.copy(metadata.removeprefix("file:"), folder / "metadata" / f"00098-{uuid4()}.metadata.json")
+    torn = folder / "metadata" / f"00099-{uuid4()}.metadata.json"
+    torn.write_text('{"format-version": 2,')
+    strays = [torn, following(metadata), *(shutil.copy(file, file.with_name(name)) for file, name in written)]
     with pytest.raises(TryAgain) as caught:
         Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
-    assert (caught.value.code, len(caught.value.keys)) == ("writer-at-work", 2)
+    assert (caught.value.code, len(caught.value.keys)) == ("writer-at-work", 4)
     assert (existing(store, name).metadata, all(map(os.path.exists, strays))) == (metadata, True)
     for each in strays:
         old(each)
     told = Table(store, name).forget({"id": KEY, "part": "x"}, apply=True)
     assert (told.applied, told.rows) == (True, {"row": 1})
-    assert not any(map(os.path.exists, strays))
+    assert not any(map(os.path.exists, [*strays, lost]))
     assert holding(Path(existing(store, name).iceberg.location()), KEY, VALUE) == {}
     commit(store, existing(store, name), Change(come=rows_as(columns, [row | {"id": "other"}])))
     assert store.spark.table(f"backstory.{name}").count() == 1

@@ -76,7 +76,10 @@ def refused(place, code):
 
 
 def test_files_without_ids_are_read_by_the_mapping_of_names(store, tmp_path):
-    """Of columns that were renamed and widened since; an owner's file stays, and is named as left."""
+    """Of columns that were renamed and widened since; an owner's file stays, and is named as left.
+
+    By each erasure of a record that it holds, as long as it is there.
+    """
     pq.write_table(
         pa.table({"k": pa.array([1, 2, 3], pa.int32()), "v": ["a", "b", "c"]}), tmp_path / "f.parquet"
     )
@@ -89,6 +92,14 @@ def test_files_without_ids_are_read_by_the_mapping_of_names(store, tmp_path):
     assert (told.applied, told.rows, place.ids) == (True, {"row": 2}, [1, 3, 4])
     assert (tmp_path / "f.parquet").exists()
     assert [f"{tmp_path}/f.parquet" in each for each in told.left] == [True]
+    again, other = place.forget(2), place.forget(3)
+    assert (again.status, other.status, place.ids) == ("no-record", "forgotten", [1, 4])
+    for each in (again, other):
+        assert [f"{tmp_path}/f.parquet" in one for one in each.left] == [True]
+    assert place.forget(4).left == 0
+    (tmp_path / "f.parquet").unlink()
+    assert [place.forget(key).left for key in (2, 3, 1)] == [0, 0, 0]
+    assert "backstory.left" not in existing(store, place.name).properties
 
 
 def test_a_key_that_stands_in_the_path_alone_is_found(store, tmp_path):
@@ -101,7 +112,10 @@ def test_a_key_that_stands_in_the_path_alone_is_found(store, tmp_path):
     told = place.forget()
     assert (told.applied, told.rows, place.ids) == (True, {"row": 1}, [BERT])
     assert len(told.left) == 1
-    assert ANNA not in json.dumps(told.to_dict())
+    again = place.forget()
+    assert (again.status, len(again.left)) == ("no-record", 1)
+    assert ANNA not in json.dumps([told.to_dict(), again.to_dict()])
+    assert holding(place.folder, ANNA) == {}
 
 
 def test_a_value_that_a_column_has_by_default_is_found(store):
@@ -265,7 +279,7 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypa
         assert other is None or not other.applied
         told = place.forget()
         assert told.applied is (not most % 2)
-        assert ("outside" in str(told.left)) is (most == 0)
+        assert "outside" in str(told.left)  # the file elsewhere is there still
         assert holding(place.folder, ANNA) == {}
         assert not [each for each in place.folder.rglob("*") if ANNA in str(each)]
         assert not place.forget().applied

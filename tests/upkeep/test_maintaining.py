@@ -12,7 +12,7 @@ from backstory.model.instant import iso
 from backstory.model.remembered import KNOWN_FROM, MEMORY_SINCE, SETTLE_AFTER, SETTLED
 from backstory.model.table import TableName
 from backstory.stores.tables import existing
-from backstory.strategies.rewind.rule import known_at
+from backstory.strategies.rewind.rule import live_rows_at
 from backstory.table import Table
 
 AGED = "ALTER TABLE backstory.{0} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '1')"
@@ -60,7 +60,7 @@ def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_ans
     assert after == {
         number: row for number, row in was.items() if row["valid_from"] > t(20) or not _fact(row)
     }
-    told = shown(known_at(after.values(), t(9)))
+    told = shown(live_rows_at(after.values(), t(9)))
     assert told == ["1 None 30 fact delete", "1 a [10,30) upsert", "2 A [5,) upsert"]
     properties = existing(store, name).properties
     assert properties[SETTLED] == f'[null, "{iso(t(20))}"]'
@@ -68,6 +68,21 @@ def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_ans
     again = table.maintain(settle_before=t(10))
     assert (again.rows_settled, again.files, again.snapshots_expired) == (0, again.files_after, 0)
     assert existing(store, name).metadata == metadata
+
+
+def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for(store):
+    """The interval grows down from its end, or not at all."""
+    name = kept(store, "settled_by_copies")
+    rows = [version(1, "a", 10, 20), version(1, "b", 20), version(2, None, 5, role="fact", kind="delete")]
+    put(
+        store,
+        name,
+        life(rows),
+        properties={SETTLED: f'["{iso(t(10))}", "{iso(t(20))}"]', MEMORY_SINCE: iso(t(1))},
+    )
+    for asked, removed in ((7, 0), (15, 1), (12, 0)):
+        assert Table(store, name).maintain(settle_before=t(asked)).rows_settled == removed
+    assert existing(store, name).properties[SETTLED] == f'[null, "{iso(t(20))}"]'
 
 
 def _fact(row):
@@ -87,7 +102,7 @@ def test_V90_pruning_takes_what_was_known_before_and_nothing_after(store):
     assert (done.memory_share, done.propose_settle_before) == (0.75, iso(t(20)))
     assert existing(store, name).properties[KNOWN_FROM] == iso(t(2))
     for known in (2, 3, 4):
-        assert shown(known_at(kept_rows, t(known))) == shown(known_at([*rows, mark], t(known)))
+        assert shown(live_rows_at(kept_rows, t(known))) == shown(live_rows_at([*rows, mark], t(known)))
     with pytest.raises(UsageError) as caught:
         Table(store, name).rewind(t(1))
     assert caught.value.code == "known-pruned"

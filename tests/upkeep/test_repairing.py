@@ -62,10 +62,10 @@ def test_versions_are_mended(store):
     assert found["role"] == [("T10", "T20", False, "a")]
     assert not {None, "back"} & set(found)
     commit = newest(existing(store, table))
-    told = json.loads(commit.told(REPAIR))
+    told = json.loads(commit.get_property(REPAIR))
     assert told == {"laws": dict(done.laws), "keys": done.keys, **done.counts}
-    assert commit.told("backstory.door") == "native"
-    assert commit.told("backstory.recorded-at") > "2024-02-29T00:00:05Z"
+    assert commit.get_property("backstory.door") == "native"
+    assert commit.get_property("backstory.recorded-at") > "2024-02-29T00:00:05Z"
     again = repair(store, table, apply=True)
     assert (again.applied, again.snapshot_id, commit.id) == (False, None, done.snapshot_id)
 

@@ -14,7 +14,7 @@ from backstory.errors import Refused, TryAgain, UsageError
 from backstory.model.remembered import KNOWN_FROM, MEMORY_SINCE, SETTLED
 from backstory.model.table import TableName
 from backstory.stores.tables import existing
-from backstory.strategies.rewind.rule import known_at
+from backstory.strategies.rewind.rule import live_rows_at
 from backstory.table import Table
 from backstory.upkeep.rewinding import memory_at
 from backstory.warehouse import Warehouse
@@ -52,7 +52,7 @@ class TestVersions:
         assert [each["token"] for each in told.commits] == [f"token {t(2)}"]
         done = table.rewind(t(1), apply=True)
         assert (done.applied, done.counts) == (True, told.counts)
-        assert shown(known_at(rows_in(store, name), datetime.now(UTC))) == ["1 a [10,)"]
+        assert shown(live_rows_at(rows_in(store, name), datetime.now(UTC))) == ["1 a [10,)"]
         after = existing(store, name).metadata
         again = table.rewind(t(1), apply=True)
         assert (again.applied, again.commits, existing(store, name).metadata) == (False, [], after)

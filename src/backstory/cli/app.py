@@ -11,6 +11,7 @@ from cyclopts import App, CycloptsError, Group
 
 from backstory.cli import (
     add,
+    apply,
     changes,
     check,
     datasets,
@@ -32,7 +33,7 @@ from backstory.cli import (
 )
 from backstory.cli.output import Output, chosen, show_error
 from backstory.errors import BackstoryError, UsageError, internal
-from backstory.spark.interrupts import told_as_interrupts
+from backstory.spark.interrupts import raise_interrupts
 
 DELIVER = Group("Deliver", sort_key=1)
 READ = Group("Read", sort_key=2)
@@ -45,7 +46,7 @@ HELP = "Every version of every record, on Spark."
 app = App(name="backstory", help=HELP, help_format="plaintext", result_action="return_value")
 # In the order in which help tells them.
 COMMANDS = {
-    DELIVER: (snapshot.snapshot, historize.historize, serve.serve, send.send, demo.demo),
+    DELIVER: (snapshot.snapshot, apply.apply, historize.historize, serve.serve, send.send, demo.demo),
     READ: (
         tables.tables,
         read.current,
@@ -113,13 +114,13 @@ def run(arguments: list[str]) -> int:
     try:
         if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
             return _serve(arguments)
-        with told_as_interrupts():
+        with raise_interrupts():
             ended = app(arguments, exit_on_error=False, print_error=False)
             sys.stdout.flush()
     except CycloptsError as wrong:
         wrong.verbose = False
         told = UsageError("usage", str(wrong), f"See `{_helping(arguments)}`.")
-        show_error(told, "json" if _asked(arguments) == "json" else "table")
+        show_error(told, "json" if _output_word(arguments) == "json" else "table")
         return told.exit_code
     except KeyboardInterrupt:
         return 130
@@ -156,11 +157,11 @@ def _serve(arguments: list[str]) -> int:
 
 def _output(arguments: Sequence[str]) -> Output:
     """The output asked for, known also when the command did not come to its options."""
-    asked = _asked(arguments)
+    asked = _output_word(arguments)
     return chosen("json" if asked == "json" else "table" if asked else None)
 
 
-def _asked(arguments: Sequence[str]) -> str:
+def _output_word(arguments: Sequence[str]) -> str:
     """The word behind `--output`; empty if there is none."""
     words = " ".join(arguments).replace("--output=", "--output ").split(" ")
     return next(iter(words[words.index("--output") + 1 :]), "") if "--output" in words else ""

@@ -86,32 +86,32 @@ def _of_files(
     described: Callable[["Opening"], "Described | None"],
     question: Callable[["Files"], Answer],
 ) -> Answer | None:
-    def asked(catalog: "Opening", settings: "Settings") -> Answer | None:
+    def answer(catalog: "Opening", settings: "Settings") -> Answer | None:
         from backstory.formats.memory import Memory
         from backstory.stores.metadata.rows import Files
 
-        found = described(catalog)
-        if found is None:
+        table = described(catalog)
+        if table is None:
             return None
         with Memory(settings.driver_memory).lease() as lease:
-            return question(Files(found, catalog, lease))
+            return question(Files(table, catalog, lease))
 
-    return _without_spark(options, asked)
+    return _without_spark(options, answer)
 
 
 def _without_spark(
     options: Options, question: Callable[["Opening", "Settings"], Answer | None]
 ) -> Answer | None:
-    """What is told of a catalog that is read without Spark; None where it, or the answer, cannot be."""
+    """The answer from a catalog that is read without Spark; None where either cannot be had without Spark."""
     from backstory.stores.metadata.without_spark import open_without_spark
 
-    def asked() -> Answer | None:
+    def answer() -> Answer | None:
         settings = options.settings()
         catalog = open_without_spark(settings)
         return None if catalog is None else question(catalog, settings)
 
     tell_people(options)
-    return _readable(asked)
+    return _readable(answer)
 
 
 def _readable(question: Callable[[], Answer | None]) -> Answer | None:

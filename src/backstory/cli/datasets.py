@@ -58,7 +58,9 @@ def _listed_here(namespace: str, options: Options) -> list[dict[str, Any]] | Non
     from backstory.doors.odf.inspecting import unread
     from backstory.doors.odf.small_datasets import in_a_row_here
 
-    found = answer_from_metadata(options, lambda catalog: registry.described(catalog, namespace).standing())
+    found = answer_from_metadata(
+        options, lambda catalog: registry.described(catalog, namespace).all_or_errors()
+    )
     rows = [
         unread(name) if isinstance(each, BackstoryError) else answer_from_files(options, name, in_a_row_here)
         for name, each in (found or {}).items()
@@ -92,8 +94,8 @@ def inspect(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
+    from backstory.doors.odf.arguments import is_file
     from backstory.doors.odf.inspecting import inspected_file
-    from backstory.doors.odf.wanted import is_file
 
     if is_file(dataset):
         found = inspected_file(Path(dataset))
@@ -185,7 +187,7 @@ def verify(
     if options.answer == "table":
         _tell_verdicts(found)
     else:
-        rows = [_told(each) for each in found]
+        rows = [_verdict_fields(each) for each in found]
         show(rows, options.answer, and_error(VERDICT, rows), wide=options.wide)
     failed = exit_code(each.error for each in found if each.error is not None)
     return failed or (0 if all_valid(found) else Violated.exit_code)
@@ -234,7 +236,8 @@ def _tell_verdicts(found: "Sequence[Verdict]") -> None:
         console.print(f"{unread} dataset(s) cannot be read")
 
 
-def _told(verdict: "Verdict") -> dict[str, Any]:
+def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
+    """A verdict as JSON shows it, with NULL for what an error left unknown."""
     if verdict.error is not None:
         unknown = dict.fromkeys(VERDICT)
         return {

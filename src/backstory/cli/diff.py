@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import answer_from_files, opened, rows_of_frame, tell_nothing
 from backstory.cli.keys import no_known_times
-from backstory.cli.options import Flag, Limit, Names, Options, names_given
+from backstory.cli.options import Flag, Limit, Names, Options, parse_names
 from backstory.cli.output import show
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant, parse_instant
@@ -71,10 +71,10 @@ def diff(
             "--known-at belongs to --axis valid, and --at to --axis recorded.",
             "Use the one that belongs to the axis.",
         )
-    comparison = Comparison.of(names_given(columns), change, through=through, axis=axis)
+    comparison = Comparison.of(parse_names(columns), change, through=through, axis=axis)
     if url is not None or key:
         plain = axis == "valid" and known is None
-        told = _of_database(url, table, between, (names_given(key), comparison), plain=plain)[:limit]
+        told = _of_database(url, table, between, (parse_names(key), comparison), plain=plain)[:limit]
     else:
         told = _differences(options, table, between, Asked(axis, known, time, comparison), limit)
     show_differences(told, options, comparison)
@@ -90,7 +90,7 @@ def _of_database(
     *,
     plain: bool,
 ) -> Sequence[Difference]:
-    from backstory.reading.statements.found import differences_of
+    from backstory.reading.statements.database_history import differences_of
 
     key, comparison = asked
     if url is None or not key:
@@ -119,7 +119,9 @@ def _differences(
 
     def of_files(files: "Files") -> list[Difference]:
         if asked.axis == "recorded":
-            return differences.diff_known(files, *between, asked.at or datetime.now(UTC), asked.comparison)
+            return differences.diff_knowledge(
+                files, *between, asked.at or datetime.now(UTC), asked.comparison
+            )
         return differences.diff(files, *between, asked.known_at, asked.comparison)
 
     small = answer_from_files(options, table, of_files)

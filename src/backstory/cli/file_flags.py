@@ -39,7 +39,7 @@ class FileFlags:
 
     def arguments(self) -> dict[str, Any]:
         """The options as Python's calls take them."""
-        return {**vars(self), "type": pairs_given(self.type, "--type column=TYPE")}
+        return {**vars(self), "type": parse_pairs(self.type, "--type column=TYPE")}
 
     def options(self) -> FileOptions:
         """The options as readers take them; UsageError for a type that there is not."""
@@ -47,14 +47,19 @@ class FileFlags:
         return FileOptions(**{**vars(self), "type": types})
 
 
-def pairs_given(given: tuple[str, ...], form: str) -> dict[str, str]:
-    """What an option of this form says of columns; a comma within parentheses parts nothing."""
+def parse_parts(given: tuple[str, ...]) -> list[str]:
+    """The parts of an option's texts between commas; one within parentheses parts nothing."""
+    return [part.strip() for text in given for part in _COMMA.split(text) if part.strip()]
+
+
+def parse_pairs(given: tuple[str, ...], form: str) -> dict[str, str]:
+    """What an option of this form says of columns."""
     pairs = {}
-    for each in (part.strip() for text in given for part in _COMMA.split(text) if part.strip()):
+    for each in parse_parts(given):
         name, equals, word = each.partition("=")
         if not (name and equals and word):
             lacks = "a name or a value" if equals else "'='"
-            told = f"{form.partition(' ')[0]} {each} has no {lacks}."
-            raise UsageError("bad-option", told, f"Write {form}.")
+            message = f"{form.partition(' ')[0]} {each} has no {lacks}."
+            raise UsageError("bad-option", message, f"Write {form}.")
         pairs[name] = word
     return pairs

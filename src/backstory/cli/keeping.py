@@ -1,13 +1,13 @@
 """What keeps tables in good order: `rewind`, `forget`, `maintain`."""
 
 from backstory.cli.asking import opened
-from backstory.cli.keys import key_given, require_key
+from backstory.cli.keys import parse_key, require_key
 from backstory.cli.options import Flag, Options
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show, show_one, tell_error, without_idle
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant, parse_instant
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.model.receipt import exit_code
 
 DEFAULTS = Options()
@@ -48,7 +48,7 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
         told = f"{deed}; rows: {rows}" if rows else "nothing to undo"
         console.print(f"{each['table']}: {told}", markup=False)
         if each["keys"]:
-            keys = (told_key(list(key), list(key.values())) for key in each["keys"])
+            keys = (key_text(list(key), list(key.values())) for key in each["keys"])
             console.print(f"  keys: {', '.join(keys)}", markup=False)
     if not apply:
         console.print(AGAIN)
@@ -80,7 +80,7 @@ def forget(
     require_key(key)
     with opened(options, table) as store, busy(options, "Searching the table's files ..."):
         found = store.table(table)
-        done = found.forget(key_given(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
+        done = found.forget(parse_key(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
     if options.answer != "table":
         show_one(done, options.answer, wide=options.wide)
         return

@@ -1,10 +1,10 @@
-"""What the words of a command say of keys, columns and times."""
+"""Keys, columns and times in the words of a command."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backstory.cli.options import names_given
+from backstory.cli.options import parse_names
 from backstory.errors import UsageError
 from backstory.model.schema import Shape
 from backstory.table import Table
@@ -25,12 +25,12 @@ class Chosen:
 
     def arguments(self, table: Table) -> Mapping[str, Any]:
         """The arguments that they mean on a table of a warehouse."""
-        return {"key": key_given(table, self.key) if self.key else None, "columns": self.names}
+        return {"key": parse_key(table, self.key) if self.key else None, "columns": self.names}
 
     @property
     def names(self) -> list[str]:
         """The columns."""
-        return names_given(self.columns)
+        return parse_names(self.columns)
 
 
 def require_key(given: tuple[str, ...]) -> None:
@@ -40,11 +40,11 @@ def require_key(given: tuple[str, ...]) -> None:
         raise UsageError("no-key", "No key is given.", remedy)
 
 
-def key_given(table: Table, given: tuple[str, ...]) -> str | dict[str, str]:
-    """What the words of a command say of a key of the table."""
+def parse_key(table: Table, words: tuple[str, ...]) -> str | dict[str, str]:
+    """The key of the table in the words of a command."""
     from backstory.stores.iceberg.store import existing
 
-    return key_of_words(existing(table.store, table.name).shape.source_key, given)
+    return key_of_words(existing(table.store, table.name).shape.source_key, words)
 
 
 def key_of_words(names: Sequence[str], given: tuple[str, ...]) -> str | dict[str, str]:

@@ -14,6 +14,10 @@ COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
 Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="", show_default=False)]
+NamesOrAll = Annotated[
+    tuple[str, ...] | None,
+    Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False),
+]
 Key = Annotated[
     tuple[str, ...],
     Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False),
@@ -52,6 +56,6 @@ class Options:
         return load(self.warehouse, self.config)
 
 
-def names_given(given: tuple[str, ...]) -> list[str]:
-    """The names that an option lists, with commas or by being given again."""
-    return [name.strip() for each in given for name in each.split(",") if name.strip()]
+def parse_names(options: tuple[str, ...]) -> list[str]:
+    """The names that an option lists, separated by commas or in repeated options."""
+    return [name.strip() for each in options for name in each.split(",") if name.strip()]

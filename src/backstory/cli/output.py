@@ -41,7 +41,7 @@ def show(
         sys.stdout.write(_line(names))
         sys.stdout.writelines(_line([row.get(name) for name in names]) for row in rows)
     else:
-        cells = [[_told(name, row.get(name)) for name in names] for row in rows]
+        cells = [[_cell_of(name, row.get(name)) for name in names] for row in rows]
         _draw(lay_out(names, cells, room(wide=wide)), wide=wide)
 
 
@@ -169,11 +169,11 @@ def _in_lines(name: str, value: object) -> str:
     """The same of one record alone: a list has a line for each of its texts."""
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
         return "\n".join(value) or "–"
-    return _told(name, value)
+    return _cell_of(name, value)
 
 
-def _told(name: str, value: object) -> str:
-    """A cell for people: of counts those that are not nothing."""
+def _cell_of(name: str, value: object) -> str:
+    """A cell for people; of counts, only those that are not 0."""
     if name == "counts" and isinstance(value, dict):
         return ", ".join(f"{outcome} {count}" for outcome, count in value.items() if count) or "–"
     return _cell(value, "–")

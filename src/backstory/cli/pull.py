@@ -16,11 +16,11 @@ from backstory.cli.output import errors, show, tell_error, tell_line
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.receipt import exit_code
-from backstory.spark.interrupts import told_as_interrupts
+from backstory.spark.interrupts import raise_interrupts
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt, RunRequest, Watcher
-    from backstory.doors.odf.polling import Asked
+    from backstory.doors.odf.polling import Poll
     from backstory.engine.rehearsal import Told
     from backstory.model.table import TableName
     from backstory.observe.progress import ProgressLine
@@ -95,48 +95,48 @@ def _pulled(
 ) -> "list[DatasetReceipt]":
     """The receipts: without Spark up to the first dataset with something new, or that only Spark reads."""
     from backstory.doors.odf import door
+    from backstory.doors.odf.arguments import Argument
     from backstory.doors.odf.receipts import DatasetReceipt
-    from backstory.doors.odf.small_pulls import wanted_here
-    from backstory.doors.odf.wanted import Wanted
+    from backstory.doors.odf.small_pulls import choose_datasets
 
-    known, left = None, list[Wanted](wanted)
+    known, left = None, list[Argument](wanted)
     if asked.set_watermark is None:
         known = answer_from_metadata(
-            options, lambda catalog: wanted_here(catalog, namespace, wanted, every=every)
+            options, lambda catalog: choose_datasets(catalog, namespace, wanted, every=every)
         )
-    before: list[DatasetReceipt | Asked] = []
+    before: list[DatasetReceipt | Poll] = []
     if known is not None:
         added, names = known
         with _watched(options, line) as watcher:
             for each in added:
                 watcher.added(each)
-            before = _asked_here(names, asked, options, watcher)
-        told = [each for each in before if isinstance(each, DatasetReceipt)]
-        if len(told) == len(names):
-            return told
-        left, every = [*names[len(told) :]], False
+            before = _ask_sources(names, asked, options, watcher)
+        receipts = [each for each in before if isinstance(each, DatasetReceipt)]
+        if len(receipts) == len(names):
+            return receipts
+        left, every = [*names[len(receipts) :]], False
     with opened(options) as warehouse, _watched(options, line) as watcher:
         return door.pull_all(
             warehouse.store, left, asked, namespace=namespace, every=every, watcher=watcher, before=before
         )
 
 
-def _asked_here(
+def _ask_sources(
     names: "Sequence[TableName]", asked: "RunRequest", options: Options, watcher: "Watcher"
-) -> "list[DatasetReceipt | Asked]":
+) -> "list[DatasetReceipt | Poll]":
     """The receipts of datasets that have nothing new, and what the source of the first other one answered."""
     from backstory.doors.odf import door
     from backstory.doors.odf.receipts import DatasetReceipt
-    from backstory.doors.odf.small_pulls import asked_here
+    from backstory.doors.odf.small_pulls import ask_source
 
-    found: list[DatasetReceipt | Asked] = []
+    receipts: list[DatasetReceipt | Poll] = []
     for each in names:
         watcher.begun(each.name)
-        one = answer_from_files(options, each, partial(asked_here, asked=asked))
-        if not isinstance(one, DatasetReceipt):
-            return found if one is None else [*found, one]
-        found.append(door.ended(one, watcher, alone=len(names) == 1))
-    return found
+        answer = answer_from_files(options, each, partial(ask_source, asked=asked))
+        if not isinstance(answer, DatasetReceipt):
+            return receipts if answer is None else [*receipts, answer]
+        receipts.append(door.ended(answer, watcher, alone=len(names) == 1))
+    return receipts
 
 
 def ingest(
@@ -179,7 +179,7 @@ def ingest(
     with (
         opened(options) as warehouse,
         _watched(options, _line(options)) as watcher,
-        _given(files, stdin=stdin) as paths,
+        _files_to_ingest(files, stdin=stdin) as paths,
         collect_rehearsals() as changes,
     ):
         watcher.begun(dataset)
@@ -225,7 +225,7 @@ def _watched(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
             tell_receipt(receipt)
 
     try:
-        with told_as_interrupts():
+        with raise_interrupts():
             yield Watcher(added, line.begin, line.tell, ended)
     except KeyboardInterrupt:
         line.end()
@@ -236,7 +236,7 @@ def _watched(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
 
 
 @contextmanager
-def _given(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Path]]:
+def _files_to_ingest(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Path]]:
     """The files to ingest; standard input becomes one of them."""
     with tempfile.TemporaryDirectory(prefix="backstory-stdin-") as folder:
         paths = list(files)

@@ -122,7 +122,7 @@ def _show_from_database(
 ) -> bool:
     """Print the rows; whether there are any."""
     from backstory.reading.selection import Selection
-    from backstory.reading.statements.found import rows_of
+    from backstory.reading.statements.database_history import rows_of
 
     time, known_at = times
     if known_at is not None:
@@ -146,11 +146,11 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
     """
     from backstory.reading.commits import commits
 
-    def asked(catalog: "Catalog") -> list[dict[str, Any]]:
+    def read_commits(catalog: "Catalog") -> list[dict[str, Any]]:
         found = named(table, lambda each: catalog.describe(each) is not None)
         return commits(catalog, found or table_name(table))
 
-    found = ask(options, asked)[:limit]
+    found = ask(options, read_commits)[:limit]
     of_dataset, of_versions = (bool(found) and name in found[0] for name in ("block", "recorded_at"))
     columns = LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG
     if options.answer == "table":

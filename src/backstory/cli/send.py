@@ -84,7 +84,7 @@ def send(
             rows, recognised = difference(older, newer, batch.time, history=history), batch.taken
             if not rows.empty:
                 replace(sender, secret=batch.secret).write(schema, definition, rows)
-                sent.taken(pair)
+                sent.mark_taken(pair)
     answer = {
         "table": f"{schema}.{table}",
         "sent": not dry_run and not rows.empty,

@@ -47,7 +47,7 @@ def serve(
     """
     import structlog
 
-    from backstory.doors.fivetran.server import require_port, serve_until_told
+    from backstory.doors.fivetran.server import require_port, serve_until_signal
     from backstory.doors.fivetran.serving import Serving
     from backstory.doors.fivetran.serving import serve as start_serving
     from backstory.formats.memory import Memory
@@ -87,7 +87,7 @@ def serve(
     running = start_serving(stores, asked, _account())
     if unknown:
         structlog.get_logger().warning("unknown arguments are ignored", count=len(unknown))
-    serve_until_told(running, java_of(spark))
+    serve_until_signal(running, java_of(spark))
     spark.stop()
 
 

@@ -1,15 +1,11 @@
 """`backstory snapshot`: a full copy of a source becomes history."""
 
-from typing import Any
-
 from backstory.cli.asking import opened
-from backstory.cli.file_flags import FileFlags, pairs_given
-from backstory.cli.flags import in_flags
-from backstory.cli.options import Flag, Names, Options, names_given
-from backstory.cli.outcomes import DRY
-from backstory.cli.output import console, show_one
+from backstory.cli.file_flags import FileFlags, parse_pairs
+from backstory.cli.options import Flag, Names, Options, parse_names
+from backstory.cli.receipts import show_receipt
 from backstory.cli.starting import busy
-from backstory.doors.native.asked import TABLE, Deletes, asked
+from backstory.doors.native.request import TABLE, Deletes, parse_options
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
 
@@ -33,6 +29,7 @@ def snapshot(
     overwrite: Names = (),
     rename: Names = (),
     retype: Names = (),
+    scope: Names = (),
     backfill: Flag = False,
     remember: Flag = False,
     backfill_added: Flag = False,
@@ -65,6 +62,7 @@ def snapshot(
         overwrite: Columns overwritten in place, with no history kept.
         rename: New names of columns: old=new.
         retype: New types of columns: amount=DOUBLE. Refused where a stored value would change.
+        scope: The part of the source that the copy is of: region=EU. Records outside it stay as they are.
         backfill: Accept a copy older than everything stored; from then on the table remembers its copies.
         remember: From now on store the time of every copy, also of those that change nothing, so that a late
             copy holds only until the next one. Needed once: the table keeps it.
@@ -78,7 +76,7 @@ def snapshot(
     from backstory.formats.source_files import source_files
 
     table = table_name(into)
-    given = asked(
+    given = parse_options(
         key=_names(key),
         at=at,
         deletes=deletes,
@@ -88,8 +86,9 @@ def snapshot(
         track=_names(track),
         ignore=_names(ignore),
         overwrite=_names(overwrite),
-        rename=pairs_given(rename, "--rename old=new"),
-        retype=pairs_given(retype, "--retype column=TYPE"),
+        rename=parse_pairs(rename, "--rename old=new"),
+        retype=parse_pairs(retype, "--retype column=TYPE"),
+        scope=parse_pairs(scope, "--scope column=value"),
         backfill=backfill,
         remember=remember,
         backfill_added=backfill_added,
@@ -109,26 +108,8 @@ def snapshot(
 
         with busy(options, "Comparing with what is stored ..."):
             answer = door.snapshot(warehouse.store, source, table, given)
-    _tell(answer.to_dict(), options, dry_run=dry_run)
+    show_receipt(answer.to_dict(), options, dry_run=dry_run)
 
 
 def _names(given: tuple[str, ...]) -> list[str] | None:
-    return names_given(given) or None
-
-
-def _tell(told: dict[str, Any], options: Options, *, dry_run: bool) -> None:
-    told = {**told, "schema_changes": [in_flags(each).replace("`", "") for each in told["schema_changes"]]}
-    if options.answer == "table":
-        told |= {name: _spoken(told[name]) for name in ("keys", "columns") if name in told}
-    show_one(told, options.answer, wide=options.wide)
-    if dry_run and options.answer == "table":
-        console.print(DRY)
-
-
-def _spoken(found: dict[str, Any]) -> list[str]:
-    """What is told by outcome or column, a line for each that has something."""
-    return [
-        f"{name}: {', '.join(map(str, each)) if isinstance(each, list) else each}"
-        for name, each in found.items()
-        if each
-    ]
+    return parse_names(given) or None

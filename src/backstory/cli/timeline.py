@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from backstory.cli.asking import answer_from_files, opened
 from backstory.cli.keys import (
-    key_given,
     key_of_words,
     named_key,
     no_known_times,
+    parse_key,
     require_key,
 )
-from backstory.cli.options import Limit, Names, Options, names_given
+from backstory.cli.options import Limit, Names, Options, parse_names
 from backstory.cli.output import console, room, show, tell_line
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant
@@ -58,7 +58,7 @@ def timeline(
     known = optional_instant(known_at)
     require_key(key)
     require_axis(axis, known)
-    names = names_given(columns)
+    names = parse_names(columns)
     if url is None:
         life = _life(options, table, key, axis, known, names)
     else:
@@ -93,13 +93,13 @@ def _life(
         return small
     with opened(options, table, brief=True) as store, busy(options, "Reading ..."):
         stored = store.table(table)
-        return stored.timeline(key_given(stored, key), axis=axis, known_at=known_at, columns=columns)
+        return stored.timeline(parse_key(stored, key), axis=axis, known_at=known_at, columns=columns)
 
 
 def _life_in_database(
     url: str, table: str, key: tuple[str, ...], columns: list[str], *, plain: bool
 ) -> Timeline:
-    from backstory.reading.statements.found import life_of
+    from backstory.reading.statements.database_history import life_of
 
     if not plain:
         raise no_known_times()

@@ -1,6 +1,7 @@
 """Do something to tables, and do it again when another writer came first."""
 
 from collections.abc import Callable, Sequence
+from tempfile import gettempdir
 from typing import TypeVar
 
 import structlog
@@ -37,7 +38,18 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
     Else as `tried`.
     """
     with writing(store, *tables):
-        return retry(act)
+        try:
+            return retry(act)
+        except TryAgain as error:
+            if error.code != DISK_FULL:
+                raise
+            raise _with_folders(error, store) from error
+
+
+def _with_folders(full: TryAgain, store: Store) -> TryAgain:
+    """The error for a full disk, with the folders that may be on it."""
+    where = f"Tables are in {store.searched}, temporary files in {gettempdir()}."
+    return TryAgain(full.code, f"{full.message} {where}", full.remedy, full.keys)
 
 
 def _may_pass(error: BaseException) -> bool:

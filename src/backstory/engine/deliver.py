@@ -7,7 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 from backstory.engine.attempts import attempt
 from backstory.engine.rehearsal import rehearse
-from backstory.formats.wrapping.room import disk_told
+from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
 from backstory.stores.commit import commit
@@ -66,7 +66,7 @@ def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
     A conflict with another writer is planned anew on the newer table, a few times; then TryAgain, as for a
     disk that is full.
     """
-    with disk_told(", ".join(map(str, delivery.tables))):
+    with translate_disk_errors(", ".join(map(str, delivery.tables))):
         return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))
 
 

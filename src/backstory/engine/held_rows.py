@@ -21,11 +21,12 @@ class HeldRows:
         self._name, self._lease, self._kept = name, lease, kept
         self._tables: list[pa.Table] = []
         self._spill: Spill | None = None
-        self.count = 0
+        self.count = self.size = 0
 
     def add(self, rows: pa.Table) -> None:
         """More rows, of the same columns."""
         self.count += len(rows)
+        self.size += rows.nbytes
         if self._spill is None:
             self._tables.append(rows)
             try:

@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
@@ -15,12 +15,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.engine.shipping import parquet_frame, ship_files
-from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
+from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store
-from backstory.stores.metadata.columns import packed_size
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,14 +42,14 @@ PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 class StagedRows:
     """Rows with their `ARRIVAL` as a frame, and whether they are few.
 
-    `size` is what they may take of the driver's memory, None where nobody knows; `here` reads them without
-    Spark, and without `ARRIVAL`, as far as a lease can hold them.
+    `size` is what they may take of the driver's memory, None where nobody knows; `tables` reads columns of
+    these names without Spark, some rows at a time, in their order: None where it must read them.
     """
 
     frame: "DataFrame"
     few: bool
     size: int | None = None
-    here: "Callable[[MemoryLease], pa.Table] | None" = None
+    tables: "Callable[[Sequence[str]], Iterable[pa.Table]] | None" = None
 
 
 def is_local(store: Store) -> bool:
@@ -119,7 +118,7 @@ def given(
     if few and not queried:
         table = pa.Table.from_batches(kept, schema)
         frame = _voided(frame_of(store, table), rows.schema)
-        return StagedRows(frame, few, max(1, table.nbytes), partial(_kept_here, table))
+        return StagedRows(frame, few, max(1, table.nbytes), lambda names: [table.select(names)])
     frame = _voided(_laid_down(store, _emptied(kept, batches), schema, folder, held), rows.schema)
     path = folder / STAGED
     return staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
@@ -130,22 +129,14 @@ def staged_file(frame: "DataFrame", path: Path, *, few: bool = False) -> StagedR
     told = pq.read_metadata(path)
     size = unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
     few = few or (size <= FEW and told.num_rows <= FEW_ROWS)
-    return StagedRows(frame, few, size, partial(parquet_here, path))
+    return StagedRows(frame, few, size, partial(parquet_tables, path))
 
 
-def parquet_here(path: Path, lease: MemoryLease, names: Sequence[str] | None = None) -> pa.Table:
-    """Columns of a Parquet file, or all, as far as the lease can hold them."""
+def parquet_tables(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
+    """Columns of a Parquet file, some rows at a time."""
     with pq.ParquetFile(path) as file:
-        wanted = file.schema_arrow.names if names is None else list(names)
-        lease.hold("batch", packed_size(file.metadata, wanted))
-        rows = file.read(columns=wanted).select(wanted)
-    lease.hold("batch", max(1, rows.nbytes))
-    return rows
-
-
-def _kept_here(rows: pa.Table, lease: MemoryLease) -> pa.Table:
-    lease.hold("batch", max(1, rows.nbytes))
-    return rows
+        for batch in file.iter_batches(ROWS_IN_GROUP, columns=[*names]):
+            yield pa.Table.from_batches([batch]).select(names)
 
 
 def _with_arrival(schema: pa.Schema) -> pa.Schema:

@@ -34,8 +34,8 @@ _UNITS = {"second": "s", "millisecond": "ms", "microsecond": "us", "nanosecond":
 _UNIT = "Millisecond"
 
 
-def told(field: pa.Field) -> str:
-    """The type of a field, as messages name it."""
+def type_name(field: pa.Field) -> str:
+    """The type of a field, as error messages write it: `Decimal(10, 2)`."""
     type_, declared = field.type, _declared(field)
     name = str(declared.get("kind", _ARROW.get(type_, str(type_))))
     if pa.types.is_nested(type_):

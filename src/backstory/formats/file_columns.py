@@ -20,6 +20,7 @@ from backstory.formats.produced import UNTOLD, missing
 from backstory.formats.reading import Options, rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles
+from backstory.formats.values.wider import wider_type
 from backstory.model.types import ColumnType
 
 MEND: Final = "Nothing was written; fix the file, or load its rows in Python."
@@ -120,8 +121,8 @@ def columns_of(
     if isinstance(options, CsvOptions):
         return csv_columns(named, options, known)
     if isinstance(options, JsonOptions):
-        found = json_columns(named, options, known)
-        return pa.schema([pa.field(each.name, _told(each, known)) for each in found]), frozenset()
+        columns = json_columns(named, options, known)
+        return pa.schema([pa.field(each.name, _json_type(each, known)) for each in columns]), frozenset()
     schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
     first, whole = schemas[0]
     for name, other in schemas[1:]:
@@ -129,11 +130,11 @@ def columns_of(
     return whole, frozenset()
 
 
-def _told(field: pa.Field, known: Known) -> pa.DataType:
-    """The type that the table has for a column of JSON, where texts may be its days and instants."""
-    wanted = known[field.name].type if field.name in known else field.type
-    days = pa.types.is_date(wanted) or pa.types.is_timestamp(wanted)
-    return wanted if pa.types.is_string(field.type) and days else field.type
+def _json_type(field: pa.Field, known: Known) -> pa.DataType:
+    """The type of a column of JSON: the table's, where that has days or instants and the files have texts."""
+    stored = known[field.name].type if field.name in known else field.type
+    days = pa.types.is_date(stored) or pa.types.is_timestamp(stored)
+    return stored if pa.types.is_string(field.type) and days else field.type
 
 
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
@@ -144,7 +145,7 @@ def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema
     fields = []
     for field in one:
         theirs = other.field(field.name).type
-        type_ = _common(field.type, theirs)
+        type_ = wider_type(field.type, theirs)
         if type_ is None:
             raise Refused(
                 "type-changed",
@@ -154,17 +155,3 @@ def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema
             )
         fields.append(pa.field(field.name, type_))
     return pa.schema(fields)
-
-
-def _common(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type of the two that holds the values of both, if one does."""
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
-    if pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale:
-        return max(one, other, key=lambda each: each.precision)
-    families = (pa.types.is_integer, pa.types.is_floating)
-    if any(family(one) and family(other) for family in families):
-        return max(one, other, key=lambda each: each.bit_width)
-    return None

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
-from backstory.formats.expected import told
+from backstory.formats.expected import type_name
 from backstory.formats.values.bounds import first_unfit
 from backstory.formats.values.cells import UnreadableCell, first_failing
 
@@ -113,10 +113,10 @@ def typed_or_refused(
     except pa.ArrowInvalid:
         row = first_failing(values, convert)
     if row >= 0:
-        raise unreadable(name, place(row), field.name, _shown(values[row]), told(field))
+        raise unreadable(name, place(row), field.name, _shown(values[row]), type_name(field))
     if found := first_unfit(built, field):
         value = values[found.row] if found.field is field else found.value
-        raise unreadable(name, place(found.row), found.field.name, _shown(value), told(found.field))
+        raise unreadable(name, place(found.row), found.field.name, _shown(value), type_name(found.field))
     if not field.nullable:
         refuse_nulls(built, field.name, name, place)
     return built

@@ -35,12 +35,14 @@ MANTISSA, HIDDEN = 52, 1023  # bits of a float of 64 bits, and what its exponent
 
 
 def hash_of_table(rows: pa.Table, offset: str) -> str | None:
-    """The hash of rows whose offsets the column `offset` holds, none of them with values that have parts.
+    """The hash of rows whose offsets the column `offset` holds; None if there are none."""
+    return hash_text(sum_of_words(rows, offset)) if len(rows) else None
 
-    None if there are none.
-    """
+
+def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
+    """The words of the hash of rows; those of several tables together are their exclusive or."""
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
-    return hash_told(reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))) if len(rows) else None
+    return reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))
 
 
 def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
@@ -48,8 +50,8 @@ def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
     return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
 
 
-def hash_told(words: np.ndarray) -> str:
-    """The hash that is of these words."""
+def hash_text(words: np.ndarray) -> str:
+    """The hash with these words, in hexadecimal digits."""
     return "".join(f"{int(each):016x}" for each in words)
 
 
@@ -84,7 +86,8 @@ def _words_of(texts: pa.Array) -> np.ndarray:
 
 def _repeating(rows: pa.Table) -> frozenset[str]:
     """The columns with few values, each of which is told once."""
-    counts = {name: len(pc.unique(rows[name])) for name in rows.column_names}
+    flat = [name for name in rows.column_names if not pa.types.is_nested(rows[name].type)]
+    counts = {name: len(pc.unique(rows[name])) for name in flat}
     return frozenset(name for name, count in counts.items() if count * 2 < len(rows))
 
 
@@ -100,21 +103,66 @@ def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
 def _once(name: str, values: pa.Array) -> pa.Array | None:
     """The same as `_field`; what equal values add is made once."""
     encoded = values.dictionary_encode()
-    told = _field(name, encoded.dictionary)
-    return None if told is None else told.take(encoded.indices)
+    texts = _field(name, encoded.dictionary)
+    return None if texts is None else texts.take(encoded.indices)
 
 
 def _field(name: str, values: pa.Array) -> pa.Array | None:
     """What a column adds to the text of each row, NULL for NULL; None where it adds nothing."""
     if values.null_count == len(values):
         return None
-    letter, told = _told(values)
-    start = text(f"{len(name.encode())}:{name}{letter}")
-    length = pc.binary_length(told).cast(pa.string())
-    return pc.binary_join_element_wise(start, length, text(":"), told, text(""))
+    return _joined(f"{len(name.encode())}:{name}", _value(values))
 
 
-def _told(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind
+def _value(values: pa.Array) -> pa.Array:
+    """The text of each value, its kind before it; NULL for NULL. `row_text` has the same for Spark."""
+    if pa.types.is_struct(values.type):
+        return pc.if_else(values.is_valid(), _joined("{", *_parts(values), "}"), None)
+    if pa.types.is_map(values.type):
+        return _several("m", values, *_entries(values))
+    if pa.types.is_list(values.type):
+        items = pc.coalesce(_value(values.flatten()), text("~"))
+        return _several("l", values, items, np.asarray(pc.list_value_length(values).fill_null(0)))
+    letter, texts = _kind_and_texts(values)
+    return _joined(letter, pc.binary_length(texts).cast(pa.string()), ":", texts)
+
+
+def _parts(values: pa.StructArray) -> Iterator[pa.Array]:
+    """The texts of a struct's fields, those that are not NULL, by their names."""
+    names = [field.name for field in values.type]
+    for name, part in sorted(zip(names, values.flatten(), strict=True), key=lambda each: each[0]):
+        yield pc.coalesce(_joined(f"{len(name.encode())}:{name}", _value(part)), text(""))
+
+
+def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
+    """The texts of the entries of all maps, in one order within each, and how many each map has."""
+    whole = pa.concat_arrays([maps.drop_null()])  # its entries begin where its memory does
+    lengths = np.zeros(len(maps), np.int64)
+    lengths[np.asarray(maps.is_valid())] = np.diff(np.asarray(whole.offsets))
+    entries = _joined(_value(whole.keys), pc.coalesce(_value(whole.items), text("~")))
+    owners = pa.array(np.repeat(np.arange(len(maps)), lengths))
+    order = pc.sort_indices(
+        pa.table([owners, entries], names=["map", "entry"]),
+        sort_keys=[("map", "ascending"), ("entry", "ascending")],
+    )
+    return entries.take(order), lengths
+
+
+def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray) -> pa.Array:
+    """The text of values that have these items, so many each."""
+    ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    told = pc.binary_join(pa.ListArray.from_arrays(ends, items), "")
+    counted = _joined(letter, pa.array(lengths).cast(pa.string()), ":", told)
+    return pc.if_else(values.is_valid(), counted, None)
+
+
+def _joined(*parts: str | pa.Array) -> pa.Array:
+    """Texts one behind the other; NULL where one of them is."""
+    told = (text(each) if isinstance(each, str) else each for each in parts)
+    return pc.binary_join_element_wise(*told, text(""))
+
+
+def _kind_and_texts(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind
     """The letter of a column's kind, and the text of each value."""
     is_ = pa.types
     if is_.is_integer(values.type):

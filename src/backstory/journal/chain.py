@@ -115,29 +115,29 @@ def event_of(text: str) -> dict[str, Any]:
 
 
 def snapshots(table: StoredTable) -> Iterator[dict[str, str]]:
-    """What the table's commits of blocks carry, newest first.
+    """The properties of the table's commits that have blocks, newest first.
 
-    Snapshots of others, such as a compaction's, are passed over; those that expired end the walk.
+    Other snapshots, such as a compaction's, are skipped; one that has expired ends the walk.
     """
-    return told_of_blocks(snapshot.told for snapshot in ancestry(table))
+    return block_properties(snapshot.get_property for snapshot in ancestry(table))
 
 
-def told_of_blocks(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:
-    """What commits carry of their blocks; each commit tells a property by its name."""
-    for told in commits:
-        if told(SEQUENCE) is not None:
-            properties = ((name, told(name)) for name in PROPERTIES)
+def block_properties(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:
+    """The properties of each commit that has a block; a commit is a getter of its properties by name."""
+    for property_of in commits:
+        if property_of(SEQUENCE) is not None:
+            properties = ((name, property_of(name)) for name in PROPERTIES)
             yield {name: value for name, value in properties if value is not None}
 
 
 def walk(table: StoredTable) -> Iterator[Block]:
-    """The blocks of the table's snapshots, newest first, each read when it is asked for."""
-    return blocks_told(snapshots(table))
+    """The blocks of the table's snapshots, newest first, each parsed only when it is needed."""
+    return read_blocks(snapshots(table))
 
 
-def blocks_told(commits: Iterable[Mapping[str, str]]) -> Iterator[Block]:
-    """The blocks that commits carry, each read when it is asked for."""
-    return (block for told in commits if (block := from_properties(told)) is not None)
+def read_blocks(commits: Iterable[Mapping[str, str]]) -> Iterator[Block]:
+    """The blocks in the properties of commits, each parsed only when it is needed."""
+    return (block for carried in commits if (block := from_properties(carried)) is not None)
 
 
 def blocks(table: StoredTable) -> list[Block]:
@@ -156,7 +156,7 @@ def canonical(value: Any) -> str:
     Half a surrogate pair, which the name of a file can hold, is escaped: it has no UTF-8.
     """
     text = json.dumps(
-        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_told
+        value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value
     )
     return text.encode("utf-8", "backslashreplace").decode()
 
@@ -166,7 +166,8 @@ def sha3(text: str) -> str:
     return sha3_256(text.encode()).hexdigest()
 
 
-def _told(value: object) -> object:
+def _json_value(value: object) -> object:
+    """Instants as text, and mappings as dictionaries, for `json`."""
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, Mapping):

@@ -8,7 +8,7 @@ from types import MappingProxyType
 import numpy as np
 import pyarrow as pa
 
-from backstory.journal.arrow_hash import hash_told, words_of_table
+from backstory.journal.arrow_hash import hash_text, words_of_table
 from backstory.journal.chain import Block
 from backstory.journal.row_hash import Slice
 from backstory.stores.metadata.columns import spark_name
@@ -100,7 +100,7 @@ class _Hashed:
         if not len(places):
             return Slice()
         offsets = self.offsets[places[places < len(self.offsets)]].tolist()
-        told = hash_told(np.bitwise_xor.reduce(self.words[:, places], axis=1))
+        told = hash_text(np.bitwise_xor.reduce(self.words[:, places], axis=1))
         return Slice(len(places), told, *(offsets[0], offsets[-1]) if offsets else (None, None))
 
 

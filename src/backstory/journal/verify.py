@@ -101,7 +101,7 @@ def history(
 ) -> tuple[list[Block], list[Problem]]:
     """The blocks that a log's rows and snapshots' properties tell, oldest first, and what is wrong there."""
     committed, problems = _committed(told)
-    kept, doubtful = _kept(rows, committed)
+    kept, doubtful = _blocks_of_log(rows, committed)
     found = [block for _, block in sorted((kept | committed).items())]
     return found, _in_order([*problems, *doubtful, *_chain(found)])
 
@@ -135,11 +135,11 @@ def _committed(told: Iterable[Mapping[str, str]]) -> tuple[dict[int, Block], lis
     return found, problems
 
 
-def _kept(
+def _blocks_of_log(
     rows: Sequence[Mapping[str, Any]], committed: Mapping[int, Block]
 ) -> tuple[dict[int, Block], list[Problem]]:
     """The blocks of the log; a row agrees with its commit, or with its own hash if that has expired."""
-    found: dict[int, Block] = {}
+    blocks: dict[int, Block] = {}
     problems = list(_out_of_step([row[NUMBER] for row in rows], committed))
     for row in rows:
         try:
@@ -153,8 +153,8 @@ def _kept(
             why = f"Row {block.sequence} of the log was changed: {_listed(differ)}."
             problems.append(_problem(truth, "log", why))
         if not committed or block.sequence < max(committed):
-            found[block.sequence] = block
-    return found, problems
+            blocks[block.sequence] = block
+    return blocks, problems
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -3,6 +3,7 @@
 from enum import StrEnum
 from typing import Final
 
+from backstory.model.change_feed import CHANGE_COLUMNS
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
@@ -59,9 +60,7 @@ OWN_COLUMNS: Final = (
 RESERVED: Final = frozenset(
     {
         *(column.name for column in OWN_COLUMNS),
-        "_change_type",
-        "_commit_version",
-        "_commit_timestamp",
+        *CHANGE_COLUMNS,
         "_row_id",
         "_last_updated_sequence_number",
         "_file",
@@ -78,6 +77,7 @@ MEMORY_SINCE: Final = "backstory.memory-since"
 TRACK: Final = "backstory.track"
 IGNORE: Final = "backstory.ignore"
 OVERWRITE: Final = "backstory.overwrite"
+ORDERED_BY: Final = "backstory.sequence"
 SETTLE_AFTER: Final = "backstory.settle-after"
 KNOWN_FROM: Final = "backstory.known-from"
 # The memories that rewinds ended, each with its bounds, from when until when it lasted: a later rewind may

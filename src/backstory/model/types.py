@@ -163,6 +163,15 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
     )
 
 
+def parts_added(old: ColumnType, new: ColumnType) -> tuple[tuple[str, ColumnType], ...] | None:
+    """The parts that one struct has beyond another, all of whose parts it has too; None for other types."""
+    if not old.kind is new.kind is Kind.STRUCT:
+        return None
+    known = dict(old.parts)
+    kept = [part for part in new.parts if part[0] in known]
+    return tuple(part for part in new.parts if part[0] not in known) if kept == list(old.parts) else None
+
+
 def fits(old: ColumnType, new: ColumnType) -> bool:
     """Whether every value of the old type is one of the new, stored as it is or anew."""
     if old.kind is new.kind is Kind.DECIMAL:

@@ -72,10 +72,10 @@ def _listed(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
             raise
         moved = {"error": unreadable.to_dict()} if unreadable.code == MOVED else {}
         return {**NOTHING, "table": str(name), **moved}
-    return None if table is None else _held(catalog, table)
+    return None if table is None else _content_of(catalog, table)
 
 
-def _held(catalog: Catalog, table: Described) -> dict[str, Any]:
+def _content_of(catalog: Catalog, table: Described) -> dict[str, Any]:
     newest = table.newest
     try:
         counts = catalog.count(table)

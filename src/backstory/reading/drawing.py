@@ -7,7 +7,7 @@ from itertools import chain
 from typing import Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.lives import Lane, Scale, Told, form_of, gone_at, told_of
+from backstory.reading.lives import Lane, Scale, Told, describe_change, form_of, gone_at
 
 WIDTH, NARROW = 48, 20  # of the bars, and where a line has no room for both them and words
 ROOMY = 110
@@ -79,7 +79,7 @@ class _Drawing:
             bar = BAR * (right - left)
             if end is None:
                 bar = bar[:-1] + OPEN
-            told = told_of(before, version, self.columns)
+            told = describe_change(before, version, self.columns)
             found.append(self._line(mark, start, left, bar, told))
             gone = gone_at(lane.versions, version)
             if gone is not None:

@@ -45,15 +45,15 @@ def lanes(statements: Sequence[Told]) -> list[Lane]:
         return [Lane(statements)] if statements else []
     known = sorted(times)
     return [
-        Lane(held(statements, time), time, following)
+        Lane(statements_at(statements, time), time, following)
         for time, following in zip(known, [*known[1:], None], strict=True)
     ]
 
 
-def held(statements: Sequence[Told], known_at: datetime | None = None) -> list[Told]:
-    """Those that were told at a recorded time, or are still, by their start."""
-    found = [each for each in statements if _holds(each, known_at)]
-    return sorted(found, key=lambda each: each[VALID_FROM])
+def statements_at(statements: Sequence[Told], known_at: datetime | None = None) -> list[Told]:
+    """The statements that were known at a recorded time, by default now, by their start."""
+    holding = [each for each in statements if _holds(each, known_at)]
+    return sorted(holding, key=lambda each: each[VALID_FROM])
 
 
 def _holds(statement: Told, known_at: datetime | None) -> bool:
@@ -79,16 +79,16 @@ def gone_at(versions: Sequence[Told], version: Told) -> datetime | None:
     return None if any(other[VALID_FROM] == end for other in versions) else end
 
 
-def told_of(before: Told | None, version: Told, columns: Sequence[str]) -> str:
+def describe_change(before: Told | None, version: Told, columns: Sequence[str]) -> str:
     """What is new in a version, in words: `capital: Astana → Nur-Sultan`."""
     if before is None:
         return ", ".join(f"{name}: {shown(version[name])}" for name in columns)
     changed = [name for name in columns if differ(name, before, version)]
     other = sum(differ(name, before, version) for name in version if name not in {*columns, *AXES})
-    told = [f"{name}: {shown(before[name])} → {shown(version[name])}" for name in changed]
+    texts = [f"{name}: {shown(before[name])} → {shown(version[name])}" for name in changed]
     if other:
-        told.append(f"{other} other column{'s' if other > 1 else ''}")
-    return ", ".join(told) or "the same again"
+        texts.append(f"{other} other column{'s' if other > 1 else ''}")
+    return ", ".join(texts) or "the same again"
 
 
 def shown(value: object) -> str:

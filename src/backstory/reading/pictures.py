@@ -134,7 +134,7 @@ def _row(row: PictureRow, scale: Scale, top: float, kinds: Mapping[str, str]) ->
             until = f" to {back:%Y-%m-%d %H:%M:%S}" if later else ""
             ends = f'x1="{right:.1f}" y1="{middle:g}" x2="{_x(back, scale):.1f}" y2="{middle:g}"'
             line = f'<line class="away" {ends}/>'
-            yield _told(f"gone from {bar.gone:%Y-%m-%d %H:%M:%S}{until}", line)
+            yield _with_title(f"gone from {bar.gone:%Y-%m-%d %H:%M:%S}{until}", line)
         yield _bar(bar, left, max(right, left + 3), top, kinds[bar.text])
 
 
@@ -146,7 +146,7 @@ def _bar(bar: Bar, left: float, right: float, top: float, kind: str) -> str:
     places = " ".join(f"{x:.1f},{y:g}" for x, y in corners)
     news = " news" if bar.news else ""
     text = _text(left + 5, top + BAR / 2 + 4, _fitting(bar.text, right - left - 8))
-    return _told(told, f'<polygon class="{kind}{news}" points="{places}"/>{text}')
+    return _with_title(told, f'<polygon class="{kind}{news}" points="{places}"/>{text}')
 
 
 def _ticks(scale: Scale, versions: Sequence[Told], height: float) -> Iterator[str]:
@@ -178,8 +178,9 @@ def _text(x: float, y: float, text: str, kind: str = "", told: str = "") -> str:
     return f'<text{named} x="{x:.1f}" y="{y:g}">{whole}{_safe(text)}</text>' if text else ""
 
 
-def _told(told: str, drawn: str) -> str:
-    return f"<g><title>{_safe(told)}</title>{drawn}</g>"
+def _with_title(title: str, drawn: str) -> str:
+    """What is drawn, with a title that a browser shows on hover."""
+    return f"<g><title>{_safe(title)}</title>{drawn}</g>"
 
 
 def _safe(text: str) -> str:

@@ -22,7 +22,7 @@ FILES: Final = "spark.sql.runSQLOnFiles"
 REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual names."
 
 
-def asked(store: Store, query: str) -> "DataFrame":
+def run_query(store: Store, query: str) -> "DataFrame":
     """The answer to one query of Spark SQL; a table is `schema.table`, in this catalog.
 
     It may compute on rows of tables, list tables, or describe one: known by its parsed plan, before Spark
@@ -31,7 +31,7 @@ def asked(store: Store, query: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
     with _here(store):
-        named = _looked_up(store, query)
+        named = _names_to_look_up(store, query)
         read = [] if named is not None else list(tables_read(store.spark, query))
         for name in read if named is None else named:
             _require_here(store, name)
@@ -57,8 +57,8 @@ def _require_here(store: Store, name: Sequence[str]) -> None:
         require_here(store, TableName(".".join(parts[: end - 1]), parts[end - 1]))
 
 
-def _looked_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
-    """What is looked up by a statement that shows what there is; None for a query."""
+def _names_to_look_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
+    """The names that a statement such as DESCRIBE or SHOW looks up; None for a query."""
     from pyspark.errors import AnalysisException
 
     try:

@@ -19,8 +19,8 @@ from backstory.reading.lives import (
     Lane,
     Told,
     changing,
-    held,
     lanes,
+    statements_at,
 )
 
 Axis = Literal["valid", "both"]
@@ -92,7 +92,7 @@ def timeline_of(
 ) -> Timeline:
     """The life of the record with this key; `commits` are those that told it, by the recorded time."""
     stated: Sequence[Told] = [_stated(each, commits) for each in found]
-    told = sorted(stated if axis == "both" else held(stated, known_at), key=_in_order)
+    told = sorted(stated if axis == "both" else statements_at(stated, known_at), key=_in_order)
     columns = [name for name in (told[0] if told else ()) if name not in {*key, *AXES}]
     title = " ".join([str(table), *(f"{name}={value}" for name, value in key.items())])
     return Timeline(told, columns, axis, title)

@@ -12,7 +12,7 @@ from backstory.errors import BackstoryError, Failed
 from backstory.sources import savepoint
 from backstory.sources.asking import CHECKING, DOWNLOADING, PASSED_OVER, Asking, Progress
 from backstory.sources.fetched import Answer, Fetched, Kept
-from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, Wanted, no_address
+from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address
 from backstory.sources.retries import Unreachable, retry_requests
 from backstory.sources.savepoint import Savepoint, unwritable
 from backstory.sources.secrecy import private_parts, redacted, shown
@@ -32,34 +32,34 @@ def fetch_ftp(step: Resource, url: str, asking: Asking) -> Answer:
     forced = asking.fetch_uncacheable or step.always
     if asking.asked_before and not forced:
         return Answer("uncacheable")
-    wanted = _wanted(step, url, asking)
+    target = _request_to(step, url, asking)
     place, asked = savepoint.place_of(step, asking), savepoint.digest(url)
     # A kept download cannot be told from one that was ingested: who insists, asks.
     taken = None if forced or asking.refetch else savepoint.take_up(place, asked)
-    point, own = taken or _downloaded(wanted, place, asked, asking)
+    point, own = taken or _downloaded(target, place, asked, asking)
     since = point.created_at if taken else None
-    fetched = Fetched(own, wanted.name, None, None, since, Kept(place.name, point.data))
+    fetched = Fetched(own, target.name, None, None, since, Kept(place.name, point.data))
     told = [] if step.always or step.once else [NO_STATE]
     told += [] if isinstance(step.event_time, SystemTime | None) else [NO_TIME]
-    return Answer("new", iter((fetched,)), [text.format(name=wanted.name) for text in told])
+    return Answer("new", iter((fetched,)), [text.format(name=target.name) for text in told])
 
 
-def _wanted(step: Resource, url: str, asking: Asking) -> Wanted:
+def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
     try:
         secrets = private_parts(url, ()) | secrets_of(step.url, asking.environment)
     except ValueError:
         raise no_address() from None
-    return Wanted(shown(step.url), url, (), frozenset(secrets))
+    return FileRequest(shown(step.url), url, (), frozenset(secrets))
 
 
-def _downloaded(wanted: Wanted, place: Path, asked: str, asking: Asking) -> tuple[Savepoint, Path]:
+def _downloaded(target: FileRequest, place: Path, asked: str, asking: Asking) -> tuple[Savepoint, Path]:
     part = savepoint.new_file(place, ".part")
     savepoint.sweep(asking.cache)
 
     def attempt() -> int:
         asking.progress(CHECKING, 0, None)
         with part.open("wb") as file:
-            size = _retrieved(wanted, file, asking.progress)
+            size = _retrieved(target, file, asking.progress)
             file.flush()
             os.fsync(file.fileno())
         return size
@@ -75,7 +75,7 @@ def _downloaded(wanted: Wanted, place: Path, asked: str, asking: Asking) -> tupl
         part.unlink(missing_ok=True)
 
 
-def _retrieved(wanted: Wanted, file: BinaryIO, progress: Progress) -> int:
+def _retrieved(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
     """Write the whole file and give its size: the server's last word and, if it tells one, its size agree."""
     done, total = 0, None
 
@@ -88,7 +88,7 @@ def _retrieved(wanted: Wanted, file: BinaryIO, progress: Progress) -> int:
         done += len(chunk)
         progress(DOWNLOADING, done, total)
 
-    address, path = _address(wanted.url)
+    address, path = _address(target.url)
     try:
         # A letter a byte: the address says the bytes of names, and what a server answers is shown only.
         with closing(ftplib.FTP(timeout=CONNECT_SECONDS, encoding="latin-1")) as server:  # noqa: S321 - asked for
@@ -101,11 +101,11 @@ def _retrieved(wanted: Wanted, file: BinaryIO, progress: Progress) -> int:
             progress(DOWNLOADING, 0, total)
             server.retrbinary(f"RETR {path}", keep)
     except ftplib.all_errors as error:
-        raise _refusal(error, wanted, done) from None
+        raise _refusal(error, target, done) from None
     except ValueError:
         raise no_address() from None
     if total not in {None, done}:
-        raise _broken(wanted, done)
+        raise _broken(target, done)
     return done
 
 
@@ -125,29 +125,29 @@ def _bytes(text: str | None) -> str:
     return unquote_to_bytes(text or "").decode("latin-1")
 
 
-def _refusal(error: Exception, wanted: Wanted, done: int) -> BackstoryError:
+def _refusal(error: Exception, target: FileRequest, done: int) -> BackstoryError:
     """What an answer or a broken connection means: Failed if the file is not there, else Unreachable."""
-    told = redacted(str(error), wanted.secrets)
+    told = redacted(str(error), target.secrets)
     if isinstance(error, ftplib.error_perm) and told.startswith(ABSENT):
         return Failed(
             "not-found",
-            f"{wanted.name} was not found: the server answers {told}.",
+            f"{target.name} was not found: the server answers {told}.",
             "Fix the url of the source.",
         )
     if done:
-        return _broken(wanted, done)
+        return _broken(target, done)
     answers = f"returns no data: the server answers {told}"
     broke = f"cannot be reached: {told or 'the connection broke'}"
     return Unreachable(
         "unreachable",
-        f"{wanted.name} {answers if isinstance(error, ftplib.Error) else broke}.",
+        f"{target.name} {answers if isinstance(error, ftplib.Error) else broke}.",
         "Try again later; if it persists, check the url, user and password of the source.",
     )
 
 
-def _broken(wanted: Wanted, done: int) -> Unreachable:
+def _broken(target: FileRequest, done: int) -> Unreachable:
     return Unreachable(
         "broken-transfer",
-        f"The transfer of {wanted.name} broke off after {done:,} bytes.",
+        f"The transfer of {target.name} broke off after {done:,} bytes.",
         "Try again later.",
     )

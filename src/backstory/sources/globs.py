@@ -97,11 +97,12 @@ def _timed(step: GlobOfFiles) -> bool:
 def _files(step: GlobOfFiles, asking: Asking) -> list[GlobFile]:
     """All files that match, each once, in order."""
     spelled = matching(asking.folder, step.path, asking.seen)
-    files = [_found(asking.folder / text, text, step, asking) for text in spelled]
+    files = [_glob_file(asking.folder / text, text, step, asking) for text in spelled]
     return sorted(files, key=lambda file: file.place)
 
 
-def _found(path: Path, spelled: str, step: GlobOfFiles, asking: Asking) -> GlobFile:
+def _glob_file(path: Path, spelled: str, step: GlobOfFiles, asking: Asking) -> GlobFile:
+    """The file with its name below the glob's fixed folder, and its place in the order of deliveries."""
     name = Path(spelled).relative_to(fixed(step.path)).as_posix()
     file = GlobFile(path, Path(spelled).as_posix(), name, name)
     if not _timed(step):

@@ -13,7 +13,7 @@ from backstory.model.instant import parse_instant
 from backstory.sources import savepoint
 from backstory.sources.asking import CHECKING, PASSED_OVER, Asking
 from backstory.sources.fetched import Answer, Fetched, Kept
-from backstory.sources.request import Headers, Wanted, new_client, no_address
+from backstory.sources.request import FileRequest, Headers, new_client, no_address
 from backstory.sources.retries import retry_requests
 from backstory.sources.savepoint import Savepoint
 from backstory.sources.secrecy import private_parts, shown
@@ -33,26 +33,26 @@ def fetch_http(step: Resource, url: str, asking: Asking) -> Answer:
     forced = asking.fetch_uncacheable or step.always
     if asking.asked_before and asking.state is None and not forced:
         return Answer("uncacheable")
-    wanted = _wanted(step, url, asking)
+    target = _request_to(step, url, asking)
     place = savepoint.place_of(step, asking)
-    asked = savepoint.digest(url, [[name.decode(), value.decode()] for name, value in wanted.headers])
+    asked = savepoint.digest(url, [[name.decode(), value.decode()] for name, value in target.headers])
     # Without a state a kept download cannot be told from one that was ingested: who insists, asks.
     if not asking.refetch and not (forced and asking.state is None):
         taken = savepoint.take_up(place, asked)
         if taken is not None:
             point, own = taken
             return Answer("new", iter((_fetched(step, asking, place, point, own, taken=True),)))
-    return _downloaded(step, wanted, place, asked, asking)
+    return _downloaded(step, target, place, asked, asking)
 
 
-def _downloaded(step: Resource, wanted: Wanted, place: Path, asked: str, asking: Asking) -> Answer:
+def _downloaded(step: Resource, target: FileRequest, place: Path, asked: str, asking: Asking) -> Answer:
     part = BodyPart(savepoint.new_file(place, ".part"), limit=asking.unpacked_limit)
     savepoint.sweep(asking.cache)
     conditions = _conditions(asking.state)
 
     def attempt() -> httpx2.Headers | None:
         asking.progress(CHECKING, 0, None)
-        return transfer_bytes(client, wanted, conditions, part, asking.progress)
+        return transfer_bytes(client, target, conditions, part, asking.progress)
 
     try:
         with new_client() as client:
@@ -67,7 +67,7 @@ def _downloaded(step: Resource, wanted: Wanted, place: Path, asked: str, asking:
         own = savepoint.save(place, point, part.path)
     finally:
         part.path.unlink(missing_ok=True)
-    warnings = [] if state or step.always else [NO_STATE.format(name=wanted.name)]
+    warnings = [] if state or step.always else [NO_STATE.format(name=target.name)]
     return Answer("new", iter((_fetched(step, asking, place, point, own, taken=False),)), warnings)
 
 
@@ -84,7 +84,7 @@ def _fetched(
     )
 
 
-def _wanted(step: Resource, url: str, asking: Asking) -> Wanted:
+def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
     values = [filled(value, asking.environment) for _, value in step.headers]
     names = [name.encode() for name, _ in step.headers]
     headers = [(name, value.encode()) for name, value in zip(names, values, strict=True)]
@@ -94,7 +94,7 @@ def _wanted(step: Resource, url: str, asking: Asking) -> Wanted:
         raise no_address() from None
     for text in (step.url, *(value for _, value in step.headers)):
         secrets |= secrets_of(text, asking.environment)
-    return Wanted(shown(step.url), url, headers, frozenset(secrets))
+    return FileRequest(shown(step.url), url, headers, frozenset(secrets))
 
 
 def _conditions(state: SourceState | None) -> Headers:

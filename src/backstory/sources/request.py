@@ -35,8 +35,8 @@ _asking: ContextVar[bool] = ContextVar("asking", default=False)
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """What is asked of a server. Only `name` may be shown, `secrets` are what to take out of other texts."""
+class FileRequest:
+    """A request for a file. Only `name` may be shown; `secrets` must be masked in other texts."""
 
     name: str
     url: str = field(repr=False)
@@ -58,13 +58,13 @@ def new_client() -> httpx2.Client:
 
 
 @contextmanager
-def answered(client: httpx2.Client, wanted: Wanted, conditions: Headers) -> Iterator[httpx2.Response]:
+def answered(client: httpx2.Client, target: FileRequest, conditions: Headers) -> Iterator[httpx2.Response]:
     """The last answer to a GET, its body not read yet; closed in the end.
 
     Raises Unreachable when there is none, UsageError for an address or a header that cannot be sent.
     """
     with _unlogged():
-        response = _first(client, wanted, conditions)
+        response = _first(client, target, conditions)
         try:
             yield response
         finally:
@@ -90,39 +90,39 @@ def _harmless(record: logging.LogRecord) -> bool:
     return record.levelno >= logging.WARNING or not _asking.get()
 
 
-def _first(client: httpx2.Client, wanted: Wanted, conditions: Headers) -> httpx2.Response:
+def _first(client: httpx2.Client, target: FileRequest, conditions: Headers) -> httpx2.Response:
     try:
-        return _followed(client, wanted, conditions)
+        return _followed(client, target, conditions)
     except httpx2.InvalidURL:
         raise no_address() from None
     except (httpx2.LocalProtocolError, UnicodeError):
         raise UsageError(
             "invalid-header",
-            f"A header for {wanted.name} cannot be sent: it has characters that are not allowed.",
+            f"A header for {target.name} cannot be sent: it has characters that are not allowed.",
             "Fix fetch.headers, or the variables that fill them.",
         ) from None
     except httpx2.HTTPError as error:
         raise Unreachable(
             "unreachable",
-            f"{wanted.name} cannot be reached: {_cause(error, wanted)}.",
+            f"{target.name} cannot be reached: {_cause(error, target)}.",
             "Try again later, or fix the url of the source.",
         ) from None
 
 
-def refusal(response: httpx2.Response, wanted: Wanted) -> BackstoryError:
+def refusal(response: httpx2.Response, target: FileRequest) -> BackstoryError:
     """The error of an answer that brings no data: Failed if the source is not there, else Unreachable."""
     status = f"{response.status_code} {response.reason_phrase}".strip()
     if response.status_code in GONE:
         return Failed(
             "not-found",
-            f"{wanted.name} was not found: the server answers {redacted(status, wanted.secrets)}.",
+            f"{target.name} was not found: the server answers {redacted(status, target.secrets)}.",
             "Fix the url of the source.",
         )
     sample = _sample(response)
-    told = redacted(f"{status}: {sample}" if sample else status, wanted.secrets)
+    told = redacted(f"{status}: {sample}" if sample else status, target.secrets)
     return Unreachable(
         "unreachable",
-        f"{wanted.name} returns no data: the server answers {told}.",
+        f"{target.name} returns no data: the server answers {told}.",
         "Try again later; if it persists, check the url and the headers of the source.",
         seconds_of(response.headers.get("Retry-After")),
     )
@@ -134,11 +134,11 @@ def _trusted() -> ssl.SSLContext:
     return httpx2.create_ssl_context()
 
 
-def _followed(client: httpx2.Client, wanted: Wanted, conditions: Headers) -> httpx2.Response:
-    request = client.build_request("GET", wanted.url, headers=[*wanted.headers, *conditions])
+def _followed(client: httpx2.Client, target: FileRequest, conditions: Headers) -> httpx2.Response:
+    request = client.build_request("GET", target.url, headers=[*target.headers, *conditions])
     if not request.url.host:
         raise no_address()
-    private = {name.decode("latin-1").lower() for name, _ in wanted.headers} - HARMLESS
+    private = {name.decode("latin-1").lower() for name, _ in target.headers} - HARMLESS
     for _ in range(REDIRECTS + 1):
         response = client.send(request, stream=True)
         if response.next_request is None:
@@ -159,7 +159,7 @@ def _same_host(one: httpx2.URL, other: httpx2.URL) -> bool:
     return upgraded and one.host == other.host and one.port is None and other.port is None
 
 
-def _cause(error: httpx2.HTTPError, wanted: Wanted) -> str:
+def _cause(error: httpx2.HTTPError, target: FileRequest) -> str:
     match error:
         case httpx2.TooManyRedirects():
             return f"more than {REDIRECTS} redirects"
@@ -170,7 +170,7 @@ def _cause(error: httpx2.HTTPError, wanted: Wanted) -> str:
         case httpx2.UnsupportedProtocol():
             return "it redirects to an address that is neither http nor https"
         case httpx2.ConnectError() | httpx2.ReadError() | httpx2.ProxyError():
-            return redacted(str(error), wanted.secrets) or "the connection broke"
+            return redacted(str(error), target.secrets) or "the connection broke"
         case _:
             # Texts of broken protocols may quote the address.
             return "the server does not speak HTTP, or closed the connection"

@@ -79,12 +79,12 @@ def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
         try:
             return act()
         except TryAgain as error:
-            asked = getattr(error, "retry_after", None) or 0.0
-            wait = max(policy.wait(number), asked)
+            pause = getattr(error, "retry_after", None) or 0.0
+            wait = max(policy.wait(number), pause)
             last = number >= policy.attempts or wait > policy.longest
             _tell(error, number, policy, None if last else wait)
             if last:
-                raise _given_up(error, number, asked) from None
+                raise _final_error(error, number, pause) from None
         RETRIES.inc()
         time.sleep(wait)
     raise AssertionError("unreachable")
@@ -113,7 +113,8 @@ def _tell(error: TryAgain, number: int, policy: Policy, wait: float | None) -> N
     )
 
 
-def _given_up(error: TryAgain, number: int, asked: float) -> TryAgain:
+def _final_error(error: TryAgain, number: int, pause_seconds: float) -> TryAgain:
+    """The error with how many attempts were made, and the pause in seconds that the server asks for."""
     attempts = "1 attempt" if number == 1 else f"{number} attempts"
-    pause = f"; the server asks for a pause of {asked:.0f} s" if asked else ""
+    pause = f"; the server asks for a pause of {pause_seconds:.0f} s" if pause_seconds else ""
     return TryAgain(error.code, f"{error.message.removesuffix('.')} ({attempts}{pause}).", error.remedy)

@@ -58,11 +58,11 @@ def check(text: str) -> None:
 def with_variables_as(mark: str, text: str) -> str:
     """The text with a mark for each template that says nothing by itself, else what it says by itself."""
 
-    def told(tokens: Tokens) -> str:
+    def replaced(tokens: Tokens) -> str:
         texts = (each for token in tokens for name, each in token.groupdict().items() if name != "variable")
         return next(filter(None, texts), mark)
 
-    return "".join(part if isinstance(part, str) else told(part) for part in _parts(text))
+    return "".join(part if isinstance(part, str) else replaced(part) for part in _parts(text))
 
 
 def _parts(text: str) -> Iterator[str | Tokens]:

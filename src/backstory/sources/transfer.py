@@ -12,7 +12,7 @@ import httpx2
 from backstory.errors import Failed, TryAgain
 from backstory.formats.wrapping.room import bound_by
 from backstory.sources.asking import DOWNLOADING, Progress
-from backstory.sources.request import Headers, Wanted, answered, refusal
+from backstory.sources.request import FileRequest, Headers, answered, refusal
 from backstory.sources.retries import Unreachable
 from backstory.sources.savepoint import unwritable
 
@@ -46,23 +46,23 @@ class BodyPart:
 
 
 def transfer_bytes(
-    client: httpx2.Client, wanted: Wanted, conditions: Headers, part: BodyPart, progress: Progress
+    client: httpx2.Client, target: FileRequest, conditions: Headers, part: BodyPart, progress: Progress
 ) -> httpx2.Headers | None:
     """The headers of the answer whose body is now whole in the part's file; None if nothing was modified.
 
     Raises Unreachable for what may be tried again, Failed when the source is not there.
     """
     resuming = part.tag is not None and part.size > 0
-    with answered(client, wanted, _rest(part) if resuming else conditions) as response:
+    with answered(client, target, _rest(part) if resuming else conditions) as response:
         if response.status_code == NOT_MODIFIED and conditions and not resuming:
             return None
         if resuming and response.status_code not in OK:
-            _check_rest(response, part, wanted)
+            _check_rest(response, part, target)
         elif response.status_code in OK:
             _begin(response, part)
         else:
-            raise refusal(response, wanted)
-        _write(response, part, wanted, progress)
+            raise refusal(response, target)
+        _write(response, part, target, progress)
     return part.headers
 
 
@@ -81,46 +81,46 @@ def _begin(response: httpx2.Response, part: BodyPart) -> None:
     part.size = 0
 
 
-def _check_rest(response: httpx2.Response, part: BodyPart, wanted: Wanted) -> None:
+def _check_rest(response: httpx2.Response, part: BodyPart, target: FileRequest) -> None:
     """Raise unless the answer is the rest of the same body; the next attempt then starts anew."""
     span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     tag = tag_of(response.headers)
     same = span is not None and int(span[1]) == part.size and tag in {None, part.tag}
     if response.status_code not in {PARTIAL, NO_SUCH_RANGE}:
-        raise refusal(response, wanted)
+        raise refusal(response, target)
     if response.status_code == NO_SUCH_RANGE or not same:
         part.tag = None
-        raise _broken(wanted, part)
+        raise _broken(target, part)
 
 
-def _write(response: httpx2.Response, part: BodyPart, wanted: Wanted, progress: Progress) -> None:
+def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progress: Progress) -> None:
     """Write the body and see that it is whole: the client counts an answer's bytes, this all parts'."""
     total, packed = _total(response), bool(_encodings(response))
     try:
         with part.path.open("ab" if response.status_code == PARTIAL else "wb") as file:
             progress(DOWNLOADING, part.size, total)
-            for chunk in _chunks(response, wanted):
+            for chunk in _chunks(response, target):
                 file.write(chunk)
                 part.size += len(chunk)
                 if packed and part.size > (bound := bound_by(response.num_bytes_downloaded, part.limit)).most:
-                    raise bound.passed(wanted.name)
+                    raise bound.passed(target.name)
                 progress(DOWNLOADING, part.size, total)
             file.flush()
             os.fsync(file.fileno())
     except httpx2.HTTPError:
-        raise _broken(wanted, part) from None
+        raise _broken(target, part) from None
     except OSError as error:
         raise unwritable(error) from None
     if total is not None and part.size != total:
-        raise _broken(wanted, part)
+        raise _broken(target, part)
 
 
-def _chunks(response: httpx2.Response, wanted: Wanted) -> Iterator[bytes]:
+def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
     encodings = _encodings(response)
     if encodings - _DECODED:
         raise Failed(
             "unsupported-encoding",
-            f"{wanted.name} is sent in an encoding that is not supported: {', '.join(sorted(encodings))}.",
+            f"{target.name} is sent in an encoding that is not supported: {', '.join(sorted(encodings))}.",
             "Do not ask for it in fetch.headers, or have the server send the data as they are.",
         )
     return response.iter_bytes() if encodings else response.iter_raw()
@@ -143,10 +143,10 @@ def _total(response: httpx2.Response) -> int | None:
     return int(length) if length.isdecimal() and not _encodings(response) else None
 
 
-def _broken(wanted: Wanted, part: BodyPart) -> TryAgain:
+def _broken(target: FileRequest, part: BodyPart) -> TryAgain:
     return Unreachable(
         "broken-transfer",
-        f"The transfer of {wanted.name} broke off after {part.size:,} bytes.",
+        f"The transfer of {target.name} broke off after {part.size:,} bytes.",
         "Try again later.",
     )
 

@@ -27,8 +27,8 @@ def broken_off() -> bool:
 
 
 @contextmanager
-def told_as_interrupts() -> Iterator[None]:
-    """What fails because of an interrupt is a KeyboardInterrupt, whatever tidying up made of it."""
+def raise_interrupts() -> Iterator[None]:
+    """Raise KeyboardInterrupt for any error that an interrupt caused, whatever cleanup turned it into."""
     try:
         yield
     except Exception as fault:

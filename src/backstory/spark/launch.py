@@ -38,7 +38,7 @@ def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:  # noqa: SLF001 - pyspark starts its JVM in this way itself
-        with _told_in_a_file(chosen):
+        with _pass_by_file(chosen):
             wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
             gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
@@ -52,15 +52,15 @@ def java_of(spark: "SparkSession") -> "subprocess.Popen[bytes] | None":
 
 
 @contextmanager
-def _told_in_a_file(chosen: Mapping[str, str]) -> Iterator[None]:
-    """Meanwhile spark-submit, which reads its arguments here, takes the properties from a private file."""
+def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
+    """Have spark-submit, which is started meanwhile, read the properties from a private file."""
     own = os.environ.get(ARGUMENTS)
     with tempfile.TemporaryDirectory(prefix="backstory-spark-") as folder:
         path = Path(folder, "properties")
         path.write_text("".join(f"{_escaped(name)}={_escaped(chosen[name])}\n" for name in chosen), "ascii")
         path.chmod(0o600)
-        told = f"--load-spark-defaults --properties-file {quote(str(path))}"
-        os.environ[ARGUMENTS] = f"{told} {own or 'pyspark-shell'}"
+        arguments = f"--load-spark-defaults --properties-file {quote(str(path))}"
+        os.environ[ARGUMENTS] = f"{arguments} {own or 'pyspark-shell'}"
         try:
             yield
         finally:

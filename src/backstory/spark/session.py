@@ -4,10 +4,11 @@ import logging
 import os
 import re
 import shutil
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,16 @@ if TYPE_CHECKING:
 
 JAVA = 17
 DATABASE = b"SQLite format 3\0"  # how each begins that is not empty
+# Iceberg's own, of its schema's version V1.
+CATALOG_TABLES = """
+CREATE TABLE IF NOT EXISTS iceberg_tables (
+  catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
+  metadata_location VARCHAR(1000), previous_metadata_location VARCHAR(1000), iceberg_type VARCHAR(5),
+  PRIMARY KEY (catalog_name, table_namespace, table_name));
+CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
+  catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255),
+  property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key));
+"""
 EXISTING = 2  # SQLite opens for reading and writing what is there
 
 # In-process Spark on one machine: what a laptop or a small server wants.
@@ -125,12 +136,23 @@ def _make_warehouse(settings: Settings) -> None:
         catalog = settings.warehouse / CATALOG_FILE
         if _embeds(settings) and not catalog.exists():  # reading needs no more than that
             catalog.touch(0o600)
+        if _embeds(settings) and catalog.is_file() and not catalog.stat().st_size:
+            _make_tables(catalog)
     except OSError as stop:
         raise UsageError(
             "no-warehouse",
             f"The warehouse {settings.warehouse} cannot be used: {stop.strerror}.",
             "Name a folder with `warehouse=FOLDER` or BACKSTORY_WAREHOUSE.",
         ) from None
+
+
+def _make_tables(catalog: Path) -> None:
+    """Make the tables that Iceberg keeps in an empty catalog; what stands in the way Spark tells.
+
+    Iceberg looks for them and makes them in several steps, in which another program's come between.
+    """
+    with suppress(sqlite3.Error), closing(sqlite3.connect(catalog)) as connection:
+        connection.executescript(f"BEGIN IMMEDIATE; {CATALOG_TABLES} COMMIT;")
 
 
 def _require_database(catalog: Path) -> None:

@@ -125,11 +125,11 @@ def in_settled_session(kind: type[Of]) -> type[Of]:
 
 def _holding(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def held(self: Any, *given: Any, **named: Any) -> Any:
+    def with_settings(self: Any, *given: Any, **named: Any) -> Any:
         from pyspark.sql import DataFrame
 
         with hold_settings(self.store.session):
             found = method(self, *given, **named)
             return left_to_run(found) if isinstance(found, DataFrame) else found
 
-    return held
+    return with_settings

@@ -12,14 +12,14 @@ _guard = threading.Lock()
 _locks: dict[tuple[str, TableName], threading.Lock] = {}
 
 
-def _anew() -> None:
-    """No thread that held one is in a process that forks off."""
+def _reset_after_fork() -> None:
+    """Forget all locks: no thread that holds one lives on in a forked process."""
     global _guard  # noqa: PLW0603 - it may be held, too
     _guard = threading.Lock()
     _locks.clear()
 
 
-os.register_at_fork(after_in_child=_anew)
+os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 @contextmanager

@@ -195,7 +195,9 @@ def _copied(folder: Path, location: str) -> str | None:
         return None
     for start in range(2, len(parts) - _AT_LEAST + 1):
         former, file = Path(*parts[:start]), Path(folder, *parts[start:])
-        if file.is_file() or any(_says(each, former.joinpath(*parts[start:-2])) for each in _beside(file)):
+        if file.is_file() or any(
+            _names_place(each, former.joinpath(*parts[start:-2])) for each in _beside(file)
+        ):
             return str(former)
     return None
 
@@ -204,7 +206,7 @@ def _beside(file: Path) -> list[Path]:
     return sorted(file.parent.glob(METADATA)) if file.parent.is_dir() else []
 
 
-def _says(metadata: Path, place: Path) -> bool:
+def _names_place(metadata: Path, place: Path) -> bool:
     """Whether a metadata file says that its table is in a place."""
     with suppress(OSError, ValueError):
         document = json.loads(metadata.read_text("utf-8"))

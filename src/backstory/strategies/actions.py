@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.model.places import ROW_ID
-from backstory.strategies.compare import taken
+from backstory.strategies.compare import take_or_null
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,4 +38,4 @@ def succeeding(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Tabl
     """The rows with the `_row_id` of the stored rows that they succeed, at these places; -1 for a new row."""
     if ROW_ID not in stored.column_names:
         return added
-    return added.append_column(ROW_ID, taken(stored[ROW_ID], before))
+    return added.append_column(ROW_ID, take_or_null(stored[ROW_ID], before))

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.strategies.keys import settled
+from backstory.strategies.keys import ranks
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -71,7 +71,4 @@ def _ranks(keys: pa.Array) -> np.ndarray:
     """Numbers in one order of the keys, whatever map they are of."""
     if pa.types.is_nested(keys.type):  # so rare that a loop over them will do
         keys = pa.array([repr(each) for each in keys.to_pylist()], pa.string())
-    encoded = settled(pa.chunked_array([keys])).combine_chunks().dictionary_encode()
-    ranks = np.empty(len(encoded.dictionary), np.int64)
-    ranks[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(ranks))
-    return ranks[np.asarray(encoded.indices)]
+    return ranks(keys)

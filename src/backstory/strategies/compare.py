@@ -26,7 +26,7 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return pa.chunked_array([chunk.view(bits) for chunk in column.chunks], type=bits)
 
 
-def taken(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
+def take_or_null(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
     """The values at these rows, NULL where the row is -1."""
     whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return whole.take(pa.array(rows, mask=rows < 0))

@@ -1,6 +1,8 @@
 """Keys as numbers, so that plans can sort, match and group by them."""
 
 from collections.abc import Sequence
+from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +15,7 @@ MOST_BYTES, WORD = 64, 8
 LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(WORD + 1)], np.uint64)
 
 Codes = np.ndarray
+Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
 
 def key_codes(tables: Sequence[pa.Table], key: Sequence[str]) -> tuple[list[Codes], int]:
@@ -50,12 +53,20 @@ def _dense(values: pa.ChunkedArray) -> Codes:
     return np.concatenate([np.zeros(0, np.int64), *chunks]).astype(np.int64)
 
 
-def settled(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def settled(values: Values) -> Values:
     """The values with one zero and one NaN, so that bits tell them apart as Spark's comparisons do."""
     if not pa.types.is_floating(values.type):
         return values
     one = pc.if_else(pc.is_nan(values), pa.scalar(np.nan, values.type), values)
     return pc.add(one, pa.scalar(0.0, values.type))
+
+
+def ranks(values: pa.Array) -> np.ndarray:
+    """Numbers in the order of the values, the same for those that are one; NULL is -1."""
+    encoded = settled(pa.chunked_array([values])).combine_chunks().dictionary_encode()
+    found = np.full(len(encoded.dictionary) + 1, -1, np.int64)
+    found[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(encoded.dictionary))
+    return found[np.asarray(pc.fill_null(encoded.indices, -1))]
 
 
 def keys_by_value(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -106,6 +117,11 @@ def key_parts(rows: pa.Table, key: Sequence[str], count: int, salt: int = 0) -> 
 def _numbers(values: pa.Array) -> np.ndarray:
     """A number for each value, the same one for values that are one; NULL is 0."""
     type_ = values.type
+    if pa.types.is_struct(type_):
+        parts = map(_numbers, map(settled, values.flatten()))
+        return reduce(lambda one, more: _mixed(one ^ more), parts, np.zeros(len(values), np.uint64))
+    if pa.types.is_list(type_):
+        return _list_numbers(values)
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
         return _text_numbers(values)
     if pa.types.is_decimal(type_) or pa.types.is_fixed_size_binary(type_):
@@ -115,6 +131,16 @@ def _numbers(values: pa.Array) -> np.ndarray:
     if pa.types.is_date32(type_) or pa.types.is_time32(type_):
         values = values.cast(pa.int32())
     return np.asarray(pc.fill_null(values.cast(pa.int64()), 0)).view(np.uint64)
+
+
+def _list_numbers(values: pa.ListArray) -> np.ndarray:
+    """Of lists: what their items add up to, each with its place, and their length."""
+    lengths = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
+    ends = np.cumsum(lengths)
+    places = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
+    items = _mixed(_numbers(settled(values.flatten())) ^ _mixed(places.astype(np.uint64)))
+    sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(items, dtype=np.uint64)])
+    return sums[ends] - sums[ends - lengths] + lengths.astype(np.uint64)
 
 
 def _text_numbers(values: pa.Array) -> np.ndarray:

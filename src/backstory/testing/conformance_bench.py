@@ -116,7 +116,9 @@ def fresh(bench: Bench, model: Model, dataset: ModelDataset, *, merges: bool = F
     return Load(model, dataset, hist, bench.dialect, merges=merges)
 
 
-def brought(bench: Bench, load: Load, rows: Sequence[Mapping[str, Any]], run: str, started: datetime) -> Load:
+def bring_rows(
+    bench: Bench, load: Load, rows: Sequence[Mapping[str, Any]], run: str, started: datetime
+) -> Load:
     """Load the base from rows of a file."""
     columns = user_columns(load.dataset)
     arrays = {

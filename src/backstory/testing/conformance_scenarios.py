@@ -13,7 +13,7 @@ from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.strategies.scd2 import rule
 from backstory.strategies.scd2.statements.merge import hist_merge
 from backstory.strategies.scd2.statements.steps import hist_steps
-from backstory.testing.conformance_bench import DAY, PEPPER, Bench, brought, fresh, steps_run
+from backstory.testing.conformance_bench import DAY, PEPPER, Bench, bring_rows, fresh, steps_run
 from backstory.testing.conformance_sample import (
     SCHEMA,
     dataset_of,
@@ -111,7 +111,7 @@ class _Life:
 
     def _based(self, run: str, started: datetime, snapshot: Snapshot) -> Load:
         rows = [{"cust_id": key, "name": name, "city": None} for key, name in snapshot.items()]
-        return brought(self.bench, self.full, rows, run, started)
+        return bring_rows(self.bench, self.full, rows, run, started)
 
     def _by_rule(self, load: Load, run: str, started: datetime, snapshot: Snapshot) -> Mapping[str, int]:
         hashes = Hashes(schema_of(load.model, load.dataset), PEPPER)

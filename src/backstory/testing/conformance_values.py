@@ -17,7 +17,7 @@ from backstory.testing.conformance_bench import (
     DAY,
     PEPPER,
     Bench,
-    brought,
+    bring_rows,
     fresh,
 )
 from backstory.testing.conformance_sample import (
@@ -99,7 +99,7 @@ def examine_hashes(bench: Bench) -> None:
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)
         dataset = dataset_of(model, "rc_crm_customer")
-        built = _made_of_columns(bench, model, dataset)
+        built = _values_of_columns(bench, model, dataset)
         kinds = ["a key", "a key with NULL"] if profile == "elevata_v1" else ["a key"]
         kinds += [f"a row hash, {profile}", "a history key", "a history key of another day"]
         for told in kinds:
@@ -107,27 +107,27 @@ def examine_hashes(bench: Bench) -> None:
                 require_equal(built[told], VECTORS[told][1], of="the dialect's SQL")
 
 
-def _made_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[str, str]:
+def _values_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[str, str]:
     expressions = Expressions(bench.dialect, schema_of(model, dataset))
     table = bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {dataset.key: KEY})
 
-    def told(sql: str, started: datetime = DAY) -> str:
-        found = bench.engine.query(f"SELECT {sql} FROM {table} AS s", bench.values(started, "r"))
-        return str(found[0][0])
+    def evaluate(sql: str, started: datetime = DAY) -> str:
+        rows = bench.engine.query(f"SELECT {sql} FROM {table} AS s", bench.values(started, "r"))
+        return str(rows[0][0])
 
     built = {
-        "a key": told(expressions.base_key(dataset, "s")),
-        f"a row hash, {schema_of(model, dataset).hash_profile}": told(expressions.row_hash(dataset, "s")),
+        "a key": evaluate(expressions.base_key(dataset, "s")),
+        f"a row hash, {schema_of(model, dataset).hash_profile}": evaluate(expressions.row_hash(dataset, "s")),
     }
     for name, instant in (
         ("a history key", DAY + timedelta(hours=3, minutes=4, seconds=5.6)),
         ("a history key of another day", DAY + timedelta(days=1)),
     ):
-        built[name] = told(expressions.hist_key(dataset, "s"), instant)
+        built[name] = evaluate(expressions.hist_key(dataset, "s"), instant)
     bench.make("rc_crm_customer", [_nullable(column) for column in base_columns(dataset)])
     bench.insert("rc_crm_customer", CUSTOMER | {"customer_id": None})
-    built["a key with NULL"] = told(expressions.base_key(dataset, "s"))
+    built["a key with NULL"] = evaluate(expressions.base_key(dataset, "s"))
     return built
 
 
@@ -183,7 +183,7 @@ def examine_types(bench: Bench) -> None:
         model = sample_model(profile)
         dataset = dataset_of(model, "rc_types")
         load = fresh(bench, model, dataset)
-        brought(bench, load, rows, "r1", DAY)
+        bring_rows(bench, load, rows, "r1", DAY)
         found = {row["order"]: row for row in bench.texts(load.base_table, base_columns(dataset))}
         for row in rows:
             _require_canonical(dataset, row, found[str(row["order"])])

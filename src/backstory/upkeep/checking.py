@@ -20,8 +20,8 @@ from backstory.stores.port import ToldTable
 from backstory.upkeep.laws.event_plan import broken_log
 from backstory.upkeep.laws.lives import Broken
 from backstory.upkeep.laws.plan import broken_rows, broken_spans
+from backstory.upkeep.laws.rule_columns import TIMELY
 from backstory.upkeep.laws.terms import LAWS, Law
-from backstory.upkeep.laws.told import TIMELY
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
@@ -41,13 +41,13 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
     UsageError for a table that is not there, or of no layout that backstory knows.
     """
     with translate_faults(table):
-        stored = known(existing(store, table))
+        stored = require_known_layout(existing(store, table))
         return _records(stored, _broken(store, stored) if stored.rows else {})
 
 
 def check_small(files: "Files") -> list[dict[str, Any]]:
     """The same of a small table, out of its files; Unreadable for what Spark alone reads."""
-    table = known(files.table)
+    table = require_known_layout(files.table)
     return _records(table, _broken_here(files) if table.rows else {})
 
 
@@ -55,7 +55,7 @@ def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
     wrong = sorted(set(misfits(table)))
     if wrong:
         broken = {**broken, Law.PROPERTIES: (len(wrong), wrong[:MAX_KEYS])}
-    found = ((law, *broken.get(law, (0, []))) for law in LAWS[table.shape.layout])
+    laws = ((law, *broken.get(law, (0, []))) for law in LAWS[table.shape.layout])
     return [
         {
             "table": str(table.shape.table),
@@ -64,7 +64,7 @@ def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
             "keys": keys,
             "status": VIOLATED if times else OK,
         }
-        for law, times, keys in found
+        for law, times, keys in laws
     ]
 
 
@@ -118,32 +118,34 @@ def records(
     return [{**nothing, "status": UNCHECKED, "error": found.to_dict()}]
 
 
-def known(found: Known) -> Known:
-    """The table, if its layout is known; UsageError for another one."""
-    if found.shape.layout is Layout.FOREIGN:
+def require_known_layout(table: Known) -> Known:
+    """The table, if backstory knows its layout; UsageError if not."""
+    if table.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,
-            f"backstory does not know the layout of {found.shape.table}.",
+            f"backstory does not know the layout of {table.shape.table}.",
             "If another tool keeps a history in it, use `backstory adopt`.",
         )
-    return found
+    return table
 
 
 def _broken(store: Store, table: StoredTable) -> Broken:
-    return _asked_of(table, *(partial(ask, store, table) for ask in (broken_log, broken_spans, broken_rows)))
+    return _check_by_layout(
+        table, *(partial(ask, store, table) for ask in (broken_log, broken_spans, broken_rows))
+    )
 
 
 def _broken_here(files: "Files") -> Broken:
     from backstory.upkeep.laws.arrow import event_plan, plan
 
     asks = (event_plan.broken_log, plan.broken_spans, plan.broken_rows)
-    return _asked_of(files.table, *(partial(ask, files) for ask in asks))
+    return _check_by_layout(files.table, *(partial(ask, files) for ask in asks))
 
 
-def _asked_of(
+def _check_by_layout(
     table: ToldTable, log: Callable[[], Broken], spans: Callable[[], Broken], rows: Callable[[], Broken]
 ) -> Broken:
-    """The laws that are broken, by the question that is meant for the table's layout."""
+    """The laws that are broken, by the one of the three checks that is for the table's layout."""
     layout = table.shape.layout
     if not readable(table):
         return {}

@@ -89,7 +89,7 @@ def refuse_unerasable(store: Store, table: StoredTable) -> NamedFiles:
         raise Refused(
             "equality-deletes",
             f"Another program deleted rows of {name} by their values, which may contain the key.",
-            f"Nothing was written; {_anew(sql, DANGLING)}.",
+            f"Nothing was written; {_rewrite_remedy(sql, DANGLING)}.",
         )
     return named
 
@@ -100,11 +100,12 @@ def _other_format(sql: str, name: TableName, formats: Collection[str]) -> Refuse
         f"{name} has data files of {', '.join(sorted(formats))}; records can be erased from Parquet "
         "files only.",
         f"Nothing was written; ALTER TABLE {sql} SET TBLPROPERTIES ('{FORMAT}' = 'parquet'), then "
-        f"{_anew(sql)}.",
+        f"{_rewrite_remedy(sql)}.",
     )
 
 
-def _anew(sql: str, *more: str) -> str:
+def _rewrite_remedy(sql: str, *more: str) -> str:
+    """The imperative to rewrite a table's files, with these options of Iceberg's procedure."""
     catalog, _, table = sql.partition(".")
     options = ", ".join(["'rewrite-all', 'true'", *more])
     return (

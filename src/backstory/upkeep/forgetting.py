@@ -24,7 +24,7 @@ from backstory.stores.iceberg.places import Surroundings, surroundings
 from backstory.stores.iceberg.searching import FoundFiles, search, with_ids
 from backstory.stores.iceberg.snapshots import newest, references
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
-from backstory.stores.iceberg.unfinished import unfinished
+from backstory.stores.iceberg.unfinished import left_outside, unfinished
 from backstory.upkeep.carried import carried
 from backstory.upkeep.certificate import Certificate, Record
 from backstory.upkeep.forgettable import refuse_read, refuse_unerasable, refuse_unforgetting
@@ -61,7 +61,7 @@ def forget(
         refuse_read(each, drop_cursors=drop_cursors)
     named = [refuse_unerasable(store, each) for each in tables]
     around = [surroundings(store, each, files.now.all) for each, files in zip(tables, named, strict=True)]
-    sought = [_sought(store, *each, record) for each in zip(tables, around, strict=True)]
+    sought = [_search_record(store, *each, record) for each in zip(tables, around, strict=True)]
     for one in sought if apply else ():
         if one.open:
             refuse_unfinished(one.table, one.found)
@@ -86,23 +86,23 @@ class _Sought:
         return bool(self.found.holding or unfinished(self.table).record)
 
 
-def _sought(store: Store, table: StoredTable, around: Surroundings, record: Record) -> _Sought:
+def _search_record(store: Store, table: StoredTable, around: Surroundings, record: Record) -> _Sought:
     condition, columns = _condition(store, table, record.key)
-    found = search(store, table, condition, columns, around)
+    files = search(store, table, condition, columns, around)
     rows = _rows(store, table, condition)
-    if rows and not found.holding:
+    if rows and not files.holding:
         raise _not_forgotten(f"{table.shape.table} shows the record, but it was found in none of its files.")
-    told = Certificate(
+    certificate = Certificate(
         str(table.shape.table),
         record.digest,
         record.salt,
-        status="planned" if found.holding else "no-record",
+        status="planned" if files.holding else "no-record",
         rows=rows,
-        searched=found.searched,
-        files_rewritten=len(found.holding),
-        left=remains(store, table, record, found, around) or 0,
+        searched=files.searched,
+        files_rewritten=len(files.holding),
+        left=remains(store, table, record, files, around) or 0,
     )
-    return _Sought(table, around, condition, columns, found, told)
+    return _Sought(table, around, condition, columns, files, certificate)
 
 
 def _not_forgotten(told: str) -> Failed:
@@ -140,7 +140,8 @@ def _forgotten(store: Store, sought: _Sought, record: Record) -> Certificate:
         current = newest(stored)
         tags = {each.name: current is None or each.snapshot_id != current.id for each in references(stored)}
         told = {each: text for each, text in carried(stored, {}).items() if not record.stands_in(text)}
-        mark = replace(before, kept=[*before.kept, *outside(stored, record, again)])
+        known = (record.named(each) for each in (*before.kept, *left_outside(stored)))
+        mark = replace(before, kept=[*dict.fromkeys([*known, *outside(stored, record, again)])])
         if again.holding:
             mark = replace(mark, record=record.mark)
         return Erasure(again, told, tags, mark)
@@ -153,7 +154,6 @@ def _forgotten(store: Store, sought: _Sought, record: Record) -> Certificate:
     if done is None or again.holding or shown or _rows(store, left, condition):
         raise _not_forgotten(f"{name} still has the record in {max(1, len(again.holding))} of its files.")
     told = remains(store, left, record, again, sought.around, done.left)
-    told += unfinished(sought.table).kept
     if not (sought.found.holding or record.is_marked(unfinished(sought.table).record)):
         return replace(sought.told, left=told or 0)  # what was finished is the erasure of another record
     return _certified(sought, record, done, again, consumers, told)

@@ -9,7 +9,7 @@ from backstory.model.change import TOKEN
 from backstory.model.cursor import TAG as CURSOR
 from backstory.model.instant import milliseconds_of
 from backstory.model.remembered import CURSOR_MAX_AGE
-from backstory.stores.iceberg.snapshots import ancestry, known, newest, references
+from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest, references
 from backstory.stores.iceberg.store import StoredTable
 
 MAX_AGE, AT_LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
@@ -60,9 +60,9 @@ def expiring(
     past = list(ancestry(table))
     at_least = table.number(AT_LEAST, 1)
     kept += [each.committed_at for each in past[:at_least]]
-    kept += [each.committed_at for each in past if each.told(TOKEN) in needed]
+    kept += [each.committed_at for each in past if each.get_property(TOKEN) in needed]
     before = min(now - _age(table), *kept)
-    old_ones = sum(each.committed_at < before for each in known(table))
+    old_ones = sum(each.committed_at < before for each in all_snapshots(table))
     return Expiring(before, old_ones, stale, renewed) if old_ones or stale else None
 
 

@@ -77,14 +77,14 @@ def maintain(
     return replace(done, snapshots_expired=old.snapshots, cursors_dropped=list(old.cursors))
 
 
-def kept_in_order(
+def run_for_each(
     names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
 ) -> list[Maintained]:
-    """What `act` gives; an error of one table keeps the others not back, and stands in its receipt."""
-    found = ((name, each) for name, each in apart(names, act, every=every).items())
+    """The result of `act` for each table; an error of one is its receipt, and does not stop the others."""
+    results = ((name, each) for name, each in apart(names, act, every=every).items())
     return [
         Maintained(str(name), "", status="failed", error=each) if isinstance(each, BackstoryError) else each
-        for name, each in found
+        for name, each in results
     ]
 
 

@@ -69,7 +69,7 @@ def relocate(
     """
     settings, former = load(warehouse, config), from_
     folder = _folder(settings)
-    stands = _standing(folder, read(folder), former)
+    stands = _whereabouts_of(folder, read(folder), former)
     if not _moved(stands, read(folder)):
         if former is not None:
             raise UsageError(
@@ -82,7 +82,7 @@ def relocate(
     java()  # which takes long: no writer need wait for it
     with _locked(folder / CATALOG_FILE, dry_run=dry_run) as connection:
         catalog = contents(connection)
-        stands = _standing(folder, catalog, former)
+        stands = _whereabouts_of(folder, catalog, former)
         _refuse_split(stands, catalog)
         files = {each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved(stands, catalog)}
         with _undone_unless_whole(files.values()):
@@ -136,7 +136,8 @@ def _folder(settings: Settings) -> Path:
     return folder
 
 
-def _standing(folder: Path, catalog: CatalogFile, former: str | Path | None) -> Whereabouts:
+def _whereabouts_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> Whereabouts:
+    """Where the warehouse is and was; `former`, if given, is the only former folder."""
     stands = whereabouts(folder, catalog)
     if former is None:
         return stands

@@ -9,10 +9,11 @@ from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.searching import FoundFiles
 from backstory.stores.iceberg.snapshots import references
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.iceberg.unfinished import unfinished
+from backstory.stores.iceberg.unfinished import is_location, left_outside, unfinished
 from backstory.upkeep.certificate import Record
 
 VECTORS: Final = "PUFFIN"
+OUTSIDE: Final = "a file outside of the table's folder"
 
 
 def remains(
@@ -28,7 +29,7 @@ def remains(
     Files of `kept` are told elsewhere.
     """
     return [
-        *_files(table, record, found, around, {bare(each) for each in kept}),
+        *_files(table, record, found, around, kept),
         *_names(store, table, record),
         *_positions(store, table, record, found),
         *_storage(table, found),
@@ -36,26 +37,30 @@ def remains(
 
 
 def outside(table: StoredTable, record: Record, found: FoundFiles) -> list[str]:
-    """The files that hold the record and are not the table's to delete."""
+    """The files that hold the record and are not the table's to delete, by names that tell no key."""
     places = places_of(table.iceberg)
-    return [
-        f"a file outside of the table's folder, which holds the record: {record.named(each)}"
-        for each in sorted(found.holding)
-        if not places.owns(each)
-    ]
+    return [record.named(each) for each in sorted(found.holding) if not places.owns(each)]
 
 
 def _files(
     table: StoredTable, record: Record, found: FoundFiles, around: Surroundings, kept: Collection[str]
 ) -> Iterator[str]:
-    yield from outside(table, record, found)
+    places = places_of(table.iceberg)
+    known = {name for each in kept for name in (bare(each), record.named(each))}
+    elsewhere = {each for each in found.foreign if not places.owns(each)}
+    for each in outside(table, record, found):
+        yield f"{OUTSIDE}, which holds the record: {each}"
+    for each in left_outside(table):
+        if not is_location(each) and each not in known:
+            yield f"{OUTSIDE}, which an earlier erasure left and which cannot be searched: {each}"
     for told, files in (
-        ("a file of unknown origin, which holds the record", found.foreign),
+        (f"{OUTSIDE}, which holds the record", elsewhere),
+        ("a file of unknown origin, which holds the record", found.foreign - elsewhere),
         ("a file of unknown origin, which cannot be searched", found.unread),
         ("files that no metadata names in a folder of other tables, too", around.shared),
     ):
         for each in sorted(files):
-            if bare(each) not in kept:
+            if bare(each) not in known:
                 yield f"{told}: {record.named(each)}"
 
 

@@ -18,13 +18,13 @@ from backstory.model.receipt import Receipt
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import known_rows_of
+from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.port import DISORDER, ToldTable
-from backstory.upkeep.checking import known, misfits, readable
+from backstory.upkeep.checking import misfits, readable, require_known_layout
 from backstory.upkeep.laws.judged import PREFIX, Judged
 from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, MendTally, mend
 from backstory.upkeep.laws.plan import judged_by, suspected
@@ -80,7 +80,7 @@ def repair_small(files: "Files") -> Repair:
     table = _mendable(files.table)
     if broken_spans(files):
         raise Unreadable("rows to mend")
-    return _found(table, MendTally())
+    return _summarize(table, MendTally())
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,25 +99,25 @@ class _Repairing:
         table = _mendable(existing(store, self.table))
         judged = judged_by(store, table)
         rows, names = _rows(store, table)
-        found = suspected(rows, judged)
-        laws = [name for name in found.columns if name.startswith(PREFIX)]
-        found = found.select(*map(quoted, [*names, *laws]))
-        acts = map_batches(found, partial(mend, judged, names), _schema(found, names)).persist()
+        suspects = suspected(rows, judged)
+        laws = [name for name in suspects.columns if name.startswith(PREFIX)]
+        suspects = suspects.select(*map(quoted, [*names, *laws]))
+        acts = map_batches(suspects, partial(mend, judged, names), _schema(suspects, names)).persist()
         try:
             with translate_faults(self.table):
-                said = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()
+                records = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()
             tally = MendTally()
-            for text in said[SAID].to_pylist():
+            for text in records[SAID].to_pylist():
                 tally.add(MendTally.of(text))
             yield self._plan(table, judged, acts, tally)
         finally:
             acts.unpersist()
 
     def _plan(self, table: StoredTable, judged: Judged, acts: Any, tally: MendTally) -> Plan[Repair]:
-        about = _found(table, tally)
+        about = _summarize(table, tally)
         counts = about.counts
-        told = {"laws": about.laws, "keys": about.keys, **counts}
-        more = {REPAIR: json.dumps(told), **_recorded(judged)}
+        summary = {"laws": about.laws, "keys": about.keys, **counts}
+        more = {REPAIR: json.dumps(summary), **_recorded(judged)}
         orderly = table.disorderly and not tally.left
         change = (
             _change(table, acts, counts, {DISORDER: None} if orderly else NOTHING)
@@ -134,7 +134,8 @@ class _Repairing:
         return Plan(table, change, Note(DOOR, "", more), receipt, dry_run=not self.apply)
 
 
-def _found(table: ToldTable, tally: MendTally) -> Repair:
+def _summarize(table: ToldTable, tally: MendTally) -> Repair:
+    """The receipt of a repair that is not yet applied, by the tally of what would be done."""
     left = {**tally.left, **_properties(table)}
     counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
     name, laws = str(table.shape.table), dict(tally.laws)
@@ -143,7 +144,7 @@ def _found(table: ToldTable, tally: MendTally) -> Repair:
 
 def _mendable(table: Table) -> Table:
     """The table, if its rows can be mended; UsageError for another one."""
-    table = known(table)
+    table = require_known_layout(table)
     name, layout = table.shape.table, table.shape.layout
     if layout.span is None:
         raise UsageError(
@@ -162,7 +163,7 @@ def _mendable(table: Table) -> Table:
 
 def _rows(store: Store, table: StoredTable) -> tuple[Any, list[str]]:
     """Every row with its place, and its id if it has one; the names of all these columns."""
-    rows = known_rows_of(store, table)
+    rows = rows_with_ids(store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     rows = rows.withColumns({FILE: column(FILE), POSITION: column(POSITION)})
     return rows, [*table.shape.names, FILE, POSITION, *ids]

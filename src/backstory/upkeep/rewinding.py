@@ -25,12 +25,12 @@ from backstory.model.remembered import (
 )
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import known_rows_of
+from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.rewind.plan import Rewind, learnt_after, plan_rewind
-from backstory.upkeep.rewound import OUTCOMES, Rewound, told_of
+from backstory.upkeep.rewound import OUTCOMES, Rewound, commit_fields
 from backstory.upkeep.rollback import roll_back
 
 if TYPE_CHECKING:
@@ -66,19 +66,19 @@ class _Rewinding:
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
         commits = [each for each in ancestry(stored) if (_recorded(each) or self.time) > self.time]
-        found = None
+        rewind = None
         with translate_faults(self.table):
-            rows = known_rows_of(store, stored).withColumns({each: column(each) for each in (FILE, POSITION)})
+            rows = rows_with_ids(store, stored).withColumns({each: column(each) for each in (FILE, POSITION)})
             touched = rows.where(learnt_after(self.time))
             now = _next(stored, touched) if stored.rows else None
             if now is not None:
                 untold = json.loads(stored.properties.get(OVERWRITE) or "[]")
-                found = plan_rewind(touched, self.time, now, stored.shape.key, untold)
-            counts, keys = _told(found, stored.shape.key) if found else ({}, [])
+                rewind = plan_rewind(touched, self.time, now, stored.shape.key, untold)
+            counts, keys = _count_and_sample(rewind, stored.shape.key) if rewind else ({}, [])
         change = None
-        if found is not None and now is not None and counts:
+        if rewind is not None and now is not None and counts:
             properties = memory_at(stored.properties, self.time, now)
-            change = Change(counts, found.gone, found.come, properties=properties)
+            change = Change(counts, rewind.gone, rewind.come, properties=properties)
 
         def receipt(committed: Committed | None) -> Rewound:
             return Rewound(
@@ -86,7 +86,7 @@ class _Rewinding:
                 iso(self.time),
                 committed is not None,
                 {name: counts.get(name, 0) for name in OUTCOMES},
-                [told_of(each) for each in commits] if change else [],
+                [commit_fields(each) for each in commits] if change else [],
                 keys,
                 iso(now) if committed and now else None,
                 committed.snapshot_id if committed else None,
@@ -95,8 +95,8 @@ class _Rewinding:
         try:
             yield Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
         finally:
-            if found is not None:
-                found.pairs.unpersist()
+            if rewind is not None:
+                rewind.pairs.unpersist()
 
 
 def _refuse_pruned(table: StoredTable, time: datetime) -> None:
@@ -118,18 +118,18 @@ def _next(table: StoredTable, touched: "DataFrame") -> datetime | None:
     (row,) = touched.agg(latest).collect()
     if row[0] is None:
         return None
-    told = [_recorded(each) for each in ancestry(table)][:1]
-    known = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0]), *filter(None, told)]
-    return max(datetime.now(UTC), max(known) + timedelta(microseconds=1))
+    recorded = [_recorded(each) for each in ancestry(table)][:1]
+    times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0]), *filter(None, recorded)]
+    return max(datetime.now(UTC), max(times) + timedelta(microseconds=1))
 
 
-def _told(found: Rewind, key: tuple[str, ...]) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """Rows by outcome, and up to ten keys of them; marks have none."""
+def _count_and_sample(rewind: Rewind, key: tuple[str, ...]) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """The number of rows by outcome, and up to ten of their keys; marks have no key."""
     from functools import reduce
     from operator import and_
 
-    counts = {row["outcome"]: row["count"] for row in found.told.groupBy("outcome").count().collect()}
-    named = found.told.where(reduce(and_, (column(name).isNotNull() for name in key)))
+    counts = {row["outcome"]: row["count"] for row in rewind.told.groupBy("outcome").count().collect()}
+    named = rewind.told.where(reduce(and_, (column(name).isNotNull() for name in key)))
     keys = named.select(*map(quoted, key)).distinct().orderBy(*map(quoted, key)).limit(MAX_KEYS)
     return counts, keys.toArrow().to_pylist() if counts else []
 
@@ -161,12 +161,12 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
 
 def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
     """What the commit says: of the copies that stand again, the newest one's instant (V14)."""
-    copies = (each.told(COPIED_AT) for each in ancestry(table) if (_recorded(each) or time) <= time)
+    copies = (each.get_property(COPIED_AT) for each in ancestry(table) if (_recorded(each) or time) <= time)
     at = next((each for each in copies if each), None)
     more = {RECORDED: iso(now)} if now else {}
     return Note("native", f"rewind {iso(time)}", {**more, **({COPIED_AT: at} if at else {})})
 
 
 def _recorded(snapshot: IcebergSnapshot) -> datetime | None:
-    told = snapshot.told(RECORDED)
-    return parse_instant(told) if told else None
+    time = snapshot.get_property(RECORDED)
+    return parse_instant(time) if time else None

@@ -32,11 +32,11 @@ class Rewound(Receipt):
     also: list[dict[str, Any]] = field(default_factory=list)
 
 
-def told_of(snapshot: IcebergSnapshot) -> dict[str, Any]:
-    """A commit as receipts tell it."""
+def commit_fields(snapshot: IcebergSnapshot) -> dict[str, Any]:
+    """A commit as receipts show it."""
     return {
         "snapshot_id": snapshot.id,
         "committed_at": iso(snapshot.committed_at),
-        "door": snapshot.told(DOOR),
-        "token": snapshot.told(TOKEN),
+        "door": snapshot.get_property(DOOR),
+        "token": snapshot.get_property(TOKEN),
     }

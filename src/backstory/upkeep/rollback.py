@@ -23,7 +23,7 @@ from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
-from backstory.upkeep.rewound import Rewound, told_of
+from backstory.upkeep.rewound import Rewound, commit_fields
 
 LOGS = (Layout.RUN_LOG, Layout.ODF_LOG)
 
@@ -89,7 +89,7 @@ def _one(store: Store, table: StoredTable, time: datetime, *, apply: bool) -> Re
     later, target = _parted(table, time)
     if not later:
         return Rewound(str(name), iso(time))
-    then = _found(table, later, target, time)
+    then = _target_commit(table, later, target, time)
     counts, keys = _lost(store, table, then)
     done = None
     if apply:
@@ -97,8 +97,8 @@ def _one(store: Store, table: StoredTable, time: datetime, *, apply: bool) -> Re
         done = _commit(store, table, change, Note(table.shape.layout.door, f"rewind {iso(time)}"))
         if table.shape.layout is Layout.ODF:
             _cut_log(store, existing(store, name))
-    told = [told_of(each) for each in later]
-    return Rewound(str(name), iso(time), bool(done), counts, told, keys, None, then.id if done else None)
+    commits = [commit_fields(each) for each in later]
+    return Rewound(str(name), iso(time), bool(done), counts, commits, keys, None, then.id if done else None)
 
 
 def _commit(store: Store, table: StoredTable, change: Change | None, note: Note) -> Any:
@@ -123,11 +123,11 @@ def _learnt(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None:
     """When the table learnt what a commit told: of a dataset's block its system time."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
-    told = snapshot.told(SYSTEM_TIME)
-    return parse_instant(told) if told else None
+    time = snapshot.get_property(SYSTEM_TIME)
+    return parse_instant(time) if time else None
 
 
-def _found(
+def _target_commit(
     table: StoredTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
 ) -> IcebergSnapshot:
     """The commit to go back to; Refused if it has expired, or if the columns were others then."""
@@ -144,10 +144,10 @@ def _found(
         )
     schemas, now = table.iceberg.schemas(), table.iceberg.schema()
     then = schemas.get(target.java.schemaId()) or now
-    known = {int(each.fieldId()): str(each.name()) for each in now.columns()}
+    names = {int(each.fieldId()): str(each.name()) for each in now.columns()}
     before = {int(each.fieldId()): str(each.name()) for each in then.columns()}
-    lost = [column for id_, column in before.items() if id_ not in known]
-    new = [known[id_] for id_ in known.keys() - before.keys()]
+    lost = [column for id_, column in before.items() if id_ not in names]
+    new = [names[id_] for id_ in names.keys() - before.keys()]
     own = [each for each in new if table.shape.layout.owns(each, name.name) or each in table.shape.key]
     if lost or own:
         raise Refused(

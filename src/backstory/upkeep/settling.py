@@ -50,19 +50,21 @@ def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> i
 
     def plan() -> tuple[StoredTable, Change | None]:
         table = existing(store, name)
-        wanted = _wanted(store, table, bounds)
-        gone = [each for each in (_facts(wanted.settle_before), _past(wanted.known_from)) if each is not None]
+        moving = _bounds_to_move(store, table, bounds)
+        gone = [each for each in (_facts(moving.settle_before), _past(moving.known_from)) if each is not None]
         if not gone:
             return table, None
         condition = gone[0] if len(gone) == 1 else gone[0] | gone[1]
         change = delete_where(store, table, condition) or Change(snapshot=True)
         removed[0] = change.counts.get("deleted", 0)
         return table, Change(
-            {"settled": removed[0]}, change.gone, properties=_properties(wanted), snapshot=change.snapshot
+            {"settled": removed[0]}, change.gone, properties=_properties(moving), snapshot=change.snapshot
         )
 
-    told = {name: value for name, value in carried(existing(store, name), {}).items() if name not in _NOTED}
-    note = Note("native", carried(existing(store, name), {})["backstory.token"], told)
+    properties = {
+        name: value for name, value in carried(existing(store, name), {}).items() if name not in _NOTED
+    }
+    note = Note("native", carried(existing(store, name), {})["backstory.token"], properties)
     deliver(store, TableChange([name], note, plan, dry_run))
     return removed[0]
 
@@ -70,9 +72,9 @@ def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> i
 _NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backstory.version")
 
 
-def _wanted(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
-    """The bounds that move: none moves back, and without memory nothing is settled."""
-    settled, known = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
+def _bounds_to_move(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
+    """Those of the bounds that move forward; None for the others, and for settling a table without memory."""
+    settled, known_from = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
     before, since = bounds.settle_before, bounds.known_from
     after = table.properties.get(SETTLE_AFTER)
     if before is None and after and settled is not None:
@@ -81,21 +83,34 @@ def _wanted(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
     if settled is None:
         before = None
     elif before is not None:
-        told = json.loads(settled)
-        stands = told and told[0] is None and parse_instant(told[1]) >= before
-        before = None if stands else before
-    if since is not None and known is not None and parse_instant(known) >= since:
+        before = _after_settled(before, _interval(settled))
+    if since is not None and known_from is not None and parse_instant(known_from) >= since:
         since = None
     return Bounds(before, since)
 
 
+def _interval(settled: str) -> tuple[datetime | None, datetime] | None:
+    told = json.loads(settled)
+    return (None if told[0] is None else parse_instant(told[0]), parse_instant(told[1])) if told else None
+
+
+def _after_settled(before: datetime, interval: tuple[datetime | None, datetime] | None) -> datetime | None:
+    """Up to when is settled then; None where nothing moves: the interval has no gap and never shrinks."""
+    if interval is None:
+        return before
+    first, last = interval
+    if before < last and (first is None or before < first):
+        return None
+    return None if first is None and before == last else max(before, last)
+
+
 def _properties(bounds: Bounds) -> dict[str, str | None]:
-    told: dict[str, str | None] = {}
+    properties: dict[str, str | None] = {}
     if bounds.settle_before is not None:
-        told[SETTLED] = json.dumps([None, iso(bounds.settle_before)])
+        properties[SETTLED] = json.dumps([None, iso(bounds.settle_before)])
     if bounds.known_from is not None:
-        told[KNOWN_FROM] = iso(bounds.known_from)
-    return told
+        properties[KNOWN_FROM] = iso(bounds.known_from)
+    return properties
 
 
 def _facts(before: datetime | None) -> "Column | None":

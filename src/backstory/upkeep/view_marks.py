@@ -29,8 +29,8 @@ def views_in_force(engine: Engine, history: StoredHistory) -> dict[str, str | No
     return {suffix: comments[0] for suffix, comments in found.items() if comments}
 
 
-def views_wanted(history: StoredHistory) -> dict[str, str | None]:
-    """The suffixes of the views that the history asks for, each with its mark."""
+def views_by_definition(history: StoredHistory) -> dict[str, str | None]:
+    """The suffixes of the views that the history defines, each with its mark."""
     return {suffix: _mark(sql) for suffix, sql in definitions(history)}
 
 

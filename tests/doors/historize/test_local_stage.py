@@ -9,14 +9,14 @@ import pytest
 from historizing import dataset, document, second
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.local_sides import BROKEN, LIVE
+from backstory.doors.historize.load_frames import staged_rows
 from backstory.doors.historize.local_stage import staged_here
 from backstory.doors.historize.preparing import prepare_load
-from backstory.doors.historize.spark_base import staged_rows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import LoadRun
+from backstory.strategies.scd2.terms import LIVE
 
 COLUMNS = "k:BIGINT* select i:INTEGER d:DECIMAL(38,10) b:BOOLEAN day:DATE at:TIMESTAMP raw:BINARY j:JSON gone:BOOLEAN"
 FLOAT = {"target_column_name": "f", "datatype": "FLOAT", "hash_as": "DECIMAL(20,4)"}
@@ -73,14 +73,8 @@ def test_it_has_the_keys_hashes_and_values_that_spark_computes(place, profile):
     more = {"historization": {"soft_delete": SOFT}}
     work = work_of(place, COLUMNS, ROWS, {"hash_profile": profile}, **more)
     made, wanted = here(work), staged_rows(work)
-    assert made.drop_columns([LIVE, BROKEN]).to_pylist() == wanted.toArrow().to_pylist()
+    assert made.drop_columns([LIVE]).to_pylist() == wanted.toArrow().to_pylist()
     assert made[LIVE].to_pylist() == [False, True, True, True]
-    assert made[BROKEN].to_pylist() == [False] * 4
-
-
-def test_what_breaks_a_rule_of_its_column_is_marked(place):
-    work = work_of(place, "k* a:STRING(2)", {"k": ["a", None, "c"], "a": ["ÄÖ", "x", "abc"]})
-    assert here(work)[BROKEN].to_pylist() == [False, True, True]
 
 
 @pytest.mark.parametrize(
@@ -89,9 +83,8 @@ def test_what_breaks_a_rule_of_its_column_is_marked(place):
         ("k*", {"f": [0.1]}, {"target_columns": [*dataset("k*")["target_columns"], FLOAT]}),
         ("k* f:TIME", {"f": ["01:02:03"]}, {}),
         ("k* f:UUID", {"f": ["A"]}, {}),
-        ("k* a", {"a": ["x"]}, {"historization": {"duplicate_keys": "collapse_identical"}}),
     ],
-    ids=["float", "time", "id", "duplicates"],
+    ids=["float", "time", "id"],
 )
 def test_what_the_two_do_not_write_alike_is_left_to_spark(place, columns, rows, more):
     assert here(work_of(place, columns, {"k": ["a"], **rows}, **more)) is None

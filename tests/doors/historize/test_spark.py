@@ -104,7 +104,7 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
             now if kind == "again" else chance.randint(1, now) if kind == "early" else now + 1,
         )
         now = max(now, at)
-        place.by_frames(always=number % 3 == 0)
+        place.in_tasks(always=number % 3 == 0)
         if number == WRITTEN:
             for copy in ("rc_four", "rc_merge"):
                 place.sql(f"CREATE TABLE rawcore.{copy} USING iceberg AS SELECT * FROM rawcore.rc_c_hist")
@@ -175,6 +175,13 @@ REFUSALS = {
 }
 
 
+def both_ways(place, *load, **asked):
+    """A load that writes nothing, planned by Spark's tasks and by the driver."""
+    for always in (True, False):
+        place.in_tasks(always=always)
+        yield place.load(*load, **asked)
+
+
 def test_what_would_not_be_right_is_refused(place):
     """R23: P1 to P7 on Spark name their keys and write nothing; nor may two versions of a key be open. R24: rows
     of one key and one hash may be taken once, others never."""
@@ -184,21 +191,23 @@ def test_what_would_not_be_right_is_refused(place):
     keys = {"NULL_KEY": ["b"], "NULL_ROW_HASH": ["b"], "DUPLICATE_KEY": ["b"], "MASS_DELETE": ["b"]}
     for code, (base, options, when) in REFUSALS.items():
         place.mode("auto", **options).base(base)
-        receipt = place.load(f"r {code}", when.get("at", 2))
-        assert (receipt.status, receipt.error["code"]) == ("rejected", code)
-        assert receipt.error["keys"] == keys.get(code, ["a"] if code.startswith("NON") else [])
+        for receipt in both_ways(place, f"r {code}", when.get("at", 2)):
+            assert (receipt.status, receipt.error["code"]) == ("rejected", code)
+            assert receipt.error["keys"] == keys.get(code, ["a"] if code.startswith("NON") else [])
     # Four commits would show states between.
     assert place.mode("four_step").load("r2", 2).error["code"] == "wrong-engine"
     assert place.dump("rawcore.rc_c_hist") == before
     place.mode("auto").put("a 2 [2,-) new r0").base("a:2 b:1")
-    receipt = place.load("r3", 3)
-    assert (receipt.error["code"], receipt.error["keys"]) == ("MULTIPLE_OPEN", ["a"])
+    for receipt in both_ways(place, "r3", 3):
+        assert (receipt.error["code"], receipt.error["keys"]) == ("MULTIPLE_OPEN", ["a"])
 
 
 def test_a_partial_snapshot_closes_what_is_in_scope(place):
     """R25: with a scope only keys in it, without one none."""
     place.mode("auto", snapshot="partial", delete_scope="a = '1'").base("a:1 b:2 c:1").load("r1", 1)
-    assert place.base("c:1").load("r2", 2).counts["deleted"] == 1
+    for receipt in both_ways(place.base("c:1"), "r2", 2, dry_run=True):
+        assert (receipt.counts["deleted"], receipt.keys["deleted"]) == (1, ["a"])
+    assert place.load("r2", 2).counts["deleted"] == 1
     place.mode("auto", snapshot="partial").base("b:3")
     assert place.load("r3", 3).counts["deleted"] == 0
 
@@ -208,9 +217,9 @@ def test_a_dry_run_tells_and_touches_nothing(place):
     place.base("a:1 b:1 c:1").load("r1", 1)
     place.base("a:2 c:1 d:1")
     before, files = place.dump(), sorted(place.folder.iterdir())
-    receipt = place.load("r2", 2, dry_run=True)
-    assert receipt.counts == {"new": 1, "changed": 1, "deleted": 1, "reappeared": 0, "unchanged": 1}
-    assert receipt.keys == {"new": ["d"], "changed": ["a"], "deleted": ["b"]}
+    for receipt in both_ways(place, "r2", 2, dry_run=True):
+        assert receipt.counts == {"new": 1, "changed": 1, "deleted": 1, "reappeared": 0, "unchanged": 1}
+        assert receipt.keys == {"new": ["d"], "changed": ["a"], "deleted": ["b"]}
     assert place.dump() == before
     assert sorted(place.folder.iterdir()) == files
 
@@ -229,7 +238,9 @@ def test_a_hash_profile_is_decided_for_all_records(place):
 
     assert load(1, "elevata_v1", "a,1", "b,1", "c,1") == 0
     assert load(2, "strict_v2", "a,1") == "HASH_DEFINITION_CHANGED"
+    place.in_tasks(always=True)
     assert load(2, "strict_v2", "a,1", "b,2", dry_run=True, hash_change="rehash") == 1
+    place.in_tasks(always=False)
     assert load(2, "strict_v2", "a,1", "b,2", hash_change="rehash") == 1
     assert load(3, "strict_v2", "a,1", "b,2", "c,1") == 0
     if DEPTH == "laws":

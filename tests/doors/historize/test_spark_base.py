@@ -15,8 +15,8 @@ from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
 
+from backstory.doors.historize.load_frames import staged_rows
 from backstory.doors.historize.preparing import prepare_load
-from backstory.doors.historize.spark_base import staged_rows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.sync import sync_hist
@@ -178,6 +178,7 @@ def test_a_merge_deletes_inside_its_filter_only(place):
     staged(place, rows, "k* day:DATE", **more)
     place.load("r1", 1, skip_base=False)
     staged(place, [{"k": "new", "day": date(2025, 1, 1)}], "k* day:DATE", **more)
+    place.in_tasks(always=True)
     receipt = place.load("r2", 2, skip_base=False)
     assert base_rows(place, "k") == [("new",), ("old",)]
     assert receipt.counts["deleted"] == 1
@@ -219,8 +220,64 @@ def test_two_records_with_one_key_do_not_collapse(place):
     rules = {"duplicate_keys": "collapse_identical"}
     place.use(document(dataset("a* b* v", input="c.csv", historization=rules)))
     (place.folder / "c.csv").write_text("a,b,v\n1|b~2,3,x\n1,2|b~3,x\n")
-    refused = place.load("r1", 1, skip_base=False).error
-    assert (refused["code"], len(refused["keys"])) == ("DUPLICATE_KEY", 2)
+    for always in (True, False):
+        place.in_tasks(always=always)
+        refused = place.load("r1", 1, skip_base=False).error
+        assert (refused["code"], len(refused["keys"])) == ("DUPLICATE_KEY", 2)
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
+def test_a_live_row_is_kept_before_a_flagged_one(place, always):
+    """7.3, P3: as on databases; the flagged row of a record that is there is no duplicate."""
+    place.in_tasks(always=always)
+    rules = {"duplicate_keys": "collapse_identical"}
+    rules |= {"soft_delete": {"column": "gone", "deleted_values": ["X"]}}
+    columns = [column("k*"), column("a"), column("gone") | {"hash": False}]
+    place.use(document(dataset(input="c.csv", historization=rules) | {"target_columns": columns}))
+    (place.folder / "c.csv").write_text("k,a,gone\nx,1,X\nx,1,\nx,2,X\n")
+    receipt = place.load("r1", 1, skip_base=False)
+    assert (receipt.error, receipt.counts["new"]) == (None, 1)
+    assert place.history() == versions("x 1 [1,-) new r1")
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
+def test_a_base_can_flag_what_is_gone(place, always):
+    """R54: with on_delete flag a row that the stage lacks is flagged at T and stays the row that it was."""
+    place.in_tasks(always=always)
+    soft = {"column": "gone", "deleted_values": ["X"], "deleted_at": "went", "on_delete": "flag"}
+    rules = {"soft_delete": soft, "allow_empty_snapshot": True}
+    place.use(document(dataset("k* a gone went:TIMESTAMP", input="c.csv", historization=rules)))
+
+    def load(number, *keys):
+        lines = ["k,a,gone,went", *(f"{key},1,," for key in keys)]
+        (place.folder / "c.csv").write_text("\n".join([*lines, ""]))
+        return place.load(f"r{number}", number, skip_base=False)
+
+    load(1, "x", "y")
+    ids = _ids(place, "rc_c", "k")
+    assert load(2, "y").counts["deleted"] == 1
+    assert base_rows(place, "k", "gone", "unix_micros(went)") == [
+        ("x", "X", int(second(2).timestamp() * 1e6)), ("y", None, None),
+    ]  # fmt: skip
+    assert _ids(place, "rc_c", "k")["x"][0] == ids["x"][0]
+    assert load(3, "y").status == "unchanged"
+    assert load(4, "x", "y").counts["reappeared"] == 1
+    assert place.history() == versions("x 1 [1,2) deleted r2\nx 1 [4,-) new r4\ny 1 [1,-) new r1")
+
+
+@pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
+def test_keys_that_are_made_in_another_way_are_refused(place, always):
+    """KEYS_CHANGED: records would end and begin again; a new base, or a delta of others, is none."""
+    place.in_tasks(always=always)
+    place.use(document(dataset("k* a", input="c.csv")))
+    (place.folder / "c.csv").write_text("k,a\nx,1\ny,1\n")
+    assert place.load("r1", 1, skip_base=False).counts["new"] == 2
+    before = place.dump()
+    place.pepper = "another"
+    place.in_tasks(always=always)
+    error = place.load("r2", 2, skip_base=False).error
+    assert (error["code"], error["keys"]) == ("KEYS_CHANGED", ["x", "y"])
+    assert place.dump() == before
 
 
 def test_a_stage_that_cannot_be_a_base_is_refused(place):
@@ -232,13 +289,15 @@ def test_a_stage_that_cannot_be_a_base_is_refused(place):
     (place.folder / "c.csv").write_text("k,a\n1,x\n1,x\n2,y\n")
     assert place.load("r1", 1, skip_base=False).counts["new"] == 2
     before = place.dump()
-    for text, code, words in NO_BASES:
-        (place.folder / "c.csv").write_text(text)
-        receipt = place.load("r2", 2, skip_base=False)
-        assert receipt.error["code"] == code
-        assert words in f"{receipt.error['message']} {receipt.error['keys']}"
-    (place.folder / "c.csv").write_text("k,a\n")
-    assert place.load("r2", 2, skip_base=False).error["code"] == "EMPTY_SNAPSHOT"
+    for always in (True, False):
+        place.in_tasks(always=always)
+        for text, code, words in NO_BASES:
+            (place.folder / "c.csv").write_text(text)
+            receipt = place.load("r2", 2, skip_base=False)
+            assert receipt.error["code"] == code
+            assert words in f"{receipt.error['message']} {receipt.error['keys']}"
+        (place.folder / "c.csv").write_text("k,a\n")
+        assert place.load("r2", 2, skip_base=False).error["code"] == "EMPTY_SNAPSHOT"
     assert place.dump() == before
     assert place.load("r2", 2, skip_base=False, allow_empty=True).counts["deleted"] == 2
 
@@ -340,20 +399,25 @@ def test_what_is_loaded_from_a_failed_dataset_is_not_begun(place):
     assert row == ("skipped", "rawcore.rc_a")
 
 
+# With so many bytes the driver plans a load in parts, at once, or leaves it to Spark's tasks; and what it tells.
+WAYS = (6_000, None, 0)
+TOLD = (["more rows than driver-memory holds: planned in parts"], [], ["planned in Spark's tasks"])
 VERSION = "concat(k, ' ', cast(version_started_at AS STRING))"
 
 
 def test_random_stages_become_their_base(place):
-    """3.7: after any full load, small or large, the base is the stage; counts add up. A row that changes, and a
+    """3.7: after any full load, however it is planned, the base is the stage; counts add up. A row that changes, and a
     version that closes, are the rows that they were (Iceberg's row lineage), written by the commit that changed
     them; what begins has an id of its own."""
     chance = random.Random(3)
     before, base, hist = {}, {}, {}
     for number in range(1, deep(9, 4)):
-        place.by_frames(always=number % 2 == 0)
-        now = {f"k{n}": chance.choice("xyz") for n in range(30) if chance.random() < 0.7}
+        place.with_memory(WAYS[number % len(WAYS)])
+        now = {f"k{n}": chance.choice("xyz") for n in range(60) if chance.random() < 0.7}
         staged(place, [{"k": k, "a": a} for k, a in now.items()], "k* a")
-        counts = place.load(f"r{number}", number, skip_base=False).counts
+        with capture_logs() as logs:
+            counts = place.load(f"r{number}", number, skip_base=False).counts
+        assert [each["event"] for each in logs if "planned in" in each["event"]] == TOLD[number % len(WAYS)]
         assert dict(base_rows(place, "k", "a")) == now
         assert counts["deleted"] == len(before.keys() - now.keys())
         both = before.keys() & now.keys()
@@ -370,10 +434,10 @@ def test_random_stages_become_their_base(place):
         before, base, hist = now, rows, versions_
 
 
-@pytest.mark.parametrize("always", [True, False], ids=["frames", "driver"])
+@pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
     """E4: the names of a model are any words, and change nothing."""
-    place.by_frames(always=always)
+    place.in_tasks(always=always)
     words = "action count keys pairs appeared vanished r v"
     for number, text in enumerate("pq", 1):
         rows = [{"rows": "x"} | dict.fromkeys(words.split(), text), {"rows": text}]
@@ -388,10 +452,10 @@ def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
     ]
 
 
-@pytest.mark.parametrize("always", [True, False], ids=["frames", "driver"])
+@pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_names_of_a_file_may_differ_by_case_only(place, monkeypatch, always):
     """E4: each column has the values of its own name, also where Spark's tasks read a large file."""
-    place.by_frames(always=always)
+    place.in_tasks(always=always)
     monkeypatch.setattr("backstory.doors.historize.spark_tables.ON_DRIVER", 0 if always else 1 << 20)
     written = dataset("k* order upper again", input="stage.csv")
     written["target_columns"][2]["input"], written["target_columns"][3]["input"] = "Order", "order"

@@ -5,7 +5,7 @@ from historizing import dataset, document
 from historizing_on_spark import SparkPlace
 
 from backstory.model.table import TableName
-from backstory.stores.iceberg.snapshots import known
+from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import existing, tables
 
 
@@ -25,7 +25,7 @@ def loaded(place, run, at, files, **asked):
         (place.folder / f"{name}.csv").write_text("\n".join(["k,a", *rows.split(), ""]))
     receipts = place.loads(run, at, **asked)
     stored = (existing(place.store, TableName("meta", each.name)) for each in tables(place.store, "meta"))
-    return [each.status for each in receipts], sum(len(known(each)) for each in stored)
+    return [each.status for each in receipts], sum(len(all_snapshots(each)) for each in stored)
 
 
 RUNS = """

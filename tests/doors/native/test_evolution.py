@@ -3,9 +3,9 @@
 import pytest
 from pyspark.sql import types as t
 
-from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.columns import delivered_columns
-from backstory.doors.native.evolution import evolved, made
+from backstory.doors.native.evolution import evolved, new_table
+from backstory.doors.native.request import SnapshotRequest
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.model.types import type_named
@@ -46,7 +46,7 @@ def columns(text):
 
 
 def begun(ddl, key=("k",)):
-    return made(TABLE, *columns(ddl), SnapshotRequest(key=key))
+    return new_table(TABLE, *columns(ddl), SnapshotRequest(key=key))
 
 
 def after(before, ddl, key=None, retype=None, valueless=(), **rename):

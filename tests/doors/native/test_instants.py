@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from backstory.doors.native.asked import asked
+from backstory.doors.native.request import parse_options
 from backstory.doors.native.snapshot import NativeSnapshot
 from backstory.doors.native.source import rows_of_arrow
 from backstory.engine.deliver import deliver_once
@@ -50,7 +50,7 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
         late.start()
         late.join(2)
         assert late.is_alive()
-        newer = NativeSnapshot(table_name(name), rows_of_arrow(store, rows("new", 3)), asked())
+        newer = NativeSnapshot(table_name(name), rows_of_arrow(store, rows("new", 3)), parse_options())
         deliver_once(store, newer)
     late.join(60)
     assert late.told is not None, late.receipt

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.doors.native.asked import SnapshotRequest, asked
+from backstory.doors.native.request import SnapshotRequest, parse_options
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.errors import Refused, UsageError
 
@@ -12,8 +12,12 @@ A, B = frozenset("a"), frozenset("b")
 def test_what_is_not_said_is_as_it_was():
     stored = TableSettings(ignore=A, overwrite=B)
     assert settings_of(stored.properties()) == stored
-    assert agreed(stored, SnapshotRequest()) == agreed(stored, asked(ignore="a", overwrite=["b"])) == stored
-    assert agreed(None, asked(track=["b", "a"])) == TableSettings(track=A | B)
+    assert (
+        agreed(stored, SnapshotRequest())
+        == agreed(stored, parse_options(ignore="a", overwrite=["b"]))
+        == stored
+    )
+    assert agreed(None, parse_options(track=["b", "a"])) == TableSettings(track=A | B)
     assert stored.renamed({"a": "c"}) == TableSettings(ignore=frozenset("c"), overwrite=B)
 
 
@@ -27,7 +31,7 @@ def test_what_is_not_said_is_as_it_was():
 )
 def test_what_was_said_is_not_contradicted(stored, given):
     with pytest.raises(Refused) as told:
-        agreed(stored, asked(**given))
+        agreed(stored, parse_options(**given))
     assert told.value.code == "settings-changed"
 
 
@@ -65,5 +69,5 @@ def test_settings_name_columns_beside_the_key(wrong):
 )
 def test_options_that_nothing_can_be_done_with(options):
     with pytest.raises(UsageError) as told:
-        asked(**options)
+        parse_options(**options)
     assert told.value.code == "bad-option"

@@ -17,7 +17,8 @@ from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLE
 from backstory.model.table import TableName
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import existing
-from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
+from backstory.strategies.copies.rule import Copy, take
+from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.warehouse import Warehouse
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -134,7 +135,7 @@ def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, seed):
 
     What the driver can hold and what it cannot take turns: each plan goes on with what the other wrote.
     """
-    random, table, keys = Random(seed), StoredCopies(("v", "o"), overwritten=frozenset("o")), 40
+    random, table, keys = Random(seed), StoredVersions(("v", "o"), overwritten=frozenset("o")), 40
     series = [
         (50, {}),
         (60, {}),

@@ -9,9 +9,9 @@ from manifesting import dataset_of, folded, manifest, polling, push
 
 from backstory.doors.odf import door
 from backstory.doors.odf.adding import add_one
+from backstory.doors.odf.arguments import find_datasets, refuse_repeated
 from backstory.doors.odf.foreseeing import foreseen
 from backstory.doors.odf.registry import Registered, stored
-from backstory.doors.odf.wanted import meant, refuse_repeated
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 
@@ -194,7 +194,7 @@ def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_
     wanted = []
     for text in told:
         path.write_text(text.replace("cities", "twice"))
-        wanted += meant(datasets, [path])
+        wanted += find_datasets(datasets, [path])
 
     assert [add_one(store, each).status for each in wanted] == ["added", "unchanged", "updated"]
     assert datasets.existing("twice").dataset.document == wanted[-1].dataset.document

@@ -302,7 +302,7 @@ def test_steps_are_bounded_by_what_was_delivered(tmp_path, monkeypatch):
     ],
 )
 def test_faults_of_files_are_told(error, code, exit_code):
-    with pytest.raises(BackstoryError) as stop, room.disk_told("a.csv"):
+    with pytest.raises(BackstoryError) as stop, room.translate_disk_errors("a.csv"):
         raise error
 
     assert (code, exit_code) == (stop.value.code, stop.value.exit_code)

@@ -1,17 +1,17 @@
-"""A real kill: whoever makes a copied warehouse whole is killed amid it, and the second run ends it."""
+"""Real kills of `backstory relocate`: all tables are as before or all are done, and the next one ends it."""
 
 import json
 import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
-import time
+from contextlib import closing, contextmanager
 from hashlib import sha256
-from pathlib import Path
 
-import java
 import pyarrow as pa
 import pytest
+from commands import command, configure
 from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.errors import UsageError
@@ -21,9 +21,17 @@ from backstory.stores.metadata.embedded import EmbeddedCatalog
 
 pytestmark = pytest.mark.process
 
-BACKSTORY = str(Path(sys.executable).parent / "backstory")
 NAMES = [f"t{number}" for number in range(12)]
 WRITTEN = "crm/*/metadata/*-r????????.*"
+# Ends as by a kill between the switch of the catalog and the removal of what was replaced: that takes a moment.
+KILLING = """
+import os, signal
+from backstory.cli.app import main
+from backstory.upkeep import relocating
+relocating._remove = lambda _: os.kill(os.getpid(), signal.SIGKILL)
+main()
+"""
+KILLED_AFTER = (sys.executable, "-c", KILLING)
 
 
 def digests(folder):
@@ -35,40 +43,81 @@ def rows_of(folder):
     return [catalog.count(catalog.describe(TableName("crm", name))).rows for name in NAMES]
 
 
-def test_killed_amid_it_nothing_has_changed_and_a_second_run_ends_it(tmp_path):
-    """Before the catalog changes all tables are refused, after it all are read; the original is never touched."""
-    old, new = tmp_path / "old", tmp_path / "new"
-    old.mkdir()
-    (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
-    with SqlCatalog("backstory", uri=f"sqlite:///{old}/catalog.db", warehouse=f"file://{old}") as catalog:
+@contextmanager
+def being_read(catalog):
+    """A program that reads the catalog meanwhile: what changes it waits at its end."""
+    with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
+        connection.execute("BEGIN")
+        connection.execute("SELECT count(*) FROM iceberg_tables").fetchone()
+        yield
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory):
+    """A warehouse as another program makes it."""
+    folder = tmp_path_factory.mktemp("original") / "old"
+    folder.mkdir()
+    with SqlCatalog(
+        "backstory", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
+    ) as catalog:
         catalog.create_namespace("crm")
         for name in NAMES:
             table = catalog.create_table(f"crm.{name}", pa.schema([("id", pa.int64())]))
             for number in range(5):
                 table.append(pa.table({"id": [number]}))
-    shutil.copytree(old, new)
-    before, held = digests(old), read(new)
-    words = [BACKSTORY, "relocate", "--warehouse", new, "--output", "json"]
+    return folder
 
-    killed = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    while killed.poll() is None and not list(new.glob(WRITTEN)):
-        time.sleep(0.01)
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
 
-    assert killed.returncode == -signal.SIGKILL
-    assert list(new.glob(WRITTEN))
-    assert read(new) == held
-    with pytest.raises(UsageError, match="was copied or moved from"):
-        rows_of(new)
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done
-    assert len(json.loads(done.stdout)["tables"]) == len(NAMES)
-    assert digests(old) == before
-    shutil.rmtree(old)
-    assert rows_of(new) == [5] * len(NAMES)
+@pytest.fixture
+def copied(original, tmp_path):
+    """A copy of it, which is not relocated yet; the original stays as it is."""
+    configure(tmp_path)
+    before = digests(original)
+    yield shutil.copytree(original, tmp_path / "new")
+    assert digests(original) == before
+
+
+def test_killed_until_the_catalog_is_switched_nothing_has_changed_and_the_next_run_ends_it(copied, tmp_path):
+    """Amid the writing of files, and amid the switch: all tables are refused; after the next run all are read."""
+    before, words = read(copied), ["relocate", "--warehouse", copied]
+
+    def is_as_before():
+        assert list(copied.glob(WRITTEN))
+        assert read(copied) == before
+        with pytest.raises(UsageError, match="was copied or moved from"):
+            rows_of(copied)
+
+    with command(tmp_path, *words) as writing:
+        writing.reach(lambda: list(copied.glob(WRITTEN)))
+    is_as_before()
+    with being_read(copied / "catalog.db"), command(tmp_path, *words) as switching:
+        switching.reach((copied / "catalog.db-journal").exists)
+    is_as_before()
+    with command(tmp_path, *words) as again:
+        code, said, warned = again.end()
+    assert (code, len(json.loads(said)["tables"])) == (0, len(NAMES)), warned
+    assert rows_of(copied) == [5] * len(NAMES)
     # None of the old metadata is left, and of the first run's files none that nobody names.
-    named = {each.location.rpartition("/")[2] for each in read(new).entries}
-    newest = {max(each.glob("*.metadata.json")).name for each in new.glob("crm/*/metadata")}
-    assert named == newest
-    assert all("-r" in each.name for each in new.glob("crm/*/metadata/*"))
+    assert named(copied) == {max(each.glob("*.metadata.json")).name for each in copied.glob("crm/*/metadata")}
+    assert all("-r" in each.name for each in copied.glob("crm/*/metadata/*"))
+
+
+def test_killed_after_the_switch_all_is_done_but_for_files_that_nobody_needs(copied, tmp_path):
+    """The next run finds nothing to do, and every table is read."""
+    words = ["relocate", "--warehouse", copied, "--output", "json"]
+    killed = subprocess.run(
+        [*KILLED_AFTER, *words], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert killed.returncode == -signal.SIGKILL, killed
+    assert rows_of(copied) == [5] * len(NAMES)
+    assert [each for each in copied.glob("crm/*/metadata/*") if "-r" not in each.name]
+    with command(tmp_path, *words[:-2]) as again:
+        code, said, warned = again.end()
+    assert (code, json.loads(said)["tables"]) == (0, []), warned
+    assert rows_of(copied) == [5] * len(NAMES)
+    assert named(copied) <= {each.name for each in copied.glob(WRITTEN)}
+
+
+def named(folder):
+    """The files of metadata that the catalog names."""
+    return {each.location.rpartition("/")[2] for each in read(folder).entries}

@@ -20,7 +20,7 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading.arrow import differences, first_rows, point_in_time
-from backstory.reading.arrow.known import known, micros
+from backstory.reading.arrow.knowledge import micros, table_at
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.versions import statements, versions
 from backstory.reading.comparisons import Comparison
@@ -256,9 +256,9 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         store.spark.sql(f"DELETE FROM {store.sql_name(found)} WHERE k LIKE 'a%' OR k LIKE 'h%'")
     write(store, found, [made(chance) for _ in range(60)])
     files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
-    first = snapshots.known(existing(store, found))[0].committed_at
+    first = snapshots.all_snapshots(existing(store, found))[0].committed_at
     spark = Table(store, found)
-    held = versions(known(files, None))
+    held = versions(table_at(files, None))
     large = versions_of_frames(store, found).toArrow()
     assert same(held.chosen(held.found), large) > 3
     if of_key:
@@ -267,11 +267,11 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         assert the_first_alone(files, large, at, monkeypatch) or name == "dbt"
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
-        told = statements(known(files, None))
+        told = statements(table_at(files, None))
         assert same(told.chosen(told.found, known=True), statements_of_frames(store, found).toArrow()) > 3
     if name in APART:
         assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
-        learnt = differences.diff_known(files, first, then, at)
+        learnt = differences.diff_knowledge(files, first, then, at)
         same_differences(learnt, spark.diff(first, then, axis="recorded", at=at))
         through = Comparison(through=bool(of_key), change=None)
         gone = differences.diff(files, day(1.5), day(6.5), None, through)
@@ -299,10 +299,10 @@ def each_record_alone(files, large, key, monkeypatch):
     with monkeypatch.context() as less:
         less.setattr(rows_module, "MOST_ROWS", 40)
         with pytest.raises(Unreadable, match="rows"):
-            versions(known(files, None))
+            versions(table_at(files, None))
         for values, rows in records.items():
             if None not in values:
-                held = versions(known(files, None).of_record(dict(zip(key, values, strict=True))))
+                held = versions(table_at(files, None).of_record(dict(zip(key, values, strict=True))))
                 assert lines(rows_of(held.chosen(held.found))) == lines(rows)
 
 
@@ -357,7 +357,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     found = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
     into = store.sql_name(found)
     store.spark.sql(f"INSERT INTO {into} VALUES {OLDER}")
-    first = snapshots.known(existing(store, found))[0].committed_at
+    first = snapshots.all_snapshots(existing(store, found))[0].committed_at
     for change in CHANGES:
         store.spark.sql(f"ALTER TABLE {into} {change}")
     store.spark.sql(

@@ -12,8 +12,8 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.remembered import KNOWN_FROM
 from backstory.model.table import TableName
-from backstory.reading.arrow.differences import diff, diff_known
-from backstory.reading.arrow.known import known
+from backstory.reading.arrow.differences import diff, diff_knowledge
+from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.point_in_time import as_of, current
 from backstory.reading.arrow.versions import statements
@@ -139,7 +139,7 @@ def test_E14_what_was_rewound_stays_known(native):
     assert list(differing(diff(found, day(15), day(25)))) == ["changed k v:a>b"]
 
     def learnt(first, second, time):
-        return sorted(differing(diff_known(found, day(first), day(second), day(time))))
+        return sorted(differing(diff_knowledge(found, day(first), day(second), day(time))))
 
     assert learnt(0, 1, 15) == ["added k"]
     assert learnt(1, 3, 25) == ["added m", "changed k v:a>x"]
@@ -149,7 +149,7 @@ def test_E14_what_was_rewound_stays_known(native):
     pruned = native(E14, **{KNOWN_FROM: day(3).isoformat()})
     for question in (
         lambda: current(pruned, day(2.5)),
-        lambda: diff_known(pruned, day(2), day(4), day(25)),
+        lambda: diff_knowledge(pruned, day(2), day(4), day(25)),
         lambda: life(pruned, {"k": "k"}, known_at=day(2)),
     ):
         with pytest.raises(UsageError) as refused:
@@ -158,7 +158,7 @@ def test_E14_what_was_rewound_stays_known(native):
 
 
 def events(found):
-    held = statements(known(found, None))
+    held = statements(table_at(found, None))
     axes = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
     rows = rows_of(held.chosen(held.found, known=True))
     rows = sorted(rows, key=lambda row: (row["valid_from"], row[TOLD_FROM]))

@@ -8,6 +8,7 @@ from feeding import EXPIRE, Fed
 
 from backstory.errors import Refused, UsageError
 from backstory.model.change import Change
+from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from backstory.model.instant import TMAX
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS
@@ -15,7 +16,6 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.changes.rows import identity_of
-from backstory.reading.changes.rule import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from backstory.reading.frames.event_logs import COLUMNS
 from backstory.stores.memory.store import MemoryStore
 from backstory.stores.tables import existing

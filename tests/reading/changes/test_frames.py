@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from depth import deep
 
+from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from backstory.reading.changes.frames import fed
 from backstory.reading.changes.rows import ToldRows
-from backstory.reading.changes.rule import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, each, net
+from backstory.reading.changes.rule import each, net
 from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION
 
 SCHEMA = (

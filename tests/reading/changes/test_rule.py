@@ -5,7 +5,8 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.reading.changes.rule import ChangeType, applied, between, each, net
+from backstory.model.change_feed import ChangeType
+from backstory.reading.changes.rule import applied, between, each, net
 
 NAN = float("nan")
 

@@ -117,7 +117,7 @@ def test_a_time_of_knowing_of_a_table_is_its_commit(spark, store):
             ]
             append_past(store, name, rows)
         spark.sql(f"DELETE FROM {into} WHERE id = 1")
-        times = [each.committed_at for each in snapshots.known(existing(store, name))[-3:]]
+        times = [each.committed_at for each in snapshots.all_snapshots(existing(store, name))[-3:]]
         found = Table(store, name).diff(times[0], times[2], axis="recorded")
         assert told(found) == ["removed 1", "added 3"]
     with pytest.raises(UsageError, match="keeps no history"):

@@ -93,7 +93,7 @@ def test_a_history_is_read_at_the_commit_of_a_known_time_with_its_columns(spark,
     spark.sql(f"""ALTER TABLE {into} SET TBLPROPERTIES ('backstory.key' = '["number"]')""")
     add("id v start end active w\n1 b T3 TMAX true new")
     found = Table(store, name)
-    first, second = (each.committed_at for each in snapshots.known(existing(store, name))[-2:])
+    first, second = (each.committed_at for each in snapshots.all_snapshots(existing(store, name))[-2:])
     before = found.as_of(instant("T2"), known_at=first)
     assert before.columns == ["id", "v", "valid_from", "valid_to"]
     assert [(row.id, row.v) for row in before.collect()] == [(1, "a")]
@@ -117,7 +117,7 @@ def test_a_live_table_is_read_at_a_commit_too(spark, store):
     for number in (1, 2):
         rows = spark.createDataFrame([(number,)], "id LONG").toArrow()
         commit(store, existing(store, name), Change(come=rows))
-    first = snapshots.known(existing(store, name))[-2].committed_at
+    first = snapshots.all_snapshots(existing(store, name))[-2].committed_at
     found = Table(store, name)
     assert [row.id for row in found.current(known_at=first).collect()] == [1]
     assert found.current().count() == 2

@@ -13,9 +13,9 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.sought import without
+from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata import wanted_rows
+from backstory.stores.metadata import row_selection
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.openings import local
 
@@ -104,7 +104,7 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
     keys = [f"{number:064}" for number in range(100_000)]
     wanted = pa.array([keys[5], keys[99_999], "absent"])
     commit(store, None, Change(come=pa.table({"k": keys}), into=shape))
-    monkeypatch.setattr(wanted_rows, "AT_ONCE", 1)
+    monkeypatch.setattr(row_selection, "AT_ONCE", 1)
     with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
         here = LocalRows(store, existing(store, name), lease)
         found = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))

@@ -7,9 +7,10 @@ import pytest
 from depth import deep
 from feeding import Fed, line
 
+from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
-from backstory.reading.changes.commits import known
-from backstory.reading.changes.rule import CHANGE_TYPE, COMMIT_VERSION, each, net
+from backstory.reading.changes.commits import lineage_of
+from backstory.reading.changes.rule import each, net
 from backstory.stores.iceberg.hiding import row_groups
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import Store
@@ -49,7 +50,7 @@ LIFE = (
 def states(fed):
     """The rows of the table after each of its commits, under the columns that it has now."""
     names = fed.now.shape.names
-    commits = known(fed.store, fed.now).commits
+    commits = lineage_of(fed.store, fed.now).commits
     found = [[]]
     for commit in commits:
         frame = fed.store.spark.sql(f"SELECT * FROM {fed.sql} VERSION AS OF {commit.id}")
@@ -97,7 +98,7 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
     fed.change([{"id": number, "v": "a"} for number in range(100_000)])
     fed.change(gone="id IN (40000, 99999)")
     table = fed.now
-    commits = known(store, table).commits
+    commits = lineage_of(store, table).commits
     moved = moved_rows(store, table, commits[0].id, commits[1:])
     ((file, (move,)),) = moved.moves.items()
     size = int(
@@ -115,7 +116,7 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
         f"CALL backstory.system.rewrite_data_files('{fed.name}', options => map('rewrite-all', 'true'))"
     )
     table = fed.now
-    whole = moved_rows(store, table, None, known(store, table).commits)
+    whole = moved_rows(store, table, None, lineage_of(store, table).commits)
     assert whole.rows == 100_002
     assert size - len(b"PAR1") <= whole.bytes <= size
     whole.release(store)

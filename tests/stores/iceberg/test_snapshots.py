@@ -10,7 +10,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.snapshots import ancestry, known, newest
+from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest
 from backstory.stores.iceberg.store import existing
 
 NAME = TableName("snapshots", "t")
@@ -21,15 +21,15 @@ def test_commits_tell_what_they_did(store):
     drop(store, NAME)
     make(store, Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_LIVE))
     assert newest(existing(store, NAME)) is None
-    assert list(ancestry(existing(store, NAME))) == known(existing(store, NAME)) == []
+    assert list(ancestry(existing(store, NAME))) == all_snapshots(existing(store, NAME)) == []
 
     for token in ("one", "two"):
         commit(store, existing(store, NAME), Change(snapshot=True), Note("test", token))
     table = existing(store, NAME)
 
-    assert [each.told("backstory.token") for each in ancestry(table)] == ["two", "one"]
-    assert [each.told("backstory.token") for each in known(table)] == ["one", "two"]
+    assert [each.get_property("backstory.token") for each in ancestry(table)] == ["two", "one"]
+    assert [each.get_property("backstory.token") for each in all_snapshots(table)] == ["one", "two"]
     last = newest(table)
-    assert last.told("of nobody") is None
+    assert last.get_property("of nobody") is None
     assert last.id == int(table.iceberg.currentSnapshot().snapshotId())
     assert abs(datetime.now(UTC) - last.committed_at) < timedelta(hours=1)

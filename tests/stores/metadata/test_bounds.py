@@ -20,7 +20,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from backstory.stores.iceberg.sought import sought_value
+from backstory.stores.iceberg.search_bounds import bounds_of_value
 from backstory.stores.metadata.bounds import bounds_of, partitions_of
 
 ZERO = datetime(2024, 1, 1)
@@ -57,8 +57,8 @@ def test_a_file_that_holds_a_value_is_never_passed_over(told):
             file(*(to_bytes(type_, each) for each in (values[0], values[-1]))), {"id": 1, "type": told}
         )
         assert (bounds.min, bounds.max) == (values[0], values[-1])
-        assert all(sought_value(each).may_be_in(bounds) for each in values)
-        passed += not sought_value(of_number(chance.randrange(20))).may_be_in(bounds)
+        assert all(bounds_of_value(each).may_be_in(bounds) for each in values)
+        passed += not bounds_of_value(of_number(chance.randrange(20))).may_be_in(bounds)
     assert passed > 5
 
 
@@ -68,9 +68,9 @@ def test_what_bounds_do_not_tell_is_read():
     assert bounds_of(file(b"a", b"b"), {"id": 2, "type": "string"}) is None
     assert bounds_of(file(b"\xff", b"\xff"), {"id": 1, "type": "string"}) is None
     cut_off = bounds_of(file(b"abc", b"abd"), {"id": 1, "type": "string"})
-    assert sought_value("abcdef").may_be_in(cut_off)
+    assert bounds_of_value("abcdef").may_be_in(cut_off)
     assert bounds_of(file(b"\xff\xff\xff\xff", b"\1\0\0\0"), {"id": 1, "type": "long"}).min == -1
-    assert sought_value(1.0) is None
+    assert bounds_of_value(1.0) is None
 
 
 def test_a_record_lies_in_its_own_partition():

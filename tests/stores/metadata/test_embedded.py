@@ -17,7 +17,7 @@ from backstory.reading.frames.life import life
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.in_session import InSession
-from backstory.stores.metadata.scans import read_counts, standing
+from backstory.stores.metadata.scans import open_table, read_counts
 from backstory.stores.metadata.with_pyiceberg import open_catalog
 from backstory.stores.openings import local
 from backstory.upkeep.adopting import adopt
@@ -121,7 +121,7 @@ def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, 
         assert opened.count(opened.describe(name)) == without.count(without.describe(name))
         told = without.describe(name)
         assert told.shape == within.describe(name).shape
-        assert told.newest is None or read_counts(told, standing(told.location)) == without.count(told)
+        assert told.newest is None or read_counts(told, open_table(told.location)) == without.count(told)
     newest = commits(without, TableName(schema, "plain"))[0]
     assert newest["recorded_at"] == "2026-01-09T00:00:00Z"
 

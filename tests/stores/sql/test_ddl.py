@@ -125,7 +125,7 @@ def stored(text, dialect=DuckDB):
 
 def planned(wanted, stands, dialect=DuckDB):
     made = plan("rc_c_hist", columns(wanted), stored(stands, dialect), dialect())
-    return ", ".join(made.told)
+    return ", ".join(made.changes_in_words)
 
 
 @dialects
@@ -169,7 +169,7 @@ def test_a15_the_order_of_changes(dialect):
         f"ALTER_COLUMN_TYPE wide from {STORED[dialect]['INTEGER']}",
         "ADD_COLUMN z",
     ]
-    assert made.told == ops
+    assert made.changes_in_words == ops
     sql = made.statements(dialect(), "s", "t")
     assert len(sql) == 3
     assert not any("DROP" in each for each in sql)
@@ -199,7 +199,7 @@ def test_r41_what_is_ambiguous_blocks(wanted, stands, code, keys):
 def test_a13_a_column_and_its_former_name_are_told():
     """A13: both stand there: no rename, no new column, a warning."""
     made = plan("t", columns("new<old"), stored("new old"), DuckDB())
-    assert made.told == []
+    assert made.changes_in_words == []
     assert list(made.warnings) == ["DUPLICATE_COLUMN: t has new and old"]
 
 

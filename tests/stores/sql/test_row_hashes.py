@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashes_to_keep, kept_hashes
+from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashes_of_property, hashes_to_keep
 
 NAMES = ("a", "b c", "é`")
 IDS = {name: number for number, name in enumerate(NAMES, 3)}
@@ -26,16 +26,16 @@ def test_what_a_table_keeps_is_what_was_told(hashes):
     """Each way of hashing once; a column that is called anew is known by its id."""
     names = {number: name for name, number in IDS.items()}
     text = hashes_to_keep(hashes, IDS)
-    assert kept_hashes(text, names) == list(dict.fromkeys(hashes))
+    assert hashes_of_property(text, names) == list(dict.fromkeys(hashes))
     called = {number: f"new {name}" for number, name in names.items()}
     anew = [
         replace(each, columns=tuple(replace(one, name=f"new {one.name}") for one in each.columns))
         for each in dict.fromkeys(hashes)
     ]
-    assert kept_hashes(text, called) == anew
+    assert hashes_of_property(text, called) == anew
 
 
 def test_what_cannot_be_read_tells_nothing():
     gone = hashes_to_keep([RowHash((HashedColumn("a", Datatype.STRING),), "|", "-")], IDS)
     for text in (None, "", "{", "{}x", "[1]", '[{"columns": []}]', gone):
-        assert kept_hashes(text, {}) is None
+        assert hashes_of_property(text, {}) is None

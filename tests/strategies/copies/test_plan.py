@@ -15,9 +15,10 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import OWN_COLUMNS, Role, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.copies.rows import mark, micros, taken_back
-from backstory.strategies.copies.rule import Copy, StoredCopies, StoredRow, take
+from backstory.strategies.copies.rows import mark, micros, withdraw_facts
+from backstory.strategies.copies.rule import Copy, take
 from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, joined_plans, plan_rows
+from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
     APPEARED,
@@ -165,7 +166,7 @@ def with_mark(rows, copy, recorded, *, differs):
     if here and (here[0]["_memory"]["columns"] == columns or not differs):
         return rows
     memory = OWN_COLUMNS[-1].type
-    back = taken_back(table(here), recorded, memory).to_pylist() if here else []
+    back = withdraw_facts(table(here), recorded, memory).to_pylist() if here else []
     return [
         *(row for row in rows if row not in here),
         *back,
@@ -180,7 +181,7 @@ def test_V7_V9_V18_V31_copies_in_order_give_the_rules_rows(parts, series, rememb
     first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9)
     if moved_before:  # its end was moved once already, and back
         first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9, ended_at=-5, end_before=-6)
-    rule = StoredCopies(DATA, (first,), -9, (-9, -8) if remembers else None, IGNORED, OVERWRITTEN)
+    rule = StoredVersions(DATA, (first,), -9, (-9, -8) if remembers else None, IGNORED, OVERWRITTEN)
     rows = stored(rule)
     for number, (delivered, closes, columns) in enumerate(series):
         values = {key: {name: row[name] for name in columns} for key, row in delivered.items()}
@@ -199,7 +200,7 @@ def test_V8_V30_V37_late_and_restated_copies_give_the_rules_rows(parts, series, 
     """A copy of any instant says what was so up to the next one that is known, and takes back what it denies."""
     first = StoredRow(1, dict.fromkeys(DATA, 1), 3, None, -9)
     settled = (3, 4) if settles else ()
-    rule = StoredCopies(DATA, (first,) if settles else (), 4, settled, IGNORED, OVERWRITTEN)
+    rule = StoredVersions(DATA, (first,) if settles else (), 4, settled, IGNORED, OVERWRITTEN)
     rows = stored(rule)
     for number, (at, restate, (delivered, _, columns)) in enumerate(series):
         values = {key: {name: row[name] for name in columns} for key, row in delivered.items()}

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
-from backstory.strategies.copies.rule import Copy, StoredCopies, take
+from backstory.strategies.copies.rule import Copy, take
+from backstory.strategies.copies.stored import StoredVersions
 
 KEYS, VALUES = "kmn", "abc"
 
@@ -18,7 +19,7 @@ class Life:
     """A table of one column, told by copies such as `k:b m:a`; the n-th commit is recorded at n."""
 
     def __init__(self, **settings):
-        self.table = StoredCopies(("v",), **settings)
+        self.table = StoredVersions(("v",), **settings)
         self.told = {}
 
     @property
@@ -141,7 +142,7 @@ def test_E13_what_did_we_know_row_by_row():
     for (instant, known), value in told.items():
         found = [
             v["v"]
-            for _, start, end, v in life.table.known(known)
+            for _, start, end, v in life.table.statements_at(known)
             if start <= instant and (end is None or instant < end)
         ]
         assert found == [value]
@@ -207,7 +208,7 @@ def test_a_restatement_says_nothing_of_columns_that_it_lacks():
 
 def test_ignored_and_overwritten_columns():
     life = Life()
-    life.table = StoredCopies(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
+    life.table = StoredVersions(("v", "i", "o"), ignored=frozenset("i"), overwritten=frozenset("o"))
     columns = ("v", "i", "o")
     life.take(Copy(1, {"k": {"v": "a", "i": 1, "o": 1}}, columns))
     assert life.take(Copy(2, {"k": {"v": "a", "i": 2, "o": 1}}, columns)) == {"unchanged": 1}
@@ -265,7 +266,8 @@ def test_L3_L5_what_was_known_stays_known(series, data):
             life.copy(again, data.draw(COPIES), restate=True)
         for recorded, told in life.told.items():
             known = sorted(
-                (k, start, end or 0, str(values)) for k, start, end, values in life.table.known(recorded)
+                (k, start, end or 0, str(values))
+                for k, start, end, values in life.table.statements_at(recorded)
             )
             assert known == told
     _assert_each_life_is_whole(life)

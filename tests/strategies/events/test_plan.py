@@ -1,16 +1,18 @@
-"""R51, R54: the plan on Spark gives the rule's events, on random logs of every strategy.
+"""R51, R54: the plan gives the rule's events, on random logs of every strategy, wherever it runs.
 
-By the rule logs grow; before a release each delivery is planned too, else the last one, and each on the driver.
-
-Many logs are one table here: `d` is part of every key, so that one delivery of Spark's is a delivery to each.
+Whole, in parts of keys, and in Spark's tasks. Many logs are one table here: `d` is part of every key, so that one
+delivery of the plan is a delivery to each. By the rule logs grow; Spark plans the last delivery, before a release
+each.
 """
 
 import random
 from collections import defaultdict
 
+import numpy as np
+import pyarrow as pa
 import pytest
 from depth import DEPTH, deep
-from event_lives import EPOCH, TERMS, Lives, moment_of, second, told
+from event_lives import COLUMNS, EPOCH, TERMS, Lives, moment_of, second, told
 from pyspark.sql.functions import expr
 from pyspark.sql.types import (
     DoubleType,
@@ -22,11 +24,18 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from backstory.strategies.events.columns import prune_log
-from backstory.strategies.events.plan import close_gaps, merge_delivery, number_events, order
-from backstory.strategies.events.terms import Moment, Strategy
+from backstory.strategies.events import tasks
+from backstory.strategies.events.happened import sum_parts
+from backstory.strategies.events.numbering import close_gaps, number_events, order
+from backstory.strategies.events.order import sorted_places
+from backstory.strategies.events.plan import plan_events
+from backstory.strategies.events.pruning import prune_log
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by
+from backstory.strategies.events.tasks import plan_in_tasks
+from backstory.strategies.events.terms import EventTerms, Moment, Strategy
+from backstory.strategies.keys import key_parts
 
-ROW = StructType(
+FIELDS = StructType(
     [
         StructField("d", IntegerType()),
         StructField("k", StringType()),
@@ -36,13 +45,16 @@ ROW = StructType(
 )
 SIDES = StructType(
     [
-        StructField("op", IntegerType()),
-        StructField("time", TimestampType()),
-        StructField("row", ROW),
-        StructField("place", LongType()),
+        StructField(OP, IntegerType()),
+        StructField(TIME, TimestampType()),
+        StructField(ROW, FIELDS),
+        StructField(PLACE, LongType()),
     ]
 )
-LOGS, DELIVERIES = 120, 3
+INSTANT = pa.timestamp("us", "UTC")
+TYPES = (pa.int32(), pa.string(), pa.string(), pa.float64())
+SIDE = pa.schema([(OP, pa.int32()), (TIME, INSTANT), (PLACE, pa.int64()), *zip(COLUMNS, TYPES, strict=True)])
+DELIVERIES = 3
 # Before a release all; at the gate those whose terms hold more than the others of their strategy.
 CONTAINED = () if DEPTH == "laws" else ("ledger literal", "ledger required", "ledger correct", "snapshot observed", "upsert")  # fmt: skip
 
@@ -51,43 +63,103 @@ def frame(spark, rows):
     return spark.createDataFrame(rows, SIDES)
 
 
-def by_the_plan(spark, lives, deliveries, moment, partitions):
+def side(rows):
+    return pa.Table.from_pylist(
+        [dict(zip((OP, TIME, PLACE), row, strict=True)) | values for *row, values in rows], SIDE
+    )
+
+
+def sides_of(lives, deliveries):
+    """The rows of all logs, and of a delivery to each: op, time, place and values."""
     logged = [
-        (int(event.op), event.time, tuple(event.values.values()), event.offset)
+        (int(event.op), event.time, event.offset, event.values)
         for events in lives.logs.values()
         for event in events
     ]
-    delivered = [
-        (row.op, row.time, tuple(row.values.values())) for rows in deliveries.values() for row in rows
-    ]
-    delivered = [(*row, place) for place, row in enumerate(delivered)]
-    came = frame(spark, delivered).repartition(partitions)
-    log = prune_log(frame(spark, logged), came, lives.terms) if logged else None
+    rows = [row for rows in deliveries.values() for row in rows]
+    return logged, [(row.op, row.time, place, row.values) for place, row in enumerate(rows)]
+
+
+def by_the_plan(lives, deliveries, moment, parts):
+    """The events of each log, the logs with a problem, and the counts."""
+    logged, delivered = map(side, sides_of(lives, deliveries))
+    key = parted_by(lives.terms)
+    numbers = [key_parts(rows, key, parts) if key else np.zeros(len(rows)) for rows in (logged, delivered)]
+    plans = []
+    for part in range(parts):
+        log, came = (
+            rows.filter(pa.array(each == part))
+            for rows, each in zip((logged, delivered), numbers, strict=True)
+        )
+        plans.append(plan_events(log, came, lives.terms, moment))
+    events = pa.concat_tables(plan.events for plan in plans)
+    samples = pa.concat_tables(plan.samples for plan in plans)
+    made = sum_parts(events, ((plan.seen, plan.counts) for plan in plans), samples, lives.terms, {})
     found = defaultdict(list)
-    with merge_delivery(log, came, lives.terms, moment) as made:
-        bad = {row["d"] for row in made.events.where("op < 0").select("row.d").distinct().collect()}
-        events = made.events.where("op >= 0")
-        with number_events(events, made.rows, order(lives.terms, ROW), 0) as placed:
-            rows = placed.orderBy("offset").select("op", "time", "row", "offset").collect()
-        counts = made.counts
-    for row in rows:
-        found[row["row"]["d"]].append(told(row["op"], row["time"], row["row"].asDict()))
-    return found, bad, counts, [row["offset"] for row in rows]
+    placed = events.take(pa.array(sorted_places(events, lives.terms)))
+    for event in placed.to_pylist():
+        found[event["d"]].append(told(event[OP], event[TIME], event))
+    bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
+    return found, bad, made.counts
 
 
-@pytest.mark.parametrize("name", [name for name in TERMS if name not in CONTAINED])
-def test_the_plan_gives_the_rules_events(spark, name):
+@pytest.mark.parametrize("parts", [1, 7], ids=["whole", "in parts"])
+@pytest.mark.parametrize("name", TERMS)
+def test_the_plan_gives_the_rules_events(name, parts):
     terms = TERMS[name]
-    lives = Lives(terms, random.Random(name), LOGS)
-    refused = 0
+    lives = Lives(terms, random.Random(name), deep(laws=1200, gate=120))
     for number in range(DELIVERIES):
         moment = moment_of(number)
         deliveries = lives.deliveries()
         expected, counts = lives.by_the_rule(deliveries, moment)
-        refused += list(expected.values()).count(None)
+        found, bad, told_counts = by_the_plan(lives, deliveries, moment, parts)
+        refused = {log for log, events in expected.items() if events is None}
+        if terms.key:
+            assert bad <= refused
+            assert bool(bad) == bool(refused)
+        for log, events in expected.items():
+            if events is not None:
+                assert found[log] == [told(e.op, e.time, e.values) for e in events], (log, deliveries[log])
+        if not refused:
+            assert +told_counts == +counts
+        lives.grow(expected)
+    assert sum(map(len, lives.logs.values()))
+
+
+def by_tasks(spark, lives, deliveries, moment, partitions):
+    """The same, and the offsets that Spark gives."""
+    logged, delivered = (
+        [(op, time, tuple(values.values()), place) for op, time, place, values in rows]
+        for rows in sides_of(lives, deliveries)
+    )
+    came = frame(spark, delivered).repartition(partitions)
+    log = prune_log(frame(spark, logged), came, lives.terms) if logged else None
+    found = defaultdict(list)
+    with plan_in_tasks(log, came, lives.terms, moment, len(logged) + len(delivered)) as made:
+        bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
+        with number_events(made.events, made.rows, order(lives.terms, FIELDS), 0) as placed:
+            rows = placed.orderBy("offset").select(OP, TIME, ROW, "offset").collect()
+    for row in rows:
+        found[row[ROW]["d"]].append(told(row[OP], row[TIME], row[ROW].asDict()))
+    return found, bad, made.counts, [row["offset"] for row in rows]
+
+
+@pytest.mark.parametrize("name", [name for name in TERMS if name not in CONTAINED])
+def test_the_plan_in_tasks_gives_the_rules_events(spark, monkeypatch, name):
+    """In buckets of a few rows, or batches where rows meet nothing."""
+    monkeypatch.setattr(tasks, "ROWS_IN_BUCKET", 100)
+    terms = TERMS[name]
+    lives = Lives(terms, random.Random(name), 120)
+    for number in range(DELIVERIES):
+        moment = moment_of(number)
+        deliveries = lives.deliveries()
+        expected, counts = lives.by_the_rule(deliveries, moment)
         if number >= DELIVERIES - deep(laws=DELIVERIES, gate=1):
-            found, bad, told_counts, offsets = by_the_plan(spark, lives, deliveries, moment, 1 + number)
-            assert bad == {log for log, events in expected.items() if events is None}
+            found, bad, told_counts, offsets = by_tasks(spark, lives, deliveries, moment, 1 + number)
+            refused = {log for log, events in expected.items() if events is None}
+            if terms.key:
+                assert bad <= refused
+                assert bool(bad) == bool(refused)
             for log, events in expected.items():
                 if events is not None:
                     assert found[log] == [told(e.op, e.time, e.values) for e in events], (
@@ -95,11 +167,40 @@ def test_the_plan_gives_the_rules_events(spark, name):
                         deliveries[log],
                     )
             assert offsets == list(range(len(offsets)))
-            if not bad:
+            if not refused:
                 assert +told_counts == +counts
         lives.grow(expected)
     assert sum(map(len, lives.logs.values()))
-    assert refused or terms.strategy is Strategy.APPEND or not terms.strict
+
+
+def test_sides_may_differ_in_what_can_be_null():
+    """A query says so of each column that it makes, a table of none."""
+    rows = [(0, second(1), 0, dict.fromkeys(COLUMNS) | {"d": 1, "k": "a"})]
+    strict = pa.schema([field.with_nullable(field.name not in {OP, "d"}) for field in SIDE])
+    made = plan_events(
+        side(rows), side(rows).cast(strict), TERMS["upsert"], Moment(second(2), second(2), None, 1)
+    )
+    assert (len(made.events), made.counts["unchanged"]) == (0, 1)
+
+
+def test_keys_of_floats_are_one_wherever_they_are_planned(spark):
+    """0.0 is -0.0, and NaN is NaN, whatever parts the rows."""
+    terms = EventTerms(Strategy.UPSERT, ("x",))
+    moment = Moment(EPOCH, EPOCH, None, 3)
+    keys = ((0.0, float("nan"), 1.5), (-0.0, float("-nan"), 1.5))
+    stored, came = ([(0, EPOCH, n, (1, "a", None, key)) for n, key in enumerate(each)] for each in keys)
+    values = [
+        side([(*row, dict(zip(COLUMNS, told, strict=True))) for *row, told in each])
+        for each in (stored, came)
+    ]
+    parts = [key_parts(rows, ["x"], 16).tolist() for rows in values]
+    assert parts[0] == parts[1]
+    assert plan_events(*values, terms, moment).counts["unchanged"] == 3
+    frames = [
+        frame(spark, [(op, time, row, place) for op, time, place, row in each]) for each in (stored, came)
+    ]
+    with plan_in_tasks(*frames, terms, moment, 100 * tasks.ROWS_IN_BUCKET) as made:
+        assert (made.rows, made.counts["unchanged"]) == (0, 3)
 
 
 def test_gaps_between_partitions_are_closed(spark):
@@ -113,19 +214,19 @@ def test_gaps_between_partitions_are_closed(spark):
 
 @pytest.mark.parametrize("partitions", [1, 3, 200])
 def test_offsets_do_not_depend_on_partitions(spark, partitions, monkeypatch):  # R15, R96
-    monkeypatch.setattr("backstory.strategies.events.plan.ROWS_IN_PARTITION", 40)
+    monkeypatch.setattr("backstory.strategies.events.numbering.ROWS_IN_PARTITION", 40)
     rows = [(0, second(n % 7), (n % 5, str(n % 11), None, float(n % 3)), n) for n in range(300)]
     with (
-        merge_delivery(
-            None, frame(spark, rows).repartition(partitions), TERMS["append"], Moment(EPOCH, EPOCH)
+        plan_in_tasks(
+            None, frame(spark, rows).repartition(partitions), TERMS["append"], Moment(EPOCH, EPOCH), 300
         ) as made,
-        number_events(made.events, made.rows, order(TERMS["append"], ROW), 7) as placed,
+        number_events(made.events, made.rows, order(TERMS["append"], FIELDS), 7) as placed,
     ):
         assert placed.rdd.getNumPartitions() == 8
         found = placed.orderBy("offset").collect()
     assert [row["offset"] for row in found] == list(range(7, 307))
-    assert [row["time"] for row in found] == sorted(row["time"] for row in found)
-    keys = [(row["time"], row["row"]["d"], row["row"]["k"].encode(), row["row"]["x"]) for row in found]
+    assert [row[TIME] for row in found] == sorted(row[TIME] for row in found)
+    keys = [(row[TIME], row[ROW]["d"], row[ROW]["k"].encode(), row[ROW]["x"]) for row in found]
     assert keys == sorted(keys)
 
 
@@ -142,7 +243,9 @@ def test_old_rows_of_a_log_are_not_looked_at(spark, name, kept):
 
 def test_all_rows_are_looked_at_where_keys_are_others_each_time(spark):
     logged = frame(spark, [(0, second(n), (n, "d", None, 0.0), n) for n in range(9)])
-    came = logged.where("row.d = 6").withColumn("row", expr("named_struct('d', int(6 + rand()), 'k', 'd')"))
+    came = logged.where(f"`{ROW}`.d = 6").withColumn(
+        ROW, expr("named_struct('d', int(6 + rand()), 'k', 'd')")
+    )
 
     assert logged.count() == prune_log(logged, came, TERMS["ledger literal"]).count()
 
@@ -155,17 +258,9 @@ def test_old_times_are_not_looked_at_where_each_row_has_one(spark, times, kept):
     assert kept == prune_log(logged, came, TERMS["ledger"]).count()
 
 
-@pytest.mark.parametrize("old", ["date_add(DATE'1086-01-01', int(place))", "TIMESTAMP'1086-01-01' + make_interval(0, 0, 0, int(place))"])  # fmt: skip
+@pytest.mark.parametrize("old", ["date_add(DATE'1086-01-01', int(`backstory place`))", "TIMESTAMP'1086-01-01' + make_interval(0, 0, 0, int(`backstory place`))"])  # fmt: skip
 def test_old_times_are_looked_at_in_whatever_year(spark, old):
     """Also before October 1582, where Java's old calendar is some days off."""
-    logged = frame(spark, [(0, None, (1, "d", None, 0.0), n) for n in range(9)]).withColumn("time", expr(old))
+    logged = frame(spark, [(0, None, (1, "d", None, 0.0), n) for n in range(9)]).withColumn(TIME, expr(old))
 
-    assert prune_log(logged, logged.where("place IN (6, 8)"), TERMS["ledger"]).count() == 3
-
-
-def test_each_side_is_read_once(spark):
-    rows = [(0, second(1), (1, str(n), None, 0.0), n) for n in range(5)]
-    plan = merge_delivery(frame(spark, rows), frame(spark, rows), TERMS["snapshot"], Moment(EPOCH, EPOCH))
-    with plan as made:
-        told = made.events._jdf.queryExecution().withCachedData().cacheBuilder().cachedPlan().toString()
-    assert told.count("Scan ExistingRDD") in {2, 4}  # adaptive plans tell themselves twice
+    assert prune_log(logged, logged.where(f"`{PLACE}` IN (6, 8)"), TERMS["ledger"]).count() == 3

@@ -6,7 +6,7 @@ from stored_versions import kept, life, plain, random_life, rows_in, shown, t
 from tables_as_text import in_order
 
 from backstory.model.instant import parse_instant
-from backstory.strategies.rewind.rule import known_at, rewound
+from backstory.strategies.rewind.rule import live_rows_at, rewound
 from backstory.upkeep.rewinding import rewind
 
 LIVES = 40
@@ -26,7 +26,9 @@ def test_the_plan_gives_the_rules_table(store):
         then = rewound(rows, t(back), parse_instant(done.recorded_at), ("id",))
         found = rows_in(store, table)
         assert in_order(found) == in_order(map(plain, then))
-        assert shown(known_at(found, parse_instant(done.recorded_at))) == shown(known_at(rows, t(back)))
+        assert shown(live_rows_at(found, parse_instant(done.recorded_at))) == shown(
+            live_rows_at(rows, t(back))
+        )
         rows = then
 
 

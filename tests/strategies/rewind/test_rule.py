@@ -5,28 +5,28 @@ import random
 from depth import deep
 from stored_versions import life, n, random_life, shown, t, version
 
-from backstory.strategies.rewind.rule import known_at, rewound
+from backstory.strategies.rewind.rule import live_rows_at, rewound
 
 WRONG = [version(1, "a", 10, 20), version(1, "x", 20), version(2, "y", 20)]
 
 
 def now(rows):
-    return shown(known_at(rows, t(99)))
+    return shown(live_rows_at(rows, t(99)))
 
 
 def test_E14_taken_back_and_not_forgotten():
     rows = life([version(1, "a", 10)], WRONG)
     rows = rewound(rows, t(1), t(4), ("id",))
     assert now(rows) == ["1 a [10,)"]
-    assert shown(known_at(rows, t(3))) == ["1 a [10,20)", "1 x [20,)", "2 y [20,)"]
-    assert shown(known_at(rows, t(1))) == ["1 a [10,)"]
+    assert shown(live_rows_at(rows, t(3))) == ["1 a [10,20)", "1 x [20,)", "2 y [20,)"]
+    assert shown(live_rows_at(rows, t(1))) == ["1 a [10,)"]
 
 
 def test_a_rewind_is_taken_back_by_a_rewind():
     rows = life([version(1, "a", 10)], WRONG)
     rows = rewound(rewound(rows, t(1), t(4), ("id",)), t(3), t(5), ("id",))
     assert now(rows) == ["1 a [10,20)", "1 x [20,)", "2 y [20,)"]
-    assert shown(known_at(rows, t(4))) == ["1 a [10,)"]
+    assert shown(live_rows_at(rows, t(4))) == ["1 a [10,)"]
 
 
 def test_E20_the_first_copy_is_left_of_copies_and_a_feed():
@@ -38,7 +38,7 @@ def test_E20_the_first_copy_is_left_of_copies_and_a_feed():
     )
     rows = rewound(rows, t(1), t(4), ("id",))
     assert now(rows) == ["1 a [10,)"]
-    assert len(shown(known_at(rows, t(3)))) == 4
+    assert len(shown(live_rows_at(rows, t(3)))) == 4
 
 
 def test_marks_and_remembered_deletes_go_and_come_back():
@@ -62,7 +62,7 @@ def test_again_nothing_is_left_to_take_back():
 def test_before_the_first_commit_there_is_nothing():
     rows = rewound(life([version(1, "a", 10)]), t(0), t(2), ("id",))
     assert now(rows) == []
-    assert shown(known_at(rows, t(1))) == ["1 a [10,)"]
+    assert shown(live_rows_at(rows, t(1))) == ["1 a [10,)"]
 
 
 def test_columns_without_history_stay_as_they_are():
@@ -84,6 +84,6 @@ def test_L9_after_a_rewind_the_table_is_what_was_known_and_nothing_known_is_lost
             rows = rewound(rows, t(known), t(number), ("id",))
             told[number] = told.get(known, [])
             for each, then in told.items():
-                assert shown(known_at(rows, t(each))) == then, (seed, number, known, each)
+                assert shown(live_rows_at(rows, t(each))) == then, (seed, number, known, each)
         assert all(row["is_current"] is (row["valid_to"] is None) for row in rows)
         assert n(max(row["recorded_at"] for row in rows)) <= number if rows else True

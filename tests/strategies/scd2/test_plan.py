@@ -1,18 +1,37 @@
-"""R29: a small load, planned on the driver, is the rule's; many lives, in memory."""
+"""R29: a load as it is planned, whole or in parts by key, is the rule's; many lives, in memory."""
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
-from backstory.strategies.scd2.pair import Pair
-from backstory.strategies.scd2.plan import LoadMoment, begins, closes, tally
-from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
+from backstory.model.places import FILE, POSITION
+from backstory.strategies.keys import key_parts
+from backstory.strategies.scd2.load import plan_load
+from backstory.strategies.scd2.parts import (
+    BEGINS,
+    BEGINS_EARLY,
+    EARLIER_DATE,
+    ENDS,
+    ENDS_EARLY,
+    GOES,
+    INTERRUPTED,
+    LIVE_TWICE,
+    NO_HASH,
+    NO_KEY,
+    OPEN_TWICE,
+    SEEN,
+    compared_of,
+    sum_of,
+)
+from backstory.strategies.scd2.plan import tally
+from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
+from backstory.strategies.scd2.terms import BASE, EARLIER, IN_SCOPE, LIVE, OPEN, LoadTerms
 from backstory.strategies.scd2.transitions import WORDS, State
-from backstory.strategies.sift.plan import matched, taken
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 LABELS = {State.NEW: "N", State.CHANGED: "C", State.DELETED: "D", State.REAPPEARED: "R"}
@@ -21,10 +40,23 @@ TEXTS = [pa.field(name, pa.string()) for name in ("h_key", "b_key", ROW_HASH, "a
 TIMES = [pa.field(name, INSTANT) for name in (STARTED, ENDED)]
 LAST = [pa.field(STATE, pa.string()), pa.field(LOAD_RUN_ID, pa.string()), pa.field(LOADED_AT, INSTANT)]
 STORED = pa.schema([*TEXTS, *TIMES, *LAST])
+ROWS = pa.schema([("b_key", pa.string()), ("k", pa.string()), ("a", pa.string()), (ROW_HASH, pa.string())])
+# What is refused, in the order of the rule.
+CODES = {
+    NO_KEY: "NULL_KEY",
+    NO_HASH: "NULL_ROW_HASH",
+    LIVE_TWICE: "DUPLICATE_KEY",
+    OPEN_TWICE: "MULTIPLE_OPEN",
+    ENDS_EARLY: "NON_MONOTONIC_TIMESTAMP",
+    BEGINS_EARLY: "NON_MONOTONIC_TIMESTAMP",
+}
+KEYS = "abcdef"
 
 
-def pair(words):
-    return Pair(None, "h", "b", "b_key", "h_key", {"a": "a"}, {}, words, lambda _: "", lambda _: "")
+def terms(words, number, *, collapses=False):
+    """A load at a second of the day."""
+    at = DAY + timedelta(seconds=number)
+    return LoadTerms("b_key", ("a",), {"a": "a"}, at, f"r{number}", words, collapses=collapses, late=True)
 
 
 def stored(versions):
@@ -41,63 +73,117 @@ def made(rows):
     """Rows of a history as versions."""
     found = []
     for row in rows.to_pylist():
-        built = row["h_key"] or f"{row['b_key']} {row[STARTED]}"
+        built = row.get("h_key") or f"{row['b_key']} {row[STARTED]}"
         found.append(
             Version(built, row["b_key"], row[ROW_HASH], {"a": row["a"]}, *[row[n] for n in STORED.names[4:]])
         )
     return found
 
 
+def sides_of(history, base, archived, scope):
+    """A base, its open versions and the earlier ones, as a load has them."""
+    rows = [{"b_key": row.key, "k": row.key, "a": row.values["a"], ROW_HASH: row.row_hash} for row in base]
+    base_rows = pa.Table.from_pylist(rows, ROWS)
+    open_ = stored([version for version in history if version.ended is None])
+    open_ = open_.append_column(FILE, pa.repeat("file", len(open_)))
+    open_ = open_.append_column(POSITION, pa.array(range(len(open_)), pa.int64()))
+    known = [scope(version) for version in history if version.ended is None]
+    earlier = stored([version for version in history if version.ended is not None])
+    earlier = earlier.select(["b_key", STARTED, ENDED, STATE])
+    pruned = pa.table({"b_key": pa.array(sorted(archived), pa.string())})
+    return {
+        BASE: base_rows.append_column(LIVE, pa.repeat(True, len(base_rows))),
+        OPEN: open_.append_column(IN_SCOPE, pa.array(known, pa.bool_())),
+        EARLIER: pa.concat_tables([earlier, pruned], promote_options="default"),
+    }
+
+
+def parted(sides, count):
+    """The sides in parts by key."""
+    for part in range(count):
+        yield {
+            name: rows.filter(pa.array(key_parts(rows, ["b_key"], count) == part))
+            for name, rows in sides.items()
+        }
+
+
+VALUES = st.sampled_from(["1", "2", None])
+ROW = st.tuples(st.sampled_from(KEYS), VALUES)
+
+
 @st.composite
 def lives(draw):
-    """Words for states, a scope of deletes, archived keys, and bases that are loaded one after the other."""
-    keys = st.sampled_from("abcdef")
-    bases = st.lists(st.dictionaries(keys, st.sampled_from(["1", "2", None])), min_size=1, max_size=6)
+    """Words for states, rules, and loads one after the other: at which second, of which rows."""
+    lawful = st.dictionaries(st.sampled_from(KEYS), VALUES).map(lambda rows: list(rows.items()))
+    rows = st.one_of(lawful, lawful, lawful, st.lists(ROW, max_size=4))
+    loads = st.lists(st.tuples(st.integers(1, 8), st.sampled_from([False] * 9 + [True]), rows), max_size=6)
     return (
         draw(st.sampled_from([WORDS, LABELS])),
         draw(st.sampled_from([None, "1"])),
-        draw(st.frozensets(keys, max_size=2)),
-        draw(bases),
+        draw(st.frozensets(st.sampled_from(KEYS), max_size=2)),
+        draw(st.booleans()),
+        draw(st.integers(1, 3)),
+        draw(loads),
     )
 
 
+def _row(key, value, *, broken):
+    return BaseRow(key, None if broken else f"#{value}", {"a": value})
+
+
 @given(lives())
-def test_a_small_load_is_the_rules(life):
-    """Versions that close and begin, their words and the counts, load after load."""
-    words, scope, archived, bases = life
+def test_a_load_is_the_rules_in_any_parts(life):
+    """Versions that close and begin, their words, the counts and what is refused, load after load: late ones, ones
+    that were interrupted, identical rows and rows without a hash."""
+    words, scope, archived, collapses, parts, loads = life
     history = []
-    for number, rows in enumerate(bases, start=1):
-        instant, run = DAY + timedelta(seconds=number), f"r{number}"
-        base = [BaseRow(key, f"#{value}", {"a": value}) for key, value in rows.items()]
-        within = (lambda version: version.values["a"] == scope) if scope else (lambda _: True)
-        rules = Rules(within, allow_empty=True, archived=archived, words=words)
-        expected, counted = historize(
-            history, base, instant, run, lambda key, started: f"{key} {started}", rules
-        )
+    within = (lambda version: version.values["a"] == scope) if scope else (lambda _: True)
+    rules = Rules(within, allow_empty=True, archived=archived, words=words, collapse_identical=collapses)
+    for number, broken, rows in loads:
+        asked = terms(words, number, collapses=collapses)
+        base = [_row(*each, broken=broken and place == 0) for place, each in enumerate(rows)]
+        planned = [
+            plan_load(asked, sides) for sides in parted(sides_of(history, base, archived, within), parts)
+        ]
+        sums = sum_of(planned)
+        faults = [code for fault, code in CODES.items() if sums.counts.get(fault)]
+        try:
+            expected, counted = historize(
+                history, base, asked.instant, asked.run, lambda key, at: f"{key} {at}", rules
+            )
+        except LoadRejected as rejected:
+            expected, counted = None, rejected.code
+        assert faults[:1] == ([] if expected is not None else [counted])
+        if expected is None:
+            continue
+        ended = [each for part in planned for each in made(part.rows[ENDS])]
+        begun = [each for part in planned for each in made(part.rows[BEGINS])]
+        after = {version.hist_key: version for version in [*history, *ended, *begun]}
+        assert sorted(after.values(), key=repr) == sorted(expected, key=repr)
+        assert sum(len(part.rows[GOES]) for part in planned) == len(ended)
+        found = compared_of(OPEN, sums.counts)
+        seen, interrupted = (sums.counts.get(name, 0) for name in (SEEN, INTERRUPTED))
+        assert tally(found.sizes, seen, interrupted).counts == counted.counts
+        assert found.nothing == (not ended and not begun)
+        history = list(after.values())
 
-        live = pa.table(
-            {
-                "b_key": pa.array([row.key for row in base], pa.string()),
-                "a": pa.array([row.values["a"] for row in base], pa.string()),
-                ROW_HASH: pa.array([row.row_hash for row in base], pa.string()),
-            }
-        )
-        open_ = stored([version for version in history if version.ended is None])
-        known = pa.chunked_array([pa.array([within(each) for each in made(open_)], pa.bool_())])
-        found = matched(live, open_, ["b_key"], [ROW_HASH], known)
-        closed = {version.key for version in history if version.ended is not None} | archived
-        came = live["b_key"].take(found.appeared).to_pylist()
-        seen = pa.array([key for key in came if key in closed], pa.string())
-        moment = LoadMoment(instant, run)
-        before = (taken(open_, each) for each in (found.changed[1], found.vanished))
-        after = (taken(live, each) for each in (found.changed[0], found.appeared))
-        ended = made(closes(pair(words), *before, moment))
-        begun = begins(pair(words), *after, seen, moment)
-        begun = begun.append_column("h_key", pa.nulls(len(begun), pa.string()))
 
-        after = {version.hist_key: version for version in [*history, *ended]}
-        after |= {version.hist_key: version for version in made(begun.select(STORED.names))}
-        history = sorted(after.values(), key=lambda version: version.hist_key)
-        assert history == sorted(expected, key=lambda version: version.hist_key)
-        assert tally(found.sizes, len(seen)).counts == counted.counts
-        assert found.nothing == (not ended and not begun.num_rows)
+def test_a_load_that_was_interrupted_goes_on():
+    """A version that this very load closed as changed is followed by one that changed, not by one that came back."""
+    now = DAY + timedelta(seconds=5)
+    closed = Version("h", "x", "#1", {"a": "1"}, DAY, now, "changed", "r5", DAY)
+    sides = sides_of([closed], [_row("x", "2", broken=False)], (), lambda _: True)
+    part = plan_load(terms(WORDS, 5), sides)
+    assert part.rows[BEGINS][STATE].to_pylist() == ["changed"]
+    assert [part.counts.get(name, 0) for name in (INTERRUPTED, SEEN)] == [1, 0]
+
+
+@pytest.mark.parametrize("date", ["2025-01-01", None])
+def test_an_earlier_effective_date_is_refused_where_it_is_one(date):
+    """7.1: LATE_EFFECTIVE is of changed rows alone, and NULL is no date."""
+    asked = replace(terms(WORDS, 5), dated="a")
+    stands = Version("h", "x", "#1", {"a": "2025-01-02"}, DAY, None, "new", "r0", DAY)
+    sides = sides_of([stands], [_row("x", date, broken=False)], (), lambda _: True)
+    part = plan_load(asked, sides)
+    assert part.counts.get(EARLIER_DATE, 0) == (1 if date else 0)
+    assert part.keys.get(EARLIER_DATE, []) == ([date] if date else [])

@@ -25,7 +25,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     def plan() -> tuple[StoredTable, Change | None]:
         stored = existing(store, table)
         refuse_foreign(stored.shape)
-        into = _wanted(store, stored.shape, definition, drop_columns=drop_columns)
+        into = _desired_shape(store, stored.shape, definition, drop_columns=drop_columns)
         if _same(stored.shape, into):
             return stored, None
         _refuse(stored.shape, into)
@@ -35,8 +35,8 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     return deliver(store, TableChange([table], told, plan)) is not None
 
 
-def _wanted(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
-    """The shape that the table shall have; a decimal without parameters keeps the stored ones."""
+def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
+    """The shape that the definition asks for; a decimal without parameters keeps the stored ones."""
     key = key_from(definition.columns)
     if not key:
         raise Refused(
@@ -44,14 +44,14 @@ def _wanted(store: Store, shape: Shape, definition: common.Table, *, drop_column
         )
     columns = columns_from(definition.columns)
     names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
-    told = {names[column.name]: stored_as(column, names) for column in columns}
+    desired = {names[column.name]: stored_as(column, names) for column in columns}
     for column in definition.columns:
         stored = shape.called(column.name)
         bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
         if bare and stored and stored.type.kind is Kind.DECIMAL:
-            told[stored.name] = stored
-    kept = [told.get(c.name, c) for c in shape.columns if c.name in told or not drop_columns]
-    new = [column for name, column in told.items() if shape.column(name) is None]
+            desired[stored.name] = stored
+    kept = [desired.get(c.name, c) for c in shape.columns if c.name in desired or not drop_columns]
+    new = [column for name, column in desired.items() if shape.column(name) is None]
     return replace(shape, columns=(*kept, *new), key=tuple(names[name] for name in key))
 
 

@@ -172,8 +172,8 @@ class Batch:
             mended,
         )
 
-    def _wanted(self, kind: str) -> tuple[frozenset[str], str | None]:
-        """The columns that count in files of a kind, and the instant that each row must give."""
+    def _counting_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
+        """The columns that are read from files of a kind, and the instant that each row must have."""
         key, every = frozenset(self.key), frozenset(self.types)
         if not self.keeps_history:
             return (key if kind == "delete" else every), None
@@ -182,7 +182,7 @@ class Batch:
         return (key | {instants[kind]} if few else every), instants[kind]
 
     def _schema(self, kind: str) -> pa.Schema:
-        wanted, _ = self._wanted(kind)
+        wanted, _ = self._counting_columns(kind)
         return arrow_schema({name: type_ for name, type_ in self.types.items() if name in wanted})
 
     def _rows(self, kind: str, lease: MemoryLease) -> Rows:
@@ -193,13 +193,13 @@ class Batch:
 
     def _in_files(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
         """The table's columns by the names that files have for them, and which of them count."""
-        wanted, _ = self._wanted(kind)
+        wanted, _ = self._counting_columns(kind)
         types = {self.sources[name]: type_ for name, type_ in self.types.items()}
         return types, frozenset(self.sources.get(name, name) for name in wanted)
 
     def _placeable(self, kind: str, file: BatchFile, rows: Rows, first: int = 0) -> Rows:
         """The rows of a file by the table's names, once each of them is known to have its place."""
-        _, needed = self._wanted(kind)
+        _, needed = self._counting_columns(kind)
         key = [self.sources.get(name, name) for name in self.key]
         refuse_unplaceable(kind, file.name, rows, key, needed, first)
         return rows.renamed({source: name for name, source in self.sources.items()})

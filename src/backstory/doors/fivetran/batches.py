@@ -61,7 +61,7 @@ def files_of(request: Request, accepted: Accepted) -> RequestFiles:
     )
 
     def files(paths: Iterable[str]) -> list[BatchFile]:
-        return [_found(path, request.keys.get(path), accepted.folder) for path in paths]
+        return [_batch_file(path, request.keys.get(path), accepted.folder) for path in paths]
 
     return RequestFiles(
         encoding,
@@ -72,25 +72,25 @@ def files_of(request: Request, accepted: Accepted) -> RequestFiles:
     )
 
 
-def _found(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
-    """The file that a path leads to, called as the request calls it.
+def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
+    """The file that a path leads to, under the name in the request.
 
     What the system makes up (below /proc, /sys) is nobody's delivery, and may never end.
     """
-    told = Path(path)
+    named = Path(path)
     try:
-        place = told.resolve()
+        place = named.resolve()
     except (OSError, RuntimeError, ValueError):  # links in a ring, a name that no file can have
-        raise BatchFile(told).unreadable("the file is not there or cannot be opened") from None
+        raise BatchFile(named).unreadable("the file is not there or cannot be opened") from None
     if any(place.is_relative_to(made_up) for made_up in MADE_UP):
-        raise BatchFile(told).unreadable("it is not a regular file")
+        raise BatchFile(named).unreadable("it is not a regular file")
     if folder is not None and not place.is_relative_to(folder):
         raise Refused(
             "outside-folder",
-            f"{told.name} is outside the folder from which this server reads batch files.",
+            f"{named.name} is outside the folder from which this server reads batch files.",
             "Send files from that folder, or set batch-folder in [serve] of backstory.toml to theirs.",
         )
-    return BatchFile(place, key, told.name)
+    return BatchFile(place, key, named.name)
 
 
 def digest(files: RequestFiles, *about: str) -> str:
@@ -147,19 +147,20 @@ class HistoryBatch(LiveBatch):
 
 def live_batch(request: sdk.WriteBatchRequest, table: TableName, accepted: Accepted) -> LiveBatch:
     """The delivery that a WriteBatch request describes."""
-    return LiveBatch(table, *_told(request), files_of(request, accepted))
+    return LiveBatch(table, *_definition_parts(request), files_of(request, accepted))
 
 
 def history_batch(
     request: sdk.WriteHistoryBatchRequest, table: TableName, accepted: Accepted
 ) -> HistoryBatch:
     """The delivery that a WriteHistoryBatch request describes."""
-    return HistoryBatch(table, *_told(request), files_of(request, accepted))
+    return HistoryBatch(table, *_definition_parts(request), files_of(request, accepted))
 
 
-def _told(
+def _definition_parts(
     request: Request,
 ) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
+    """The table's definition as bytes, its columns' types by name, and its key."""
     columns = request.table.columns
     definition = request.table.SerializeToString(deterministic=True)
     return definition, {c.name: c.type for c in columns_from(columns)}, key_from(columns)

@@ -42,7 +42,7 @@ def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: boo
 
     `live_modes` offers the sync modes LIVE too (F8). The same request again changes nothing.
     """
-    entity, asked = _asked(details)
+    entity, asked = _operation_of(details)
     if entity in _COLUMNS:
         _on_table(where, details, lambda subject: _COLUMNS[entity](subject, asked))
     elif entity in _COPIES:
@@ -63,14 +63,14 @@ def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: boo
     return True
 
 
-def _asked(details: sdk.MigrationDetails) -> tuple[str, Any]:
+def _operation_of(details: sdk.MigrationDetails) -> tuple[str, Any]:
     """The operation's innermost name, empty if there is none, and its message."""
     operation = details.WhichOneof("operation") or ""
-    asked: Any = getattr(details, operation) if operation else None
+    message: Any = getattr(details, operation) if operation else None
     if operation in {"drop", "copy", "rename", "add"}:
-        operation = asked.WhichOneof("entity") or ""
-        asked = getattr(asked, operation) if operation else None
-    return operation, asked
+        operation = message.WhichOneof("entity") or ""
+        message = getattr(message, operation) if operation else None
+    return operation, message
 
 
 def _on_table(

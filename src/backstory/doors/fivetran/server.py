@@ -99,21 +99,21 @@ def require_port(host: str | None, port: int, option: str = "port") -> None:
             socket.create_server((shown.strip("[]"), port), family=family, dualstack_ipv6=both),
         ):
             return
-    raise _taken(port, option)
+    raise _port_in_use(port, option)
 
 
-def serve_until_told(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
+def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
     """Wait for SIGTERM or SIGINT, then finish running requests and end.
 
     What still runs after the grace is cut off with the process: exit code 1. Raises TryAgain when
     `java`, Spark's own process, ends before.
     """
-    told = threading.Event()
+    stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: told.set())
+        signal.signal(number, lambda *_: stop.set())
     if java is not None:
-        threading.Thread(target=_tell_its_end, args=(java, running, told), daemon=True).start()
-    told.wait()
+        threading.Thread(target=_tell_its_end, args=(java, running, stop), daemon=True).start()
+    stop.wait()
     if java is None or java.poll() is None:
         _end_after(GRACE_SECONDS + ENDING_SECONDS, 1, java)
         running.stop()
@@ -184,14 +184,15 @@ def _bind(
             continue
         if bound:
             return bound, shown
-    raise _taken(port)
+    raise _port_in_use(port)
 
 
 def _hosts(host: str | None) -> list[str]:
     return [host] if host else ["[::]", "0.0.0.0"]  # noqa: S104 - the contract asks for all
 
 
-def _taken(port: int, option: str = "port") -> Failed:
+def _port_in_use(port: int, option: str = "port") -> Failed:
+    """The error for a port that another program listens on."""
     return Failed(
         "port-in-use",
         f"The server cannot listen on port {port}.",

@@ -12,18 +12,22 @@ import structlog
 from backstory.doors.historize.columns import business_keys, hashed_columns
 from backstory.doors.historize.hashing import STRICT
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import ColumnRole
+from backstory.doors.historize.model import ColumnRole, ModelColumn
 from backstory.doors.historize.resolve import schema_of
 
 log = structlog.get_logger()
 
 
-def differing(load: Load, left: str, right: str) -> dict[str, str]:
-    """For each key and hashed column whether two rows have other texts; none where hashes tell all apart."""
+def hashed_texts(load: Load) -> list[ModelColumn]:
+    """The columns whose texts stand side by side in a key or a hash; none where hashes tell all apart."""
     if schema_of(load.model, load.dataset).hash_profile == STRICT:
-        return {}
-    compared = (*business_keys(load.dataset), *hashed_columns(load.dataset))
-    return {each.name: load.other_text(each, left, right) for each in compared}
+        return []
+    return [*business_keys(load.dataset), *hashed_columns(load.dataset)]
+
+
+def differing(load: Load, left: str, right: str) -> dict[str, str]:
+    """For each such column whether two rows have other texts of it."""
+    return {each.name: load.other_text(each, left, right) for each in hashed_texts(load)}
 
 
 def same_hash(load: Load, left: str, right: str) -> str:

@@ -22,7 +22,7 @@ from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import LoadRun, Target
 from backstory.engine.attempts import retry
 from backstory.errors import BackstoryError, Refused, TryAgain, internal
-from backstory.formats.wrapping.room import disk_told
+from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.instant import iso
 
 BEHIND = timedelta(seconds=1)
@@ -48,7 +48,10 @@ class DatasetLoads:
         began = self.clock()
         run: LoadRun | None = None
         try:
-            with disk_told(dataset.name), self.target.holding(self._schema(dataset), dataset, self.run_id):
+            with (
+                translate_disk_errors(dataset.name),
+                self.target.holding(self._schema(dataset), dataset, self.run_id),
+            ):
                 known = (
                     self.target.known(self._schema(dataset), dataset, self.run_id)
                     if self.asked.run_id

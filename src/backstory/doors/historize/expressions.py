@@ -8,7 +8,7 @@ from backstory.doors.historize.model import ForeignKey, ModelColumn, ModelDatase
 from backstory.model.layout import STARTED
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import LOAD_TIMESTAMP_TEXT, PEPPER
-from backstory.stores.sql.row_hashes import HashedColumn, RowHash, joined_hash, told_text
+from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashable_text, joined_hash
 
 
 class Expressions:
@@ -69,7 +69,7 @@ class Expressions:
         return self._dialect.string_literal(f"{name}{self._schema.surrogate_key_pair_separator}")
 
     def _text(self, sql: str) -> str:
-        return told_text(self._dialect, sql, _null(self._schema), escaped=self._strict)
+        return hashable_text(self._dialect, sql, _null(self._schema), escaped=self._strict)
 
     def _hashed(self, parts: Sequence[str]) -> str:
         return joined_hash(self._dialect, parts, self._schema.surrogate_key_component_separator)

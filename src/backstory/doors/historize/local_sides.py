@@ -15,13 +15,11 @@ from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
+from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.slice import of_keys
-from backstory.stores.iceberg.sought import without
 from backstory.stores.metadata.hidden import Unreadable
-
-STAGED, BASE, OPEN = "staged", "base", "open versions"
-# What is asked of each row beside its values; no column of a model has a blank in its name.
-LIVE, IN_SCOPE, BROKEN = "is live", "in scope", "is broken"
+from backstory.strategies.scd2.plan import earlier_columns
+from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, LoadTerms
 
 
 def local_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> Iterator[tuple[str, Rows]]:
@@ -32,9 +30,8 @@ def local_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> Iterator[t
     """
     load, rules = work.load, work.load.dataset.historization
     if not load.live("v") and not (load.deletes_base and load.delete_scope):
-        names = _base_names(work, base)
-        flags = {} if work.run.skip_base else {LIVE: True, IN_SCOPE: load.deletes_base}
-        if names and (rows := _rows(work, base, names, flags)) is not None:
+        flags = {LIVE: True, **({} if work.run.skip_base else {IN_SCOPE: load.deletes_base})}
+        if (rows := _rows(work, base, _base_names(work, base), flags)) is not None:
             yield BASE, rows
     if not load.closes_deleted or not hist_scope(load.dataset, load.hist, load.dialect, "v"):
         dating = rules.effective_dating
@@ -61,26 +58,25 @@ def open_versions(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa
     return pa.table(values, names=schema.names).cast(schema)
 
 
-def seen_here(work: SparkWork, hist: TablePlan, lease: MemoryLease, keys: pa.ChunkedArray) -> pa.Array | None:
-    """Those of the keys whose records have versions that ended; None where Spark must look for them."""
-    key, wanted = work.load.dataset.key, keys.combine_chunks()
-    if work.load.archive or hist.table is None or hist.changes:
+def earlier_here(
+    work: SparkWork, hist: TablePlan, terms: LoadTerms, lease: MemoryLease, keys: pa.ChunkedArray
+) -> pa.Table | None:
+    """The versions of these records that ended; None where Spark must look for them."""
+    if work.load.archive or hist.table is None or not hist.as_stored:
         return None
     here, ended = LocalRows(work.store, hist.table, lease), ColumnRole.ENDED
+    among = {terms.key: keys.combine_chunks()}
     try:
-        found = here.read([key], [ended], lambda rows: pc.is_valid(rows[ended]), among={key: wanted})
+        return here.read(earlier_columns(terms), [ended], lambda rows: pc.is_valid(rows[ended]), among=among)
     except (TooLarge, Unreadable):
         return None
-    return pc.unique(found[key])
 
 
 def _base_names(work: SparkWork, base: TablePlan) -> list[str]:
-    """The columns of the base that count; none where its rows become others before they do."""
+    """The columns of the base that count."""
     load = work.load
     if not work.run.skip_base:
         return [name for name in base.wanted.names if name not in LOAD_COLUMNS]
-    if load.dataset.historization.duplicate_keys != "reject":
-        return []
     names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), ColumnRole.ROW_HASH]
     return list(dict.fromkeys(names))
 
@@ -95,7 +91,7 @@ def _rows(
     table, ended = plan.table, ColumnRole.ENDED
     if not plan.filled:
         return Rows(schema, lambda: ())
-    if table is None or plan.changes:
+    if table is None or not plan.as_stored:
         return None
 
     def tables() -> Iterator[pa.Table]:

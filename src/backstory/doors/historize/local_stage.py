@@ -2,16 +2,14 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial, reduce
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.local_sides import BROKEN, LIVE
 from backstory.doors.historize.model import ColumnRole, ModelColumn
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS
@@ -28,9 +26,9 @@ from backstory.stores.iceberg.store import load
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.sql.alike import ALIKE, in_years
-from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.duckdb import DuckDB
 from backstory.stores.sql.engines.duckdb import open_duckdb
+from backstory.strategies.scd2.terms import LIVE
 
 # What rows are called in expressions that are computed here.
 GIVEN: Final = "given"
@@ -39,13 +37,13 @@ ROWS_AT_ONCE: Final = 1 << 18
 
 
 def staged_here(work: SparkWork) -> SideRows | None:
-    """The stage's rows as rows of the base, and of each whether it is live, and whether it breaks a rule.
+    """The stage's rows as rows of the base, and of each whether it is live.
 
     None where Spark must read or compute them; reading raises Unreadable where that shows later, and what
     `read_stage` raises.
     """
-    dataset, columns = work.load.dataset, user_columns(work.load.dataset)
-    stage = work.run.stage if dataset.historization.duplicate_keys == "reject" else None
+    columns = user_columns(work.load.dataset)
+    stage = work.run.stage
     if stage is None or any(each.datatype not in ALIKE for each in columns):
         return None
     batches = partial(stage_batches, stage, columns) if stage.path else _of_table(work, stage, columns)
@@ -74,8 +72,7 @@ def _staged(work: SparkWork, columns: Sequence[ModelColumn], rows: pa.Table) -> 
     wanted = {name: sql for name, sql in values.items() if name not in known}
     found = computed_here(work, rows, {**wanted, LIVE: "TRUE" + local.live(GIVEN)})
     parts = {name: known[name] if name in known else found[name] for name in values}
-    broken = reduce(pc.or_, _broken(rows, columns), pa.repeat(False, len(rows)))
-    return pa.table({**parts, LIVE: found[LIVE], BROKEN: broken})
+    return pa.table({**parts, LIVE: found[LIVE]})
 
 
 def expressions_here(load_: Load) -> Expressions:
@@ -121,12 +118,3 @@ def _of_table(
                 yield pa.table(values, names=list(sources)).cast(pa.schema([*wanted, *brought]))
 
     return tables
-
-
-def _broken(rows: pa.Table, columns: Sequence[ModelColumn]) -> Iterator[pa.ChunkedArray]:
-    """The rows that break a rule of a column: NULL where none may be, a text that is too long."""
-    for each in columns:
-        if not each.nullable:
-            yield pc.is_null(rows[each.name])
-        if each.datatype is Datatype.STRING and each.max_length:
-            yield pc.fill_null(pc.greater(pc.utf8_length(rows[each.name]), each.max_length), False)

@@ -13,7 +13,7 @@ from backstory.doors.historize.model import ColumnRole, Historization, ModelColu
 from backstory.doors.historize.sync import FIXED
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import LOAD_TIMESTAMP
@@ -175,7 +175,7 @@ def run_checks(engine: Engine, load: Load, checks: Iterator[Check], values: Mapp
     for check in checks:
         found = engine.query(check.sql, values)
         if found:
-            keys = [told_key(names, row) for row in found[:MAX_KEYS]]
+            keys = [key_text(names, row) for row in found[:MAX_KEYS]]
             raise rejection(check.code, check.told, keys)
 
 

@@ -1,50 +1,28 @@
 """The rows of a load that the driver plans, side by side: read here, or by Spark in one query."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import or_
-from typing import TYPE_CHECKING
+from functools import partial
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from backstory.doors.historize.local_sides import (
-    BASE,
-    BROKEN,
-    IN_SCOPE,
-    LIVE,
-    OPEN,
-    STAGED,
-    local_sides,
-    open_versions,
-    seen_here,
-)
+from backstory.doors.historize.load_frames import earlier_versions, load_frames, side_schema
+from backstory.doors.historize.local_sides import earlier_here, local_sides, open_versions
 from backstory.doors.historize.local_stage import GIVEN, computed_here, expressions_here, staged_here
-from backstory.doors.historize.model import ColumnRole
-from backstory.doors.historize.spark_base import base_scope, broken, staged_rows
-from backstory.doors.historize.spark_history import live_rows, versions_scope
 from backstory.doors.historize.spark_standing import TablePlan
-from backstory.doors.historize.spark_versions import archived
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.engine.parts import Rows
-from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, typed_size
 from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
-from backstory.model.places import FILE, POSITION
-from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import collected
-from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.slice import PLACE, of_keys
+from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.iceberg.store import StoredTable, load
-from backstory.strategies.scd2.frames.begin import seen
-from backstory.strategies.scd2.frames.cases import KEY
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+from backstory.strategies.scd2.load import as_they_are
+from backstory.strategies.scd2.plan import Earlier, earlier_of
+from backstory.strategies.scd2.terms import BASE, OPEN, STAGED, LoadTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +38,21 @@ def load_rows(
 ) -> LoadRows:
     """Rows by side, with the types that the tables have: of the stage, the base and the open versions.
 
-    With a base that is taken as it stands there is no stage, and `BASE` has its live rows. With `here` tables
-    of files on this machine are read here, else and what else there is by Spark in one query. Raises TooLarge
-    for more of that than the lease can hold; reading raises Unreadable where Spark must read after all.
+    With a base that is taken as it stands there is no stage. With `here` tables of files on this machine are
+    read here, else and what else there is by Spark in one query. Raises TooLarge for more of that than the
+    lease can hold; reading raises Unreadable where Spark must read after all.
     """
     sides = dict(local_sides(work, base, hist)) if here else {}
     if here and not work.run.skip_base and (staged := staged_here(work)) is not None:
         sides[STAGED] = staged
-    frames = {side: made() for side, made in _sides(work, base, hist).items() if side not in sides}
+    frames = {side: made() for side, made in load_frames(work, base, hist).items() if side not in sides}
     for side in frames:
         lease.hold(side, _size(work, {BASE: base, OPEN: hist}.get(side)))
-    read = dict(_typed(collected(frames), base.into, hist.into)) if frames else {}
+    read = collected(frames) if frames else {}
     for side, rows in read.items():
         lease.hold(side, 0)  # whoever takes the rows counts them
-        sides[side] = _as_rows(rows)
-    whole = partial(open_versions, work, hist, lease) if OPEN not in read else lambda rows: rows
+        sides[side] = _as_rows(rows.cast(side_schema(rows.column_names, side, base, hist)))
+    whole = partial(open_versions, work, hist, lease) if OPEN not in read else as_they_are
     return LoadRows(sides, whole)
 
 
@@ -98,62 +76,18 @@ def _size_of(table: StoredTable) -> int:
     return typed_size(table.rows, [arrow_type(each.type) for each in table.shape.columns], table.bytes)
 
 
-def _sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> "dict[str, Callable[[], DataFrame]]":
-    open_ = partial(_open, work, hist)
-    if work.run.skip_base:
-        return {BASE: lambda: live_rows(work, base.rows), OPEN: open_}
-    return {STAGED: partial(_staged, work), BASE: partial(_base, work, base), OPEN: open_}
-
-
-def _staged(work: SparkWork) -> "DataFrame":
-    from pyspark.sql.functions import lit
-
-    wrong = reduce(or_, broken(work).values(), lit(False))
-    return staged_rows(work).alias("r").select("*", _live(work, "r"), wrong.alias(BROKEN))
-
-
-def _base(work: SparkWork, base: TablePlan) -> "DataFrame":
-    kept = base.rows.select(*map(quoted, base.wanted.names), FILE, POSITION, *base.ids).alias("v")
-    return kept.select("*", _live(work, "v"), _told(base_scope(work)))
-
-
-def _open(work: SparkWork, hist: TablePlan) -> "DataFrame":
-    open_ = hist.rows.where(column(ColumnRole.ENDED).isNull()).alias("v")
-    return open_.select("*", _told(versions_scope(work)))
-
-
-def _live(work: SparkWork, alias: str) -> "Column":
-    return work.sql("TRUE" + work.load.live(alias)).alias(LIVE)
-
-
-def _told(scope: "Column | None") -> "Column":
-    from pyspark.sql.functions import lit
-
-    return (lit(True) if scope is None else scope).alias(IN_SCOPE)
-
-
-def _typed(rows: Mapping[str, pa.Table], base: Shape, hist: Shape) -> Iterator[tuple[str, pa.Table]]:
-    for side, table in rows.items():
-        shape = hist if side == OPEN else base
-        types = {
-            field.name: field.type
-            for field in [*arrow_schema({each.name: each.type for each in shape.columns}), *PLACE]
-        }
-        fields = [pa.field(field.name, types.get(field.name, field.type)) for field in table.schema]
-        yield side, table.cast(pa.schema(fields))
-
-
-def seen_keys(work: SparkWork, before: TablePlan, lease: MemoryLease, keys: pa.ChunkedArray) -> pa.Array:
-    """Those of the keys whose records have versions that ended, archived ones too."""
-    nobody = pa.array([], pa.string())
-    if not len(keys) or not (before.filled or work.load.archive):
-        return nobody
-    if (here := seen_here(work, before, lease, keys)) is not None:
-        return here
-    with translate_faults(before.wanted.table):
-        closed = before.rows.where(column(ColumnRole.ENDED).isNotNull())
-        found = of_keys(work.store, seen(work.load.pair, closed, archived(work)), pa.table({KEY: keys}))
-        return pc.unique(found.toArrow()[KEY]).cast(pa.string())
+def read_earlier(
+    work: SparkWork, hist: TablePlan, terms: LoadTerms, lease: MemoryLease, keys: pa.ChunkedArray
+) -> Earlier:
+    """What the history has of the records with these keys beside open versions; archived ones count, too."""
+    if not len(keys) or not (hist.filled or work.load.archive):
+        return Earlier()
+    if (here := earlier_here(work, hist, terms, lease, keys)) is not None:
+        return earlier_of(terms, here)
+    with translate_faults(hist.wanted.table):
+        versions = earlier_versions(work, hist, terms)
+        assert versions is not None
+        return earlier_of(terms, of_keys(work.store, versions, pa.table({terms.key: keys})).toArrow())
 
 
 def version_keys(work: SparkWork, keys: pa.ChunkedArray) -> pa.ChunkedArray:

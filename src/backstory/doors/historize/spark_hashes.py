@@ -8,7 +8,7 @@ from backstory.doors.historize.resolve import schema_of
 from backstory.model.layout import Layout
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_to_keep, kept_hashes
+from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
 
 
 def hashes_told(
@@ -37,7 +37,7 @@ def hashes_told(
 
 
 def _known(table: StoredTable, ids: Mapping[str, int]) -> list[RowHash] | None:
-    return kept_hashes(_told(table), {id_: name for name, id_ in ids.items()})
+    return hashes_of_property(_told(table), {id_: name for name, id_ in ids.items()})
 
 
 def _told(table: StoredTable) -> str | None:

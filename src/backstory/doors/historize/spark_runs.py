@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from backstory.doors.historize.runs import (
 from backstory.doors.historize.spark_log import LOG, sources
 from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token_of
 from backstory.model.change import TOKEN
-from backstory.model.instant import iso, parse_instant
+from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.jvm import may_have
 from backstory.stores.iceberg.literals import column
@@ -32,12 +32,38 @@ if TYPE_CHECKING:
 
 # A commit that took a run's rows back says whose they were.
 UNDONE = "backstory.undone"
+# The latest start or end that a history knows, as its last load tells it.
+NEWEST = "backstory.newest"
 COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
 
 
 def first_of(store: Store, schema: str, names: Sequence[str]) -> StoredTable | None:
     """The first of these tables that is there."""
     return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
+
+
+def newest_of(store: Store, table: StoredTable) -> datetime | None:
+    """No start or end in the history is later: told by the last load, else by the bounds of its files."""
+    from pyspark.sql.functions import max as greatest
+    from pyspark.sql.functions import unix_micros
+
+    snapshot = table.iceberg.currentSnapshot()
+    if snapshot is None:
+        return None
+    known = snapshot.summary().get(NEWEST)
+    if known:
+        return parse_instant(known)
+    files = store.spark.table(store.sql_name(table.shape.table, "files"))
+    bounds = [
+        unix_micros(f"readable_metrics.{role}.upper_bound") for role in (ColumnRole.STARTED, ColumnRole.ENDED)
+    ]
+    micros = [each for each in files.agg(*map(greatest, bounds)).collect()[0] if each is not None]
+    if table.rows and not micros:
+        # Iceberg keeps no bounds for the columns at the end of a wide table.
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        ends = [greatest(unix_micros(column(role))) for role in (ColumnRole.STARTED, ColumnRole.ENDED)]
+        micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
+    return EPOCH + timedelta(microseconds=max(micros)) if micros else None
 
 
 def known_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:

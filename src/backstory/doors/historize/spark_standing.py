@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 class TablePlan:
     """A table before a load, as the load will leave its schema; nothing is written yet.
 
-    `read` makes the frame of its `rows`. `changes` tells what must change.
+    `read` makes the frame of its `rows`, which `becomes` says are not the stored ones. `changes` tells what
+    must change.
     """
 
     wanted: Shape
@@ -44,6 +45,7 @@ class TablePlan:
     snapshot: int | None = None
     former: str | None = None
     evolved: Shape | None = None
+    becomes: bool = False
 
     @cached_property
     def rows(self) -> "DataFrame":
@@ -71,7 +73,12 @@ class TablePlan:
         if self.table is None:
             return [f"CREATE_TABLE {name}"]
         moved = [f"RENAME_DATASET {self.former} to {name}"] if self.former else []
-        return [*moved, *(f"{change} ({name})" for change in self.plan.told)]
+        return [*moved, *(f"{change} ({name})" for change in self.plan.changes_in_words)]
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether the rows are those that are stored, in the table's own columns."""
+        return not (self.becomes or self.changes)
 
     @property
     def evolves(self) -> bool:

@@ -1,5 +1,6 @@
 """Loads on Spark; the registry of runs is the properties of the commits (decisions H2 and H6)."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -10,23 +11,23 @@ import structlog
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.load_here import plan_here
+from backstory.doors.historize.load_tasks import plan_in_tasks
+from backstory.doors.historize.load_terms import load_terms
 from backstory.doors.historize.model import ModelDataset
+from backstory.doors.historize.planned_load import PlannedLoad, planned_load
 from backstory.doors.historize.preflight import require_hist_columns
 from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.runs import LOADS, LoadTold, RegisteredRun, dataset_key
-from backstory.doors.historize.spark_base import (
-    PlannedBase,
-    maintain_base,
-    maintained_base,
-    planned_base,
-    with_base,
-)
-from backstory.doors.historize.spark_history import PlannedHistory, newest_of, planned_history
 from backstory.doors.historize.spark_lease import hold_lease, recover, refuse_leased
 from backstory.doors.historize.spark_log import append_loads, told_row
-from backstory.doors.historize.spark_maintenance import maintain
-from backstory.doors.historize.spark_runs import known_run
+from backstory.doors.historize.spark_maintenance import (
+    asks_for_upkeep,
+    maintain,
+    maintained,
+    maintained_base,
+)
+from backstory.doors.historize.spark_runs import known_run, newest_of
 from backstory.doors.historize.spark_standing import TablePlan, apply_shape, plan_table
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
 from backstory.doors.historize.spark_work import SparkWork
@@ -105,35 +106,33 @@ class SparkTarget(Target):
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
         told: Sequence[str] = ()
         recover(work)
-        upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
         base, hist = self._standing(work)
         work = replace(work, base=base.table)
-        if not work.run.dry_run and (upkeep or base.evolves or hist.evolves):
-            with self._planned(work, base, hist) as (_, history):
-                told = history.outcome.schema_changes
+        if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
+            with self._planned(work, base, hist) as planned:
+                told = planned.history.outcome.schema_changes
             # Spark runs no frame any more whose table got other columns: it is planned anew below.
             apply_shape(work, base)
             apply_shape(work, hist)
-            maintain_base(work)
             maintain(work)
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
             base, hist = self._standing(work)
             work = replace(work, base=base.table)
-        with self._planned(work, base, hist, told) as (planned, history):
+        with self._planned(work, base, hist, told) as planned:
+            of_base, history = planned.base, planned.history
             if work.run.dry_run:
-                _rehearse(
-                    work, (base, {} if planned is None else planned.counts), (hist, history.outcome.counts)
-                )
+                counts = {} if of_base is None else of_base.counts
+                _rehearse(work, (base, counts), (hist, history.outcome.counts))
                 return history.outcome
             base_table = apply_shape(work, base)
             hist_table = apply_shape(work, hist)
-            if planned is None or planned.nothing:
+            if of_base is None or of_base.nothing:
                 return history.commit(work, hist_table, finished)
             if history.nothing:
-                planned.commit(work, base_table)
+                of_base.commit(work, base_table)
                 return history.outcome
             with hold_lease(work, base_table, hist_table) as held:
-                planned.commit(work, base_table)
+                of_base.commit(work, base_table)
                 return history.commit(work, held, finished, {LOADING: None})
 
     def _standing(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
@@ -159,21 +158,21 @@ class SparkTarget(Target):
     @contextmanager
     def _planned(
         self, work: SparkWork, base: TablePlan, hist: TablePlan, told: Sequence[str] = ()
-    ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
+    ) -> Iterator[PlannedLoad]:
         """Base and history compared; `told` are schema changes that were made already."""
+        _require_input(work, base)
         loaded = LoadOutcome(
             schema_changes=[*told, *base.changes, *hist.changes], steps=[LoadStep("preflight")]
         )
-        if work.run.skip_base and base.table is None:
-            missing = f"There is no table {base.wanted.table}."
-            raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
+        began = time.monotonic()
+        newest = None if hist.table is None else newest_of(work.store, hist.table)
+        terms = load_terms(work, newest)
+        base, hist = maintained_base(work, base), maintained(work, hist)
         with ExitStack() as kept, self._store.memory.lease() as lease:
-            if plan := plan_here(work, base, hist, loaded, lease, kept):
-                yield plan.base, plan.history
-                return
-        LOG.info("planned in Spark's tasks", table=str(hist.wanted.table))
-        with _planned_by_frames(work, base, hist, loaded) as planned:
-            yield planned
+            if (rows := plan_here(work, base, hist, terms, lease, kept)) is None:
+                LOG.info("planned in Spark's tasks", table=str(hist.wanted.table))
+                rows = plan_in_tasks(work, base, hist, terms)
+            yield planned_load(work, rows, loaded, newest, began)
 
     def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {LOADS: [told_row(load) for load in loads]}
@@ -183,19 +182,17 @@ class SparkTarget(Target):
         append_loads(self._store, rows)
 
 
-@contextmanager
-def _planned_by_frames(
-    work: SparkWork, base: TablePlan, hist: TablePlan, loaded: LoadOutcome
-) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
-    if work.run.skip_base:
-        with planned_history(work, base.rows, hist, loaded) as history:
-            yield None, history
-        return
-    with (
-        planned_base(work, maintained_base(work, base)) as (planned, rows),
-        planned_history(work, rows, hist, with_base(loaded, planned)) as history,
-    ):
-        yield planned, history
+def _require_input(work: SparkWork, base: TablePlan) -> None:
+    """Raises Refused for a load without a stage, or without the base that is to stay as it is."""
+    if work.run.skip_base and base.table is None:
+        missing = f"There is no table {base.wanted.table}."
+        raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
+    if not work.run.skip_base and work.run.stage is None:
+        raise Refused(
+            "BASE_NOT_LOADED",
+            f"{work.load.dataset.name} has no stage input.",
+            "Set its input, or use `skip_base=True` to keep the base as it is.",
+        )
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:

@@ -1,23 +1,18 @@
-"""What base and history loads on Spark share: expressions, keys for errors, the commit's note."""
+"""What base and history loads on Spark share: expressions, the commit and what it says of itself."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
-from backstory.doors.historize import preflight
-from backstory.doors.historize.columns import business_keys
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import ColumnRole, ModelDataset
+from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.runs import dataset_key
 from backstory.doors.historize.spark_hashes import hashes_told
-from backstory.doors.historize.spark_tables import LOAD_COLUMNS, with_values
+from backstory.doors.historize.spark_tables import with_values
 from backstory.doors.historize.work import LoadRun
 from backstory.engine.deliver import TableChange, deliver_once
-from backstory.errors import MAX_KEYS
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
-from backstory.model.keys import told_key
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialects.dialect import Dialect
@@ -28,7 +23,7 @@ if TYPE_CHECKING:
 
 DOOR = "historize"
 # No column of a model has a blank in its name.
-COPY_NUMBER, PEPPER = "copy number", "secret pepper"
+PEPPER = "secret pepper"
 RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 # The snapshot of the base that a history's commit was made from.
 BASE = "backstory.base"
@@ -76,17 +71,6 @@ class SparkWork:
         """What must stand beside rows for the keys of `sql`."""
         return {PEPPER: self.pepper}
 
-    def collapsed(self, rows: "DataFrame") -> "DataFrame":
-        """One of the rows that share key, business keys and hash: the one with the least texts."""
-        from pyspark.sql import Window
-        from pyspark.sql.functions import row_number
-
-        texts = [column(name).cast("string") for name in rows.columns if name not in LOAD_COLUMNS]
-        keys = (each.name for each in business_keys(self.load.dataset))
-        identity = [self.load.dataset.key, *keys, ColumnRole.ROW_HASH]
-        numbered = row_number().over(Window.partitionBy(*map(quoted, identity)).orderBy(*texts))
-        return rows.withColumn(COPY_NUMBER, numbered).where(column(COPY_NUMBER) == 1).drop(COPY_NUMBER)
-
     @property
     def token(self) -> str:
         """What the commits of this run carry."""
@@ -105,23 +89,3 @@ class SparkWork:
             told = hashes_told(self.store, self.load, table, self.base)
             change = replace(change, properties={**change.properties, **told})
         return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))
-
-    def keys(self, rows: "DataFrame", side: str = "") -> list[str]:
-        """Up to ten business keys of the rows, or of a struct in them."""
-        from pyspark.sql.functions import col
-
-        names = [each.name for each in business_keys(self.load.dataset)]
-        chosen = [col(side + quoted(name)).alias(name) for name in names]
-        found = rows.select(*chosen).distinct().take(MAX_KEYS)
-        return sorted(told_key(names, list(row)) for row in found)
-
-    def repeated(self, rows: "DataFrame") -> list[str]:
-        """Up to ten business keys of rows whose key stands there more than once."""
-        key = self.load.dataset.key
-        twice = rows.groupBy(quoted(key)).count().where(column("count") > 1).select(quoted(key))
-        return self.keys(rows.join(twice, key, "left_semi"))
-
-    @staticmethod
-    def refuse(code: str, told: str, keys: Sequence[object] = ()) -> NoReturn:
-        """Raise the refusal of a preflight code."""
-        raise preflight.rejection(code, told, keys)

@@ -8,7 +8,7 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.receipts import LoadOutcome, LoadStep
 from backstory.errors import Failed
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.statement import Statement
 from backstory.strategies.scd2.statements.cases import closing, no_open
@@ -74,7 +74,7 @@ def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, 
     found: dict[str, Sequence[object]] = dict.fromkeys((State.NEW, State.CHANGED, State.DELETED), ())
     for outcome, (source, alias, where) in wheres.items():
         sql = preflight.keys_query(load, names, source, alias, where)
-        found[outcome] = [told_key(names, row) for row in engine.query(sql, values)]
+        found[outcome] = [key_text(names, row) for row in engine.query(sql, values)]
     return found
 
 

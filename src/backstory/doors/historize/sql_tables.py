@@ -12,11 +12,11 @@ from backstory.doors.historize.stage_rows import read_stage
 from backstory.doors.historize.stored_histories import stored_history
 from backstory.errors import Refused
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.reading.statements.stored_history import StoredHistory
 from backstory.stores.sql import ddl
 from backstory.stores.sql.engines.engine import Engine
-from backstory.upkeep.view_marks import marked_views, views_in_force, views_wanted
+from backstory.upkeep.view_marks import marked_views, views_by_definition, views_in_force
 from backstory.upkeep.views import drop_views
 
 LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.value})
@@ -85,7 +85,7 @@ def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
         nothing = f"{load.of('i', load.in_stage(name))} IS NULL"
         found = engine.fetch_all(preflight.keys_query(load, keys, load.stage, "i", nothing))
         if found:
-            told = [told_key(keys, row) for row in found]
+            told = [key_text(keys, row) for row in found]
             raise preflight.rejection("NULL_VALUE", f"{name} is NULL in the stage.", told)
 
 
@@ -126,11 +126,11 @@ def apply_shape(
     plan = ddl.plan(table, columns, stored or {}, dialect)
     if table == load.dataset.hist_name:
         preflight.require_hist_columns(load, plan.added)
-        if plan.told:
+        if plan.changes_in_words:
             # PostgreSQL changes no column that a view shows.
             _drop_views(engine, _history(engine, load))
     _run(engine, plan.statements(dialect, load.schema, table))
-    return [*told, *(f"{change} ({table})" for change in plan.told)]
+    return [*told, *(f"{change} ({table})" for change in plan.changes_in_words)]
 
 
 def _renamed(engine: Engine, load: Load, old: str, table: str) -> list[str]:
@@ -151,7 +151,7 @@ def refresh_views(engine: Engine, load: Load) -> None:
     """Make the history's views those that the model asks for; if they are, nothing is done."""
     history = _history(engine, load)
     in_force = views_in_force(engine, history)
-    if in_force != views_wanted(history):
+    if in_force != views_by_definition(history):
         dropped = drop_views(history) if in_force else []
         _run(engine, [*dropped, *marked_views(history)])
 

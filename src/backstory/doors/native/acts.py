@@ -1,16 +1,14 @@
 """What a plan in a task of Spark decides, as rows: places, rows to write, keys of samples, and counts."""
 
 import json
-from typing import Any, Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 
 from backstory.formats.delivered import arrow_schema, shaped
 from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.touched import (
-    CopyPlan,
-)
+from backstory.model.schema import Column
 
 # What a row of a task's answer is: a stored row that goes, one that comes, a sample of a kind, or counts.
 REMOVED, ADDED, SAMPLED, COUNTED = range(4)
@@ -19,12 +17,32 @@ ACT: Final = "act tinyint, file bigint, position bigint, id bigint, told string"
 GONE, COME = "rows that go", "rows that come"
 
 
-def rows_of_acts(terms: CopyTerms, plan: CopyPlan) -> pa.Table:
+class TaskPlan(Protocol):
+    """A plan's places that go, rows that come, counts, and a few keys of each kind."""
+
+    @property
+    def gone(self) -> pa.Table:
+        """Places of stored rows; files are numbers."""
+
+    @property
+    def come(self) -> pa.Table:
+        """Rows to write, with the ids that they keep."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """What is counted."""
+
+    @property
+    def samples(self) -> Mapping[str, pa.Table]:
+        """Keys by kind."""
+
+
+def rows_of_acts(columns: Sequence[Column], plan: TaskPlan) -> pa.Table:
     """What a plan decides as rows: places, rows with their ids, keys of samples, and counts."""
-    schema = arrow_schema({each.name: each.type for each in terms.columns})
+    schema = arrow_schema({each.name: each.type for each in columns})
     numbered = {name: f"c{number}" for number, name in enumerate(schema.names)}
     counts = {**plan.counts, GONE: len(plan.gone), COME: len(plan.come)}
-    come = shaped(plan.come, terms.columns, ids=True)
+    come = shaped(plan.come, columns, ids=True)
     parts: list[dict[str, Any]] = [
         {"act": REMOVED, "file": plan.gone[FILE], "position": plan.gone[POSITION]},
         {"act": ADDED, "id": come[ROW_ID], **{numbered[name]: come[name] for name in schema.names}},

@@ -9,7 +9,6 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.columns import refuse_lacking_key, refuse_names
 from backstory.doors.native.refusals import (
     are_written_alike,
@@ -18,6 +17,7 @@ from backstory.doors.native.refusals import (
     refuse_empty,
     refuse_null_keys,
 )
+from backstory.doors.native.request import SnapshotRequest
 from backstory.formats.csv.source import file_source
 from backstory.formats.csv.table import csv_table
 from backstory.formats.file_columns import (
@@ -27,7 +27,7 @@ from backstory.formats.file_columns import (
     refuse_whole_headers,
 )
 from backstory.formats.reading import rows_of
-from backstory.formats.source_files import SourceFile, SourceFiles, unpacked
+from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.strategies.keys import without_key
 from backstory.strategies.sift.plan import distinct
 

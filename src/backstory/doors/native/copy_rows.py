@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.native.feeds.stored import live_rows_of, may_be_touched
 from backstory.doors.native.sides import CopySides
 from backstory.engine.parts import Rows
 from backstory.formats.delivered import arrow_schema
@@ -22,10 +23,10 @@ from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.positions import FEW
-from backstory.stores.iceberg.sought import without
+from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.wanted_rows import Chosen
+from backstory.stores.metadata.row_selection import Chosen
 from backstory.strategies.copies.frames import version, versions_touched
 from backstory.strategies.copies.rows import micros
 from backstory.strategies.copies.terms import CopyTerms
@@ -102,13 +103,15 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> StoredRows | None:
         return None
     here = LocalRows(sides.store, sides.table, lease)
     old = {new: name for name, new in sides.evolved.renamed.items()}
+    key = old.get(terms.key[0], terms.key[0])
 
     def stored_names(names: Iterable[str]) -> dict[str, str]:
         return {name: old.get(name, name) for name in names if name in {*was.names, *PLACES}}
 
     def read(schema: pa.Schema, chosen: Chosen, where: Any = None) -> Iterator[pa.Table]:
         names = stored_names(schema.names)
-        of: list[str | tuple[str, str]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
+        role: list[str | tuple[str, str]] = [(MEMORY, ROLE)] if terms.among is None else [MEMORY, key]
+        of = [VALID_FROM, VALID_TO, *role]
         for rows in here.batches([*names.values()], of, chosen, where=where):
             yield _lengthened(rows.rename_columns([*names]), schema)
 
@@ -120,7 +123,9 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> StoredRows | None:
         return _lengthened(_beside(rows, rest), schemas[SLICE])
 
     times = () if terms.in_order else (VALID_FROM, VALID_TO)
+    own = () if terms.among is None else (MEMORY, *(name for name, _ in terms.scope or ()))
     wanted = {
+        *own,
         *terms.key,
         *terms.compared,
         *terms.renewed,
@@ -131,14 +136,19 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> StoredRows | None:
     decisive = pa.schema(each for each in schemas[SLICE] if each.name in wanted)
     condition = without(VALID_TO) if terms.in_order else None
     return StoredRows(
-        Rows(decisive, lambda: read(decisive, partial(_touched, terms), condition)),
+        Rows(decisive, lambda: read(decisive, partial(_touched, terms, key), condition)),
         whole,
         lambda: read(schemas[ELSEWHERE], _closed if terms.in_order else _version),
     )
 
 
-def _touched(terms: CopyTerms, rows: pa.Table) -> pa.Array:
-    """Which rows are versions that the copy can touch, as `versions_touched` has it for Spark."""
+def _touched(terms: CopyTerms, key: str, rows: pa.Table) -> pa.Array:
+    """Which rows are versions that the copy can touch, as `versions_touched` has it for Spark.
+
+    Among events the facts of records count, too.
+    """
+    if terms.among is not None:
+        return pc.and_(may_be_touched(terms.at, rows), pc.is_valid(rows[key]))
     if terms.in_order:
         return pc.and_(_version(rows), pc.is_null(rows[VALID_TO]))
     reached = micros(rows[VALID_TO]) >= terms.at
@@ -180,7 +190,7 @@ def _by_spark(
     few = min(FEW, sides.store.memory.most // (CELL * max(1, len(sides.terms.delivered))))
     sure = False
     if delivered is None:
-        sure = _held(sides, lease)
+        sure = _hold_copy(sides, lease)
         frames[DELIVERED] = sides.delivered if sure else sides.delivered.limit(few + 1)
     if stored is None and sides.table is not None:
         table = sides.table
@@ -188,7 +198,11 @@ def _by_spark(
         versions = sides.stored.where(version())
         if sides.terms.in_order:
             versions = versions.where(column(VALID_TO).isNotNull())
-        frames[SLICE] = versions_touched(sides.stored, sides.terms)
+        frames[SLICE] = (
+            versions_touched(sides.stored, sides.terms)
+            if sides.terms.among is None
+            else live_rows_of(sides.stored, sides.terms.at).where(column(sides.terms.key[0]).isNotNull())
+        )
         frames[ELSEWHERE] = versions.select(*map(quoted, sides.terms.key))
     with translate_faults(sides.evolved.shape.table):  # a result that is too large for the driver, too
         schemas, rows = _schemas(sides), collected(frames)
@@ -208,8 +222,8 @@ def _as_rows(rows: pa.Table) -> Rows:
     return Rows(rows.schema, lambda: [rows])
 
 
-def _held(sides: CopySides, lease: MemoryLease) -> bool:
-    """Hold what the copy may take; whether it cannot take more. Raises TooLarge."""
+def _hold_copy(sides: CopySides, lease: MemoryLease) -> bool:
+    """Hold the memory that the copy may need; whether it surely needs no more. Raises TooLarge."""
     if sides.source.size is not None:
         lease.hold("copy", sides.source.size)
         return True

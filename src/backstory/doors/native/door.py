@@ -7,21 +7,26 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.asked import TABLE, SnapshotRequest, asked
+from backstory.doors.native.feeds.feed import Answer as FeedAnswer
+from backstory.doors.native.feeds.feed import NativeFeed
+from backstory.doors.native.feeds.options import FeedRequest
+from backstory.doors.native.feeds.stream import StreamBatch
+from backstory.doors.native.feeds.unwrapping import messages_of, messages_of_files, unwrap
+from backstory.doors.native.request import TABLE, SnapshotRequest, parse_options
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
 from backstory.formats.source_files import source_files
-from backstory.formats.wrapping.room import disk_told
+from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, load
 
 if TYPE_CHECKING:
     from backstory.doors.native.source import Source
 
-__all__ = ["asked", "snapshot"]
+__all__ = ["apply", "parse_options", "snapshot"]
 
 
 def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Answer:
@@ -32,8 +37,47 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     others store meanwhile is then newer, and not taken back.
     """
     given = replace(given, begun=datetime.now(UTC))
-    with disk_told("the source"), _rows(store, source, into, given) as rows:
+    with translate_disk_errors("the source"), _rows(store, source, into, given) as rows:
         return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
+
+
+def apply(
+    store: Store, source: Any, into: TableName, request: FeedRequest, batch: StreamBatch | None = None
+) -> FeedAnswer:
+    """Bring a feed of changes into its table; its receipt, or the plan of a dry run.
+
+    The source is what `snapshot` takes; `batch` says of which batch of a stream it is.
+    """
+    with translate_disk_errors("the source"), _feed_rows(store, source, into, request) as (rows, asked):
+        return deliver(store, NativeFeed(into, rows, asked, _has_texts(source, request), batch))
+
+
+@contextmanager
+def _feed_rows(
+    store: Store, source: Any, into: TableName, request: FeedRequest
+) -> Iterator[tuple["Source", FeedRequest]]:
+    as_copy = SnapshotRequest(format=request.format, files=request.files)
+    if request.envelope is None:
+        with _rows(store, source, into, as_copy) as rows:
+            yield rows, request
+        return
+    table = load(store, into)
+    key = (request.key or ()) if table is None else table.shape.key
+    with store.memory.lease() as lease:
+        messages = None
+        if isinstance(source, str | Path) and not str(source).startswith(TABLE):
+            messages = messages_of_files(source_files(str(source), request.format), request)
+        if messages is None:
+            with _rows(store, source, into, as_copy) as rows:
+                messages = messages_of(rows, lease)
+        yield unwrap(store, messages, request, key)
+
+
+def _has_texts(source: Any, request: FeedRequest) -> bool:
+    """Whether times of the source were texts, which without an offset are in UTC."""
+    if not isinstance(source, str | Path) or str(source).startswith(TABLE):
+        return False
+    return source_files(str(source), request.format).format != "parquet"
 
 
 def _types(given: SnapshotRequest) -> dict[str, ColumnType]:

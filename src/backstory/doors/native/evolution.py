@@ -3,8 +3,8 @@
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from backstory.doors.native.asked import SnapshotRequest, bad_option
 from backstory.doors.native.columns import refuse_lacking_key
+from backstory.doors.native.request import TableRequest, bad_option
 from backstory.errors import Refused, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
@@ -52,10 +52,10 @@ class Evolved:
         return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
 
 
-def made(
-    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], asked: SnapshotRequest
+def new_table(
+    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], asked: TableRequest
 ) -> Evolved:
-    """The table that a first copy makes; UsageError for a key that it does not have."""
+    """The table that a first copy creates; UsageError for a key column that the copy lacks."""
     key = asked.key
     if key is None:
         raise bad_option(f"{table} does not exist yet; its first copy needs `key=`.", "Name the key columns.")
@@ -63,15 +63,15 @@ def made(
     _require_key(key, columns)
     _refuse_unknown(asked.retype, [each.name for each in columns], table)
     shape = Shape(table, (*columns, *OWN_COLUMNS), key, Layout.VERSIONS)
-    told = ", ".join(f"{each.name} {each.type}" for each in columns)
-    return Evolved(shape, None, columns, {}, frozenset(), [f"new table: {told}"], left_out)
+    types = ", ".join(f"{each.name} {each.type}" for each in columns)
+    return Evolved(shape, None, columns, {}, frozenset(), [f"new table: {types}"], left_out)
 
 
 def evolved(
     before: Shape,
     columns: tuple[Column, ...],
     empty: frozenset[str],
-    asked: SnapshotRequest,
+    asked: TableRequest,
     is_valueless: Callable[[str], bool] = lambda _name: False,
 ) -> Evolved:
     """The shape that a later copy gives a table; `empty` are columns of it that have no type.

@@ -10,13 +10,14 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.native.source import ROWS_AT_ONCE, Source
+from backstory.doors.native.source import Source
 from backstory.engine.staging import (
     STAGED,
     as_ours,
     is_local,
     local_fields,
     local_parquet,
+    parquet_tables,
     staged,
 )
 from backstory.formats.file_columns import (
@@ -55,7 +56,7 @@ def rows_of_files(
     """
     written.refuse_misplaced(source.format)
     known = {
-        **_known(store, into, rename),
+        **_stored_fields(store, into, rename),
         **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},
     }
     with ExitStack() as held, as_files_of_a_user():
@@ -87,11 +88,9 @@ def rows_of_files(
 
 def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str]) -> Iterator[pa.Table]:
     """Columns of a file; those that are `empty` have no type of their own."""
-    with pq.ParquetFile(path) as file:
-        for batch in file.iter_batches(ROWS_AT_ONCE, columns=[*names]):
-            rows = pa.Table.from_batches([batch])
-            values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
-            yield pa.table(values, names=names)
+    for rows in parquet_tables(path, names):
+        values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
+        yield pa.table(values, names=names)
 
 
 def _size(path: Path) -> int:
@@ -99,8 +98,8 @@ def _size(path: Path) -> int:
     return unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
 
 
-def _known(store: Store, into: TableName, rename: Mapping[str, str]) -> Known:
-    """The flat columns that the table has already, under their new names."""
+def _stored_fields(store: Store, into: TableName, rename: Mapping[str, str]) -> Known:
+    """The flat columns that the table already has, as fields under their new names."""
     table = load(store, into)
     columns = () if table is None else table.shape.user_columns
     types = {rename.get(each.name, each.name): each.type for each in columns if each.type.flat}

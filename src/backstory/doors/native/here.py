@@ -1,7 +1,7 @@
 """A copy planned by the driver, without a Spark job: together, or in parts by key where it is large."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -11,12 +11,7 @@ import pyarrow as pa
 
 from backstory.doors.native.copy_rows import DELIVERED, SLICE, CopyRows, copy_rows, delivered_rows
 from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
-from backstory.doors.native.refusals import (
-    keys_of_rows,
-    refuse_duplicates,
-    refuse_null_keys,
-    refuse_spoilt,
-)
+from backstory.doors.native.refusals import keys_of_rows, refuse_faults
 from backstory.doors.native.sides import CopySides
 from backstory.engine.held_rows import ROWS_IN_PIECE, HeldRows, come_of, together
 from backstory.engine.parts import parts_by_key
@@ -30,14 +25,7 @@ from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies import sifted
 from backstory.strategies.copies.rows import OPEN, begun
-from backstory.strategies.copies.sifted import (
-    DIFFERING,
-    FAULTS,
-    NO_KEY,
-    SPOILT,
-    joined_plans,
-    plan_rows,
-)
+from backstory.strategies.copies.sifted import FAULTS, joined_plans, plan_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
     APPEARED,
@@ -98,9 +86,10 @@ def _in_parts(
         come.add(plan.come)
         plans.append(replace(plan, come=plan.come.slice(0, 0)))
     if faults:
-        _refuse(sides, faults, {kind: pa.concat_tables(keys) for kind, keys in few.items()})
+        joined = {kind: pa.concat_tables(keys) for kind, keys in few.items()}
+        refuse_faults(sides.store, terms.key, faults, joined)
     whole = joined_plans(plans)
-    back = _seen_before(terms, whole.appeared, rows.stored.elsewhere)
+    back = _reappearing(terms, whole.appeared, rows.stored.elsewhere)
     samples = {
         **whole.samples,
         APPEARED: whole.appeared,
@@ -119,15 +108,7 @@ def _in_parts(
     )
 
 
-def _refuse(sides: CopySides, faults: Mapping[str, int], few: Mapping[str, pa.Table]) -> None:
-    key = sides.terms.key
-    keys = {kind: keys_of_rows(sides.store, rows, key) for kind, rows in few.items()}
-    refuse_null_keys(faults.get(NO_KEY, 0), key, lambda: keys[NO_KEY])
-    refuse_spoilt(keys.get(SPOILT, []), key)
-    refuse_duplicates(keys.get(DIFFERING, []), key)
-
-
-def _seen_before(
+def _reappearing(
     terms: CopyTerms, appeared: pa.Table, elsewhere: Callable[[], Iterable[pa.Table]]
 ) -> np.ndarray:
     """Which of the records that appear have versions elsewhere, whose keys are read some at a time."""

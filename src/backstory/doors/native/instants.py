@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
-from backstory.doors.native.asked import SnapshotRequest
+from backstory.doors.native.request import SnapshotRequest
 from backstory.errors import Refused, UsageError
 from backstory.model.change import DOOR
 from backstory.model.instant import EPOCH, iso, parse_instant
@@ -15,11 +15,17 @@ from backstory.model.remembered import (
     COLUMNS,
     COPIED_AT,
     ENDED_AT,
+    KIND,
+    ORDERED_BY,
     RECORDED,
+    ROLE,
+    SCOPE,
     SETTLED,
+    Role,
+    Told,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.snapshots import ancestry, known
+from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import StoredTable
 from backstory.strategies.copies.frames import marked, version
 
@@ -32,10 +38,12 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A remembered copy: its instant, and the field ids of its columns, None for all (V31)."""
+    """A remembered copy or truncate: its instant, the ids of a copy's columns, None for all, its scope."""
 
     at: datetime
     columns: tuple[int, ...] | None
+    scope: str | None = None
+    truncate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +51,8 @@ class Placing:
     """A copy's place: whether one of its instant is stored, and the next fact behind it.
 
     `settled` is the interval from now on, None for a table without memory; `begins` says that the memory
-    begins with this copy.
+    begins with this copy. `among`: events or scopes are known from its instant on; `beside` are the scopes of
+    other copies of it.
     """
 
     at: datetime
@@ -54,6 +63,9 @@ class Placing:
     settled: tuple[datetime | None, datetime] | tuple[()] | None = None
     begins: bool = False
     mark: Mark | None = None
+    scope: str | None = None
+    beside: tuple[str | None, ...] = ()
+    among: bool = False
 
     @property
     def remembers(self) -> bool:
@@ -62,10 +74,12 @@ class Placing:
 
     def settled_text(self) -> str:
         """The interval as the table keeps it."""
-        return json.dumps([each and iso(each) for each in self.settled or ()])
+        return interval_text(self.settled or ())
 
 
-def placed(table: StoredTable | None, rows: Rows, asked: SnapshotRequest) -> Placing:
+def placed(
+    table: StoredTable | None, rows: Rows, asked: SnapshotRequest, scope: str | None = None
+) -> Placing:
     """The copy's place; `rows` makes a frame of the table's, of which a few are read where no commit tells.
 
     Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
@@ -80,24 +94,69 @@ def placed(table: StoredTable | None, rows: Rows, asked: SnapshotRequest) -> Pla
             "Omit `deletes='ignore'`, and send complete copies.",
         )
     if table is None:
-        return Placing(at, now, settled=() if asked.begins_memory else None, begins=asked.begins_memory)
-    recorded = max(now, _newest_recorded(table, rows) + MICROSECOND)
+        begins = asked.begins_memory
+        return Placing(at, now, settled=() if begins else None, begins=begins, scope=scope)
+    recorded = max(now, newest_recorded(table, rows) + MICROSECOND)
     if told is None and not asked.backfill:
         newest = newest_instant(table, rows)
         _refuse_backwards(newest, asked)
-        if not asked.remember:
+        if not asked.begins_memory:
             stored = at == newest
             return Placing(at, recorded, stored=stored, in_order=not (stored and asked.restate))
-    settled = _interval(told) if told is not None else _all_of(rows)
+    settled = interval_of(told) if told is not None else all_instants(rows)
     _refuse_settled(at, settled)
     marks = [] if told is None else marks_since(rows, at)
-    stored = bool(marks) and marks[0].at == at
+    mine = next((mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None)
+    beside = tuple(mark.scope for mark in marks if mark.at == at and mark is not mine and not mark.truncate)
+    _refuse_meeting(at, scope, beside)
+    scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
+    if scoped or (ORDERED_BY in table.properties and _has_facts_since(rows, at)):
+        return Placing(
+            at,
+            recorded,
+            mine is not None,
+            in_order=False,
+            settled=settled,
+            begins=told is None,
+            mark=mine,
+            scope=scope,
+            beside=beside,
+            among=True,
+        )
     later = [*(mark.at for mark in marks if mark.at > at), *([settled[0]] if settled and settled[0] else [])]
     following = min((each for each in later if each is not None and each > at), default=None)
     _refuse_narrow(marks, following)
-    in_order = following is None and not stored
-    mark, begins = marks[0] if stored else None, told is None
-    return Placing(at, recorded, stored, following, in_order, settled, begins, mark)
+    stored = mine is not None
+    return Placing(
+        at, recorded, stored, following, following is None and not stored, settled, told is None, mine
+    )
+
+
+def _refuse_meeting(at: datetime, scope: str | None, beside: Sequence[str | None]) -> None:
+    """Copies of one instant have the same scope, or scopes without a common record (V43)."""
+    wanted = json.loads(scope or "{}")
+    for other in beside:
+        theirs = json.loads(other or "{}")
+        if not any(name in wanted and wanted[name] != value for name, value in theirs.items()):
+            raise Refused(
+                "same-instant",
+                f"A copy for {iso(at)} is stored whose scope {_scope_words(other)} has records in common "
+                "with this one's.",
+                "Nothing was written; give the copies different times, or scopes that differ in one column.",
+            )
+
+
+def _scope_words(scope: str | None) -> str:
+    """A scope for people."""
+    return " ".join(f"{name}={value}" for name, value in json.loads(scope or "{}").items()) or "(all records)"
+
+
+def _has_facts_since(rows: Rows, at: datetime) -> bool:
+    """Whether a live row, version or fact, begins at or after an instant."""
+    memory = column(MEMORY)
+    fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+    live = rows().where(memory.getField(ROLE).isNull() | fact)
+    return bool(live.where(column(VALID_FROM) >= instant(micros_of(at))).take(1))
 
 
 def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
@@ -119,7 +178,7 @@ def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
 def newest_instant(table: StoredTable, rows: Rows) -> datetime | None:
     """The instant of the newest copy: told by its commit, else the last start or end of a version."""
     for snapshot in ancestry(table):
-        told = snapshot.told(COPIED_AT)
+        told = snapshot.get_property(COPIED_AT)
         if told:
             return parse_instant(told)
         if snapshot.operation != "replace":  # what compacts moves no instant; whatever else did may have
@@ -134,30 +193,37 @@ def marks_since(rows: Rows, at: datetime) -> list[Mark]:
 
     remembered = rows().where(marked() & (column(VALID_FROM) >= instant(micros_of(at))))
     memory = column(MEMORY)
-    found = remembered.select(unix_micros(column(VALID_FROM)), memory.getField(COLUMNS)).collect()
-    marks = (Mark(_instant(micros), None if ids is None else tuple(ids)) for micros, ids in found)
+    fields = (memory.getField(name) for name in (COLUMNS, SCOPE, KIND))
+    found = remembered.select(unix_micros(column(VALID_FROM)), *fields).collect()
+    marks = (
+        Mark(_instant(micros), None if ids is None else tuple(ids), scope, kind == Told.TRUNCATE.value)
+        for micros, ids, scope, kind in found
+    )
     return sorted(marks, key=lambda mark: mark.at)
 
 
-def _newest_recorded(table: StoredTable, rows: Rows) -> datetime:
-    """The newest recorded time of the table: told by its commits, else by its rows (V10)."""
+def newest_recorded(table: StoredTable, rows: Rows) -> datetime:
+    """The newest recorded time of the table: by its commits, else by its rows (V10)."""
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as newest
 
     current = next(ancestry(table), None)
     if current is None:
         return EPOCH
-    if told := current.told(RECORDED):
-        return parse_instant(told)
-    told_times = [parse_instant(each) for snapshot in known(table) if (each := snapshot.told(RECORDED))]
-    if told_times and current.told(DOOR) is None:
-        return max(told_times)
+    if recorded := current.get_property(RECORDED):
+        return parse_instant(recorded)
+    recorded_times = [
+        parse_instant(each) for snapshot in all_snapshots(table) if (each := snapshot.get_property(RECORDED))
+    ]
+    if recorded_times and current.get_property(DOOR) is None:
+        return max(recorded_times)
     times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
     (micros,) = rows().agg(times).collect()[0]
-    return max([*told_times, EPOCH if micros is None else _instant(micros)])
+    return max([*recorded_times, EPOCH if micros is None else _instant(micros)])
 
 
-def _interval(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
+def interval_of(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
+    """The settled interval that a table keeps."""
     found = json.loads(told)
     if not found:
         return ()
@@ -165,7 +231,12 @@ def _interval(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
     return (None if first is None else parse_instant(first), parse_instant(last))
 
 
-def _all_of(rows: Rows) -> tuple[datetime | None, datetime] | tuple[()]:
+def interval_text(settled: Sequence[datetime | None]) -> str:
+    """A settled interval as a table keeps it."""
+    return json.dumps([each and iso(each) for each in settled])
+
+
+def all_instants(rows: Rows) -> tuple[datetime | None, datetime] | tuple[()]:
     """What is settled when the memory begins: all that copies made until then (V28)."""
     return _ends(rows) or ()
 

@@ -8,15 +8,16 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.doors.native.asked import SnapshotRequest
+from backstory.doors.native.request import SnapshotRequest
 from backstory.doors.native.source import Source
 from backstory.errors import MAX_KEYS, BackstoryError, Refused, option
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
+from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, NO_KEY, OUTSIDE, SPOILT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +30,7 @@ WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer, pa.types.is_nul
 def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
     """Up to ten keys of the rows, or of a struct in them, in order."""
     return sorted(
-        told_key(key, list(row)) for row in texts_of(rows, key, side=side).distinct().take(MAX_KEYS)
+        key_text(key, list(row)) for row in texts_of(rows, key, side=side).distinct().take(MAX_KEYS)
     )
 
 
@@ -38,7 +39,7 @@ def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
     few = rows.select(list(key)).slice(0, MAX_KEYS)
     if are_written_alike(few, key):
         return keys_as_written(few, key)
-    return sorted(told_key(key, list(row)) for row in texts_of(frame_of(store, few), key).collect())
+    return sorted(key_text(key, list(row)) for row in texts_of(frame_of(store, few), key).collect())
 
 
 def are_written_alike(rows: pa.Table, key: Sequence[str]) -> bool:
@@ -50,7 +51,7 @@ def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
     """Up to ten keys of such rows, in order."""
     texts = rows.select(list(key)).slice(0, MAX_KEYS)
     texts = pa.table([each.cast(pa.string()) for each in texts.columns], names=texts.column_names)
-    return sorted(told_key(key, list(row.values())) for row in texts.to_pylist())
+    return sorted(key_text(key, list(row.values())) for row in texts.to_pylist())
 
 
 def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str = "") -> "DataFrame":
@@ -116,6 +117,30 @@ def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
             f"The table has two versions of a record at the same time; the key is ({', '.join(key)}).",
             "Nothing was written; repair the table with `backstory repair`.",
             keys,
+        )
+
+
+def refuse_faults(
+    store: Store, key: Sequence[str], faults: Mapping[str, int], few: Mapping[str, pa.Table]
+) -> None:
+    """Raise Refused for the first fault of a copy; `few` are a few keys of each."""
+    keys = {kind: keys_of_rows(store, rows, key) for kind, rows in few.items()}
+    refuse_null_keys(faults.get(NO_KEY, 0), key, lambda: keys[NO_KEY])
+    refuse_spoilt(keys.get(SPOILT, []), key)
+    refuse_duplicates(keys.get(DIFFERING, []), key)
+    if number := faults.get(OUTSIDE, 0):
+        raise Refused(
+            "out-of-scope",
+            f"{number} {'row is' if number == 1 else 'rows are'} outside of the copy's scope.",
+            "Nothing was written; leave such rows out, or choose the scope that has them.",
+            keys[OUTSIDE],
+        )
+    if faults.get(CLAIMED):
+        raise Refused(
+            "same-instant",
+            "Another copy of this time has some of the records in its scope.",
+            "Nothing was written; of one time a record is in one copy only.",
+            keys[CLAIMED],
         )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Final
 
-from backstory.doors.native.asked import SnapshotRequest, bad_option
+from backstory.doors.native.request import TableRequest, bad_option
 from backstory.errors import Refused
 from backstory.model.remembered import IGNORE, OVERWRITE, TRACK
 
@@ -33,7 +33,7 @@ class TableSettings:
     def properties(self) -> dict[str, str]:
         """The settings as the table keeps them."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {_PROPERTIES[name]: _told(names) for name, names in found.items() if names is not None}
+        return {_PROPERTIES[name]: _names_json(names) for name, names in found.items() if names is not None}
 
     def renamed(self, names: Mapping[str, str]) -> "TableSettings":
         """The same of columns with other names."""
@@ -54,7 +54,7 @@ def settings_of(properties: Mapping[str, str]) -> TableSettings:
     )
 
 
-def agreed(stored: TableSettings | None, asked: SnapshotRequest) -> TableSettings:
+def agreed(stored: TableSettings | None, asked: TableRequest) -> TableSettings:
     """The settings that count: the table's own, else those asked for; Refused `settings-changed`."""
     wanted = TableSettings(asked.track, asked.ignore, asked.overwrite)
     if stored is None:
@@ -64,8 +64,8 @@ def agreed(stored: TableSettings | None, asked: SnapshotRequest) -> TableSetting
         if given is not None and given != (kept or frozenset()):
             raise Refused(
                 "settings-changed",
-                f"The table was created with {_spoken(each.name, kept)}; "
-                f"this copy asks for {_spoken(each.name, given)}.",
+                f"The table was created with {_option_text(each.name, kept)}; "
+                f"this copy asks for {_option_text(each.name, given)}.",
                 f"Nothing was written; omit `{each.name}=`, because the table keeps it, or use "
                 "another table.",
                 sorted(given ^ (kept or frozenset())),
@@ -87,9 +87,10 @@ def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[
         )
 
 
-def _told(names: Iterable[str]) -> str:
+def _names_json(names: Iterable[str]) -> str:
+    """Names as the JSON of a property, sorted."""
     return json.dumps(sorted(names), ensure_ascii=False)
 
 
-def _spoken(option: str, names: frozenset[str] | None) -> str:
+def _option_text(option: str, names: frozenset[str] | None) -> str:
     return f"{option} {', '.join(sorted(names))}" if names else f"no {option}"

@@ -1,15 +1,16 @@
 """A copy beside its table, both in the columns that the table will have."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.evolution import Evolved
 from backstory.doors.native.instants import Placing, placed
+from backstory.doors.native.request import SnapshotRequest
 from backstory.doors.native.retyping import retyped_rows
+from backstory.doors.native.scopes import among_events, scope_text, typed_scope
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.source import Source
 from backstory.formats.delivered import arrow_schema
@@ -21,6 +22,7 @@ from backstory.stores.iceberg.literals import micros_of, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.feeds.marks import scope_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -75,9 +77,16 @@ def sides_of(
     asked: SnapshotRequest,
 ) -> CopySides:
     """Both sides in the columns that the table will have; Refused for an instant without a place."""
-    place = placed(table, partial(stored_rows, store, table, evolved), asked)
+    scope = typed_scope(asked.scope, evolved.shape, settings)
+    place = placed(table, partial(stored_rows, store, table, evolved), asked, scope_text(scope))
     ids = table is not None and keeps_row_ids(table)
-    terms = _terms(evolved, settings, place, asked, ids=ids)
+    terms = replace(
+        _terms(evolved, settings, place, asked, ids=ids),
+        scope=scope,
+        beside=tuple(scope_of(each) or () for each in place.beside),
+    )
+    if place.among:
+        terms = replace(terms, among=among_events(store, table, evolved, place, terms))
     return CopySides(store, table, source, evolved, settings, asked, place, terms)
 
 

@@ -9,9 +9,8 @@ from functools import partial
 
 import structlog
 
-from backstory.doors.native.asked import SnapshotRequest
 from backstory.doors.native.columns import delivered_columns
-from backstory.doors.native.evolution import Evolved, evolved, made
+from backstory.doors.native.evolution import Evolved, evolved, new_table
 from backstory.doors.native.here import planned_here
 from backstory.doors.native.planned import PlannedCopy
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
@@ -24,6 +23,7 @@ from backstory.doors.native.refusals import (
     refuse_untyped_key,
     warnings_of,
 )
+from backstory.doors.native.request import SnapshotRequest
 from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.sides import CopySides, sides_of
@@ -109,7 +109,7 @@ class NativeSnapshot:
         columns, empty = delivered_columns(source.fields)
         if table is None:
             refuse_untyped_key(source, self.asked.key or (), empty)
-            shape, settings = made(self.name, columns, empty, self.asked), agreed(None, self.asked)
+            shape, settings = new_table(self.name, columns, empty, self.asked), agreed(None, self.asked)
         else:
             shape = evolved(table.shape, columns, empty, self.asked, partial(has_no_values, store, table))
             settings = agreed(settings_of(table.properties).renamed(shape.renamed), self.asked)

@@ -32,7 +32,8 @@ class Source:
     """The rows of a copy; `size` is what they take of the driver's memory, None where only a plan tells.
 
     `frame` makes a frame of them, of these `fields`; `batches` gives them, in columns of these names, without
-    Spark: None where it must read them. `with_commas` are texts that are numbers with decimal commas.
+    Spark: None where it must read them. `with_commas` are texts that are numbers with decimal commas,
+    `images` the columns of images of what was before.
     """
 
     fields: "StructType"
@@ -40,6 +41,7 @@ class Source:
     size: int | None = None
     batches: Reading | None = None
     with_commas: frozenset[str] = frozenset()
+    images: frozenset[str] = frozenset()
 
 
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> Source:

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.doors.native.acts import ACT, ADDED, COME, COUNTED, GONE, REMOVED, SAMPLED, rows_of_acts
+from backstory.doors.native.among_tasks import planned_among
 from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
 from backstory.doors.native.refusals import (
     keys_of,
@@ -72,6 +73,9 @@ def planned_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
     Raises Refused for a NULL in a key, for rows of one key that differ, and for a spoilt slice.
     """
     with ExitStack() as kept:
+        if sides.terms.among is not None or sides.terms.scope is not None:
+            yield kept.enter_context(planned_among(sides))
+            return
         found = kept.enter_context(_sifted(sides, sides.delivered))
         key, delivered = sides.terms.key, sides.delivered
         refuse_null_keys(found.failed[NO_KEY], key, lambda: keys_of(rows_without_key(delivered, key), key))
@@ -148,7 +152,7 @@ def _plan_batches(terms: CopyTerms, batches: Iterator[pa.RecordBatch]) -> Iterat
     for batch in batches:
         with carrying():
             plan = plan_copy(terms, _touched(terms, batch))
-        yield from rows_of_acts(terms, plan).to_batches()
+        yield from rows_of_acts(terms.columns, plan).to_batches()
 
 
 def _touched(terms: CopyTerms, batch: pa.RecordBatch) -> Touched:
@@ -176,7 +180,7 @@ def _planned(sides: CopySides, found: Outcomes, acts: "DataFrame") -> PlannedCop
         counts.update(json.loads(row.told))
     counts.update({APPEARED: found.appeared, UNCHANGED: found.same})
     counts |= found.pairs  # of all records, touched or not
-    reopened = _seen_before(sides, found).count() if counts[APPEARED] else 0
+    reopened = _reappearing(sides, found).count() if counts[APPEARED] else 0
     return PlannedCopy(
         sides.terms,
         counts,
@@ -197,7 +201,7 @@ def _appearing(terms: CopyTerms, found: Outcomes) -> "DataFrame":
     return found.actions.where((action == UNPAIRED) | ((action == CHANGED) & ~there(terms))).select(*keys)
 
 
-def _seen_before(sides: CopySides, found: Outcomes) -> "DataFrame":
+def _reappearing(sides: CopySides, found: Outcomes) -> "DataFrame":
     """Those of them of which there are versions elsewhere: closed ones, or any where later ones are known."""
     versions, key = sides.stored.where(version()), list(sides.terms.key)
     if sides.terms.in_order:
@@ -218,7 +222,7 @@ def _keys_of_kind(sides: CopySides, found: Outcomes, acts: "DataFrame", kind: st
         appearing = _appearing(terms, found)
         if kind == APPEARED:
             return keys_of(appearing, terms.key)
-        seen = _seen_before(sides, found)
+        seen = _reappearing(sides, found)
         return keys_of(
             seen if kind == REOPENED else appearing.join(seen, list(terms.key), "left_anti"), terms.key
         )

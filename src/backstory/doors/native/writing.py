@@ -14,14 +14,14 @@ from backstory.doors.native.sides import CopySides
 from backstory.formats.delivered import shaped
 from backstory.model.change import Change, Pieces
 from backstory.model.instant import iso
-from backstory.model.layout import VALID_FROM
+from backstory.model.layout import MEMORY, VALID_FROM
 from backstory.model.places import FILE, POSITION
-from backstory.model.remembered import MEMORY_SINCE, SETTLED
+from backstory.model.remembered import MEMORY_SINCE, SCOPE, SETTLED
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, coded_file, positions_of, with_paths
 from backstory.strategies.copies.frames import marked
-from backstory.strategies.copies.rows import mark, taken_back
+from backstory.strategies.copies.rows import mark, withdraw_facts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -36,7 +36,7 @@ def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
         told = {**sides.settings.properties(), **_memory(sides)}
         return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
     if evolved.retyped:
-        return _anew(sides, copy, rows, marks, replaced)
+        return _replace_all_rows(sides, copy, rows, marks, replaced)
     if come is None and not evolved.changed:
         return None
     kept = sides.settings.properties() if evolved.renamed else {}
@@ -53,6 +53,8 @@ def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
 
 def _marks(sides: CopySides, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     """The rows that remember the copy (V31), and the stored mark that such a row replaces, with its place."""
+    from pyspark.sql.functions import lit
+
     place, terms = sides.place, sides.terms
     none = shaped(mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
     nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
@@ -62,11 +64,13 @@ def _marks(sides: CopySides, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     restated = place.mark is not None and copy.differing > 0 and place.mark.columns != ids
     if place.mark is not None and not restated:
         return none, nowhere
-    own = shaped(mark(terms.at, terms.recorded, terms.memory, ids), terms.columns, ids=terms.ids)
+    own = mark(terms.at, terms.recorded, terms.memory, ids, place.scope)
+    own = shaped(own, terms.columns, ids=terms.ids)
     if not restated:
         return own, nowhere
-    here = sides.stored.where(marked() & (column(VALID_FROM) == instant(terms.at))).toArrow()
-    former = shaped(taken_back(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
+    scope = column(MEMORY).getField(SCOPE).eqNullSafe(lit(place.scope))
+    here = sides.stored.where(marked() & scope & (column(VALID_FROM) == instant(terms.at))).toArrow()
+    former = shaped(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
 
 
@@ -100,10 +104,10 @@ def _pairs(places: pa.Table) -> Iterator[tuple[str, int]]:
     return zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True)
 
 
-def _anew(
+def _replace_all_rows(
     sides: CopySides, copy: PlannedCopy, rows: PlannedRows, marks: pa.Table, replaced: pa.Table
 ) -> Change:
-    """All rows in the types that the table will have: those that stay, and those that come for what goes."""
+    """The change that writes all rows in the table's new types: those that stay, and those that come."""
     assert sides.table is not None
     stored = sides.stored.withColumn(FILE, coded_file(sides.salt))
     there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from backstory.doors.odf import registry
+from backstory.doors.odf.arguments import check_manifest, is_same, read_datasets, refuse_repeated
 from backstory.doors.odf.columns import batch_columns
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of
 from backstory.doors.odf.dataset import Dataset
@@ -18,7 +19,6 @@ from backstory.doors.odf.manifests import find_manifests
 from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.registry import SCHEMA, Registered, properties_of
 from backstory.doors.odf.schemas import expected_of
-from backstory.doors.odf.wanted import is_same, looked_at, read_datasets, refuse_repeated
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import canonical
@@ -93,7 +93,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     and for a change that would give stored rows another meaning.
     """
     dataset = wanted.dataset
-    told = looked_at(dataset, partial(foreseen, store, wanted))
+    told = check_manifest(dataset, partial(foreseen, store, wanted))
     if wanted.table is None:
         try:
             registry.refuse_taken(store, wanted.name)
@@ -113,7 +113,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     schema = _extended(before, wanted)
     if schema is not None:
         properties[SCHEMA] = canonical(schema)
-    table, change = _brought(before, wanted, properties, schema)
+    table, change = _change_of_manifest(before, wanted, properties, schema)
     _deliver(store, wanted, table, change, dry_run=dry_run)
     return Added(dataset.name, None, "updated", told)
 
@@ -129,10 +129,10 @@ def _create(store: Store, wanted: Registered, *, dry_run: bool) -> None:
     _deliver(store, wanted, None, change, dry_run=dry_run)
 
 
-def _brought(
+def _change_of_manifest(
     before: Registered, wanted: Registered, properties: Mapping[str, str], schema: Any
 ) -> tuple[StoredTable, Change]:
-    """A dataset's table, and what another manifest makes of its columns and properties."""
+    """A dataset's table, and the change of its columns and properties for another manifest."""
     from pyspark.sql.types import StructType
 
     assert before.table is not None

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
-from backstory.doors.odf.batch_here import TakenColumns, taken_columns
 from backstory.doors.odf.columns import reserved
 from backstory.doors.odf.dataset import Source
+from backstory.doors.odf.delivered_rows import TakenColumns, taken_columns
 from backstory.doors.odf.event_times import HINT, event_time, in_utc
 from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import ChangelogStream, Snapshot, UpsertStream
@@ -16,8 +16,8 @@ from backstory.doors.odf.schemas import Expected, conformed, storable
 from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused
 from backstory.stores.iceberg.literals import quoted
-from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
-from backstory.strategies.events.plan import has_map
+from backstory.strategies.events.numbering import has_map
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -87,7 +87,7 @@ def batch_columns(dataset: Dataset, source: Source, output: pa.Schema | None) ->
     return None
 
 
-def told_columns(dataset: Dataset, source: Source) -> dict[str, pa.Field]:
+def expected_columns(dataset: Dataset, source: Source) -> dict[str, pa.Field]:
     """The columns of a source without a read schema that the dataset's own gives types to (decision O25).
 
     Only data columns, and an event time that is a day: other system columns in it say what the table has. A
@@ -98,12 +98,12 @@ def told_columns(dataset: Dataset, source: Source) -> dict[str, pa.Field]:
         return {}
     vocab = dataset.vocab
     taken = reserved(vocab, source.merge)
-    found = {field.name: field.with_nullable(True) for field in arrow_schema(dataset.schema)}
+    columns = {field.name: field.with_nullable(True) for field in arrow_schema(dataset.schema)}
     time = vocab.event_time_column
-    dated = time in found and pa.types.is_date(found[time].type)
+    dated = time in columns and pa.types.is_date(columns[time].type)
     system = taken | {vocab.operation_type_column} | (set() if dated else {time})
-    renamed = {name: found.pop(f"_{name}").with_name(name) for name in taken if f"_{name}" in found}
-    return {name: field for name, field in found.items() if name not in system} | renamed
+    renamed = {name: columns.pop(f"_{name}").with_name(name) for name in taken if f"_{name}" in columns}
+    return {name: field for name, field in columns.items() if name not in system} | renamed
 
 
 def reserved(vocab: SetVocab, merge: Merge) -> frozenset[str]:

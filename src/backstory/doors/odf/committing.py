@@ -2,27 +2,32 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import structlog
 
 from backstory.doors.odf.batch import DeliveredSide
 from backstory.doors.odf.data_types import declared_schema
+from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.schemas import document_of
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
+from backstory.engine.held_rows import HeldRows
+from backstory.engine.sorted_rows import sorted_rows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shaped
-from backstory.journal.arrow_hash import hash_of_table
+from backstory.journal.arrow_hash import hash_of_table, hash_text, sum_of_words
 from backstory.journal.chain import Block, canonical, schema_hash
 from backstory.journal.log_table import bring_up_to_date, log_of
 from backstory.journal.row_hash import ROWS, hash_of, hashed
-from backstory.model.change import NOTHING, TOKEN, Change, Note
+from backstory.model.change import NOTHING, TOKEN, Change, Note, Pieces
 from backstory.model.instant import iso
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -30,9 +35,9 @@ from backstory.stores.iceberg.literals import absent, literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.spark_types import columns_from, spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.events.arrow.plan import Events
 from backstory.strategies.events.happened import Happened
-from backstory.strategies.events.plan import number_events, order
+from backstory.strategies.events.numbering import number_events, order
+from backstory.strategies.events.order import sorted_places
 from backstory.strategies.events.terms import EventTerms
 
 if TYPE_CHECKING:
@@ -106,25 +111,35 @@ def says_more(event: Mapping[str, Any], head: Head) -> bool:
 def rows_change(
     meeting: Meeting, event: dict[str, Any], arrived: DeliveredSide, found: Happened, terms: EventTerms
 ) -> Iterator[Change]:
-    """The events, numbered, and the block that tells of them."""
-    columns, names = meeting.dataset.columns, [field.name for field in arrived.data]
-    if isinstance(found.events, Events):
-        rows = columns.stored_rows(found.events, meeting.now, meeting.head.next_offset)
-        yield block_change(meeting, event, arrived, rows, +found.counts)
-        return
-    with number_events(
-        found.events, found.rows, order(terms, arrived.data), meeting.head.next_offset
-    ) as placed:
-        yield block_change(
-            meeting, event, arrived, columns.stored(placed, names, literal(meeting.now)), +found.counts
-        )
+    """The events in their order, numbered, and the block that tells of them."""
+    columns, names, start = meeting.dataset.columns, [f.name for f in arrived.data], meeting.head.next_offset
+    counts = +found.counts
+    with ExitStack() as kept:
+        rows: DataFrame | pa.Table | Pieces
+        if isinstance(found.events, HeldRows):
+            events = sorted_rows(found.events, partial(sorted_places, terms=terms), kept)
+            if isinstance(events, Pieces):
+                rows = Pieces(partial(_number_pieces, columns, events, meeting.now, start))
+            else:
+                rows = columns.stored_rows(events, meeting.now, start)
+        else:
+            by = order(terms, arrived.data)
+            frame = kept.enter_context(number_events(found.events, found.rows, by, start))
+            rows = columns.stored(frame, names, literal(meeting.now))
+        yield block_change(meeting, event, arrived, rows, counts)
+
+
+def _number_pieces(columns: LogColumns, events: Pieces, now: datetime, start: int) -> Iterator[pa.Table]:
+    for each in events.tables():
+        yield columns.stored_rows(each, now, start)
+        start += len(each)
 
 
 def block_change(
     meeting: Meeting,
     event: dict[str, Any],
     arrived: DeliveredSide | None = None,
-    rows: "DataFrame | pa.Table | None" = None,
+    rows: "DataFrame | pa.Table | Pieces | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
     """A block of the chain, with the rows that it tells of and the columns that are new."""
@@ -137,10 +152,10 @@ def block_change(
         into = extended(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
     offset = meeting.dataset.columns.vocab.offset_column
-    come, hash_told = _with_hash(rows, into or table.shape, offset, event)
+    come, hash_text = _with_hash(rows, into or table.shape, offset, event)
 
     def told(pending: StoredTable) -> Mapping[str, str]:
-        event["logical_hash"] = hash_told()
+        event["logical_hash"] = hash_text()
         types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, pending.iceberg.schema())]
         event.update(schema_hash=schema_hash(types), counts=dict(counts))
         block = Block(sequence, previous, meeting.now, "AddData", event)
@@ -152,8 +167,8 @@ def block_change(
 
 
 def _with_hash(
-    rows: "DataFrame | pa.Table | None", shape: Shape, offset: str, event: Mapping[str, Any]
-) -> "tuple[DataFrame | pa.Table | None, Callable[[], str | None]]":
+    rows: "DataFrame | pa.Table | Pieces | None", shape: Shape, offset: str, event: Mapping[str, Any]
+) -> "tuple[DataFrame | pa.Table | Pieces | None, Callable[[], str | None]]":
     """The rows as the table has them, and what tells their hash once they are written."""
     from pyspark.sql import Observation
 
@@ -162,10 +177,24 @@ def _with_hash(
     if isinstance(rows, pa.Table):
         rows = shaped(rows, shape.columns)
         return rows, _BESIDE.submit(hash_of_table, rows, offset).result
+    if isinstance(rows, Pieces):
+        sums: list[np.ndarray] = []
+        pieces = Pieces(partial(_hash_pieces, rows, shape, offset, sums))
+        return pieces, lambda: hash_text(reduce(np.bitwise_xor, sums))
     written = Observation()
     rows = hashed(rows, offset, written)
     rows = rows.withColumns(absent(shape.columns, rows.columns))
     return rows, lambda: _written_hash(written.get, event)
+
+
+def _hash_pieces(rows: Pieces, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
+    """The pieces as the table has them, each hashed while it is written."""
+    sums.clear()
+    for each in rows.tables():
+        piece = shaped(each, shape.columns)
+        words = _BESIDE.submit(sum_of_words, piece, offset)
+        yield piece
+        sums.append(words.result())
 
 
 def note_of(work: Work) -> Note:

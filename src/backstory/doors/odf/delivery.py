@@ -7,13 +7,14 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from backstory.doors.odf.batch import DeliveredSide, batch, refuse_failed
-from backstory.doors.odf.columns import told_columns
+from backstory.doors.odf.columns import expected_columns
 from backstory.doors.odf.committing import block_change, event_of, note_of, rows_change, says_more, write_log
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
+from backstory.doors.odf.here import plan_here
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
 from backstory.doors.odf.merging import terms_of
@@ -22,8 +23,9 @@ from backstory.doors.odf.querying import refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.small_merge import SmallMerge, merge_small
+from backstory.doors.odf.sides import MergeSides
 from backstory.doors.odf.staging import read_batch
+from backstory.doors.odf.tasks import plan_by_tasks
 from backstory.doors.odf.work import (
     Head,
     Meeting,
@@ -36,7 +38,7 @@ from backstory.doors.odf.work import (
 )
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.staging import StagedRows
-from backstory.formats.wrapping.room import disk_told
+from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.journal.chain import blocks
 from backstory.journal.log_table import logged
 from backstory.model.change import Change, Committed
@@ -47,16 +49,11 @@ from backstory.sources.fetched import Fetched
 from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store
-from backstory.strategies.events.columns import PLACE, prune_log
 from backstory.strategies.events.happened import Happened
-from backstory.strategies.events.plan import close_gaps, merge_delivery
-from backstory.strategies.events.terms import EventTerms, Moment, Strategy
+from backstory.strategies.events.terms import EventTerms, Moment
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-# A log of so many rows is worth a look at the delivered keys first.
-LONG: Final = 100_000
 
 
 def deliver_file(
@@ -76,7 +73,7 @@ def deliver_file(
     writers always came first, or if the disk is full.
     """
     with ExitStack() as held:
-        held.enter_context(disk_told(fetched.name))
+        held.enter_context(translate_disk_errors(fetched.name))
         with timed("decode"):
             read, content = _read(store, dataset(), source, fetched, run, held)
         frame = None if read is None else read.frame
@@ -161,9 +158,9 @@ def _read(
             content = hashlib.file_digest(file, "sha3_256").hexdigest()
     declared = declared_schema(source.read)
     schema = arrow_schema(declared) if declared else None
-    told = told_columns(dataset.dataset, source)
+    expected = expected_columns(dataset.dataset, source)
     queried = source.preprocess is not None
-    read = read_batch(store, ready, source.read, schema, folder, told, held=held, queried=queried)
+    read = read_batch(store, ready, source.read, schema, folder, expected, held=held, queried=queried)
     return read, content
 
 
@@ -211,11 +208,11 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
         with timed("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
-            merging = SmallMerge(work.store, dataset, work.read, arrived, terms, moment)
-            found = merge_small(merging, held)
+            sides = MergeSides(work.store, dataset, work.read, arrived, terms, moment)
+            found = plan_here(sides, held)
             if found is None:
-                found = held.enter_context(_merge_large(merging))
-            refuse_failed(found.seen.get(arrived.seen, {}), columns.time)
+                found = held.enter_context(plan_by_tasks(sides))
+            refuse_failed(found.observed, columns.time)
             refuse_problems(found, work.fetched.name)
             notes = late + refuse_retractions(found, terms)
         held.enter_context(translate_faults(dataset.name))
@@ -241,20 +238,6 @@ def _change(
         yield block_change(meeting, event, arrived if arrived.known else None)
     else:
         yield None
-
-
-@contextmanager
-def _merge_large(merging: SmallMerge) -> Iterator[Happened]:
-    """The comparison in Spark's tasks."""
-    arrived, terms = merging.arrived, merging.terms
-    if terms.strategy is Strategy.CHANGELOG and not arrived.placed:
-        # A correction's two halves stand right beside each other.
-        arrived = replace(arrived, rows=close_gaps(arrived.rows, PLACE))
-    logged = merging.logged()
-    if logged is not None and merging.stored > LONG:
-        logged = prune_log(logged, arrived.rows, terms)
-    with merge_delivery(logged, arrived.rows, terms, merging.moment) as found:
-        yield found
 
 
 def _in_column(instant: datetime | None, arrived: DeliveredSide) -> datetime | date | None:

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.doors.odf import registry
 from backstory.doors.odf.adding import Added, add, add_each, add_one
+from backstory.doors.odf.arguments import Argument, find_datasets, is_file, require_some
 from backstory.doors.odf.encodings import encoded
 from backstory.doors.odf.inspecting import Inspected, in_a_row, inspect_dataset, inspected_file, unread
-from backstory.doors.odf.polling import Asked, RunRequest
+from backstory.doors.odf.polling import Poll, RunRequest
 from backstory.doors.odf.pulling import pull
 from backstory.doors.odf.pushing import Pushed, push
 from backstory.doors.odf.receipts import DatasetReceipt
 from backstory.doors.odf.registry import Known, Registered
-from backstory.doors.odf.wanted import Wanted, is_file, meant, require_some
 from backstory.doors.odf.watching import Watcher
 from backstory.doors.odf.work import head_of
 from backstory.errors import BackstoryError, UsageError
@@ -49,13 +49,13 @@ UNWATCHED = Watcher()
 
 def pull_all(
     store: Store,
-    wanted: Sequence[Wanted],
+    wanted: Sequence[Argument],
     asked: RunRequest,
     *,
     namespace: str = ODF,
     every: bool = False,
     watcher: Watcher = UNWATCHED,
-    before: "Sequence[DatasetReceipt | Asked]" = (),
+    before: "Sequence[DatasetReceipt | Poll]" = (),
 ) -> list[DatasetReceipt]:
     """Pull files of manifests, which are added first, and datasets by name; one after the other.
 
@@ -64,22 +64,22 @@ def pull_all(
     and what the source of the first of these was asked already.
     """
     require_some(wanted, every=every)
-    read = meant(registry.stored(store, namespace), wanted)
+    read = find_datasets(registry.stored(store, namespace), wanted)
     for each in read:
         if each.dataset.written is not None:
             add_one(store, each, dry_run=True)
-    datasets = [_standing(store, each, watcher, dry_run=asked.dry_run) for each in read]
+    datasets = [_add_manifest(store, each, watcher, dry_run=asked.dry_run) for each in read]
     lost: dict[TableName, BackstoryError] = {}
     if every:
         known = {each.name for each in datasets}
-        others = registry.stored(store, namespace).standing()
+        others = registry.stored(store, namespace).all_or_errors()
         datasets += [each for name, each in others.items() if isinstance(each, Known) and name not in known]
         lost = {name: each for name, each in others.items() if isinstance(each, BackstoryError)}
     receipts = [each for each in before if isinstance(each, DatasetReceipt)]
     alone = len(receipts) + len(datasets) == 1 and not lost
     for name, error in lost.items():
         receipts.append(ended(DatasetReceipt(name.name, "failed", error=error), watcher, alone=False))
-    begun = [each for each in before if isinstance(each, Asked)]
+    begun = [each for each in before if isinstance(each, Poll)]
     for dataset in datasets:
         watcher.begun(dataset.dataset.name)
         receipt = pull(store, dataset, asked, begun.pop() if begun else None)
@@ -126,7 +126,7 @@ def ingest(
 
 def listed(store: Store, *, namespace: str = ODF) -> list[dict[str, Any]]:
     """The datasets: name, kind of source, when it was pulled last, rows, watermark; NULL for what is lost."""
-    found = registry.stored(store, namespace).standing().items()
+    found = registry.stored(store, namespace).all_or_errors().items()
     return [
         unread(name) if isinstance(each, BackstoryError) else in_a_row(each, head_of(store, each))
         for name, each in found
@@ -143,8 +143,8 @@ def verified(store: Store, name: str, *, namespace: str = ODF) -> Verdict:
     return verify(store, registry.stored(store, namespace).existing(name).name, registry.renamings)
 
 
-def _standing(store: Store, each: Registered, watcher: Watcher, *, dry_run: bool) -> Registered:
-    """The dataset as it stands once its manifest, if a file has brought one, is added."""
+def _add_manifest(store: Store, each: Registered, watcher: Watcher, *, dry_run: bool) -> Registered:
+    """Add the manifest that a file has for a dataset, if one has; the dataset as it is then."""
     if each.dataset.written is None:
         return each
     added = add_one(store, each, dry_run=dry_run)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import OBSERVED
 from backstory.stores.iceberg.literals import quoted
-from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.events.terms import LETTERS, EventEncoding, Op
 
 if TYPE_CHECKING:

@@ -12,8 +12,7 @@ from backstory.doors.odf.dataset import Dataset
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
 from backstory.stores.iceberg.literals import quoted
-from backstory.strategies.events.arrow.plan import Events
-from backstory.strategies.events.columns import OP, PLACE, ROW, TIME
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names
 from backstory.strategies.events.terms import LETTERS, EventEncoding, Op
 
 if TYPE_CHECKING:
@@ -115,20 +114,21 @@ class LogColumns:
         own = [values[name].alias(name) for name in self.system]
         return events.select(*own, *(col(ROW).getField(name).alias(name) for name in data))
 
-    def stored_rows(self, events: Events, system_time: datetime, start: int) -> pa.Table:
+    def stored_rows(self, events: pa.Table, system_time: datetime, start: int) -> pa.Table:
         """Events in their order as rows of the table, numbered from `start` on."""
-        size = len(events.ops)
+        size = len(events)
         letters = [LETTERS.get(op) for op in Op]
         values = {
             self.vocab.offset_column: pa.array(np.arange(start, start + size)),
-            self.vocab.operation_type_column: events.ops,
+            self.vocab.operation_type_column: events[OP],
             self.vocab.system_time_column: pa.repeat(pa.scalar(system_time, INSTANT), size),
-            self.time: events.times,
-            OBSERVED: pa.array(letters, pa.string()).take(events.ops),
+            self.time: events[TIME],
+            OBSERVED: pa.array(letters, pa.string()).take(events[OP]),
         }
-        own = {name: values[name] for name in self.system}
-        data = dict(zip(events.data.column_names, events.data.columns, strict=True))
-        return pa.table(own | data)
+        own, data = self.system, data_names(events)
+        return pa.table(
+            [*(values[name] for name in own), *(events[name] for name in data)], names=[*own, *data]
+        )
 
     def _op(self) -> "Column":
         from pyspark.sql.functions import col, lit, when

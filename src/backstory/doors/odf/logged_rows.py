@@ -1,5 +1,7 @@
 """The events of a log whose files are on this machine: of all records, or of the delivered keys."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,31 +12,31 @@ from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import arrow_type
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.strategies.events.arrow.sides import ArrowSide
+from backstory.strategies.events.sides import OP, PLACE, TIME, data_names
 from backstory.strategies.events.terms import LETTERS, EventEncoding
 
 
-def logged_rows(
+def logged_tables(
     store: Store,
     table: StoredTable,
     columns: LogColumns,
-    data: pa.Schema,
+    schema: pa.Schema,
     keys: pa.Table | None,
     lease: MemoryLease,
-) -> ArrowSide:
-    """The log as a side, with these columns of data; with `keys` not many more events than theirs.
+) -> Iterator[pa.Table]:
+    """The log as a side of these columns, some rows at a time; with `keys` not many more than theirs.
 
-    Raises Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
+    Raises Unreadable for what cannot be read exactly here.
     """
-    vocab = columns.vocab
+    vocab, data = columns.vocab, data_names(schema)
     told = {EventEncoding.OP: [vocab.operation_type_column], EventEncoding.OBSERVED: [OBSERVED]}
     told_by = told[columns.encoding] if columns.encoding else []
-    names = [vocab.offset_column, columns.time, *told_by, *data.names]
+    names = [vocab.offset_column, columns.time, *told_by, *data]
     here = LocalRows(store, table, lease)
-    wanted = _asked(table, keys)
-    rows = here.read(names, among=wanted)
-    ops = _ops(columns, rows, told_by)
-    return ArrowSide(rows.select(data.names), ops, rows[columns.time], rows[vocab.offset_column])
+    for rows in here.batches(names, among=_asked(table, keys)):
+        own = {OP: _ops(columns, rows, told_by), TIME: rows[columns.time], PLACE: rows[vocab.offset_column]}
+        values = [own[name] if name in own else rows[name] for name in schema.names]
+        yield pa.table(values, names=schema.names).cast(schema)
 
 
 def _asked(table: StoredTable, keys: pa.Table | None) -> dict[str, pa.Array]:

@@ -69,8 +69,8 @@ class Facts:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A polling source that was asked in a run, what it answered, and the head of its dataset then."""
+class Poll:
+    """One request to a polling source: its run, the answer, and the head of the dataset at that time."""
 
     run: PullRun
     head: Head
@@ -79,18 +79,20 @@ class Asked:
     answer: Answer
 
     def nothing(self, dataset: Known[ToldTable]) -> DatasetReceipt:
-        """The receipt where nothing comes of the answer."""
-        found = unchanged(dataset, self.head)
+        """The receipt where the answer has nothing new."""
+        receipt = unchanged(dataset, self.head)
         if self.answer.status == "uncacheable":
-            return replace(found, status="uncacheable", hint=UNCACHEABLE)
-        return found
+            return replace(receipt, status="uncacheable", hint=UNCACHEABLE)
+        return receipt
 
-    def told(self, found: DatasetReceipt, *more: str) -> DatasetReceipt:
-        """The receipt with what the source warned of."""
-        return replace(found, notes=(*self.answer.warnings, *found.notes, *more), before=self.head.watermark)
+    def with_warnings(self, receipt: DatasetReceipt, *more: str) -> DatasetReceipt:
+        """The receipt with the warnings of the source, and more notes."""
+        return replace(
+            receipt, notes=(*self.answer.warnings, *receipt.notes, *more), before=self.head.watermark
+        )
 
 
-def ask(dataset: Known[ToldTable], facts: Facts, asked: RunRequest, run: PullRun) -> Asked | DatasetReceipt:
+def ask(dataset: Known[ToldTable], facts: Facts, asked: RunRequest, run: PullRun) -> Poll | DatasetReceipt:
     """Ask the source; the receipt of a dataset that has none which may be asked."""
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
@@ -98,7 +100,7 @@ def ask(dataset: Known[ToldTable], facts: Facts, asked: RunRequest, run: PullRun
         return replace(unchanged(dataset, facts.head), status="disabled", hint=why)
     facts.allow_queries()
     asking = _asking(dataset, source, facts, asked, run)
-    return Asked(run, facts.head, source, asking, fetch(source_of(source.fetch), asking))
+    return Poll(run, facts.head, source, asking, fetch(source_of(source.fetch), asking))
 
 
 def unchanged(dataset: Known[ToldTable], head: Head) -> DatasetReceipt:
@@ -138,7 +140,7 @@ def _asking(
         cache=facts.cache,
         environment=os.environ,
         state=head.state_of(source),
-        asked_before=head.has_asked(source),
+        asked_before=head.is_newest_source(source),
         complete=head.is_complete(source),
         seen=seen,
         refetch=asked.refetch,

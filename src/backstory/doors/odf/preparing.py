@@ -98,7 +98,7 @@ def _piped(
         ended = running.wait()
     if ended:
         told = f"`{program}` ended with {ended} on {source.name}: {_tail(log) or 'it printed nothing'}"
-        kept = _kept(log, logs)
+        kept = _keep_log(log, logs)
         raise Failed("command-failed", told, f"Its full output is in {kept}." if kept else "Fix `prepare`.")
     return replace(source, path=target, name=called)
 
@@ -112,8 +112,8 @@ def _run(step: Pipe, given: IO[bytes], said: IO[bytes]) -> subprocess.Popen[byte
         raise UsageError("no-command", told, "Install it, or fix `prepare`.") from None
 
 
-def _kept(log: Path, logs: Path | None) -> Path | None:
-    """Where a log lies for good; None if it is not kept, for no message names a file that will be gone."""
+def _keep_log(log: Path, logs: Path | None) -> Path | None:
+    """Copy a log to where it stays; None if it is not kept, as no message may name a file that is removed."""
     if logs is None:
         return None
     try:

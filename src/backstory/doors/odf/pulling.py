@@ -15,7 +15,7 @@ from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.manifest.events import AddPushSource
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.manifest.read import Csv
-from backstory.doors.odf.polling import Asked, Facts, RunRequest, ask, failed, tell_notes, warn_of_secrets
+from backstory.doors.odf.polling import Facts, Poll, RunRequest, ask, failed, tell_notes, warn_of_secrets
 from backstory.doors.odf.receipts import DatasetReceipt, sum_up
 from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, PullRun, Work, cache_of, head_of, head_to_extend
@@ -32,7 +32,7 @@ from backstory.stores.iceberg.store import Store
 log = structlog.get_logger()
 
 
-def pull(store: Store, dataset: Registered, asked: RunRequest, before: Asked | None = None) -> DatasetReceipt:
+def pull(store: Store, dataset: Registered, asked: RunRequest, before: Poll | None = None) -> DatasetReceipt:
     """Ask the polling source of a dataset; its error, if there is one, stands in the receipt.
 
     `before` is what was asked without the store; what came of it goes on from there.
@@ -53,33 +53,33 @@ def failure_of(store: Store, dataset: Registered, error: BackstoryError) -> Data
 
 
 def _pulled(
-    store: Store, dataset: Registered, asked: RunRequest, run: PullRun, before: Asked | None
+    store: Store, dataset: Registered, asked: RunRequest, run: PullRun, before: Poll | None
 ) -> DatasetReceipt:
-    found: Asked | DatasetReceipt | None = before
-    if found is None:
+    poll: Poll | DatasetReceipt | None = before
+    if poll is None:
         warn_of_secrets(dataset)
         head = head_to_extend(store, dataset)
         if asked.set_watermark is not None:
             return _marked(store, dataset, asked.set_watermark, run)
-        found = ask(dataset, _facts(store, dataset, head), asked, run)
-    if isinstance(found, DatasetReceipt):
-        return found
+        poll = ask(dataset, _facts(store, dataset, head), asked, run)
+    if isinstance(poll, DatasetReceipt):
+        return poll
     receipts: list[DatasetReceipt] = []
     try:
-        for receipt in _ingested(store, dataset, found):
+        for receipt in _ingested(store, dataset, poll):
             receipts.append(receipt)  # noqa: PERF402 - what was committed before an error counts
     except BackstoryError as error:
         standing = failure_of(store, dataset, error)
-        told = replace(sum_up(receipts, standing), status="failed", error=error)
+        summary = replace(sum_up(receipts, standing), status="failed", error=error)
     else:
-        told = sum_up(receipts, found.nothing(dataset))
-    if not run.dry_run and told.status != "updated":
+        summary = sum_up(receipts, poll.nothing(dataset))
+    if not run.dry_run and summary.status != "updated":
         write_log(store, dataset.name)  # a run before may have ended between its commit and its log
     if run.dry_run and len(receipts) > 1:
-        return found.told(
-            told, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
+        return poll.with_warnings(
+            summary, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
         )
-    return found.told(told)
+    return poll.with_warnings(summary)
 
 
 def _facts(store: Store, dataset: Registered, head: Head) -> Facts:
@@ -91,15 +91,15 @@ def _facts(store: Store, dataset: Registered, head: Head) -> Facts:
     )
 
 
-def _ingested(store: Store, dataset: Registered, found: Asked) -> Iterator[DatasetReceipt]:
+def _ingested(store: Store, dataset: Registered, found: Poll) -> Iterator[DatasetReceipt]:
     """Each file's receipt, as soon as it is committed: an interrupt or an error keeps those before (R79)."""
     after, run = found.head.polled, found.run
     for fetched in found.answer.deliveries:
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; a refetch asks the source again")
-        standing = _standing(store, dataset)
+        reload = _reloader(store, dataset)
         receipt, committed = deliver_file(
-            store, dataset.name, standing, found.source, fetched, run, after=after
+            store, dataset.name, reload, found.source, fetched, run, after=after
         )
         after += committed
         if not run.dry_run:
@@ -107,8 +107,8 @@ def _ingested(store: Store, dataset: Registered, found: Asked) -> Iterator[Datas
         yield receipt
 
 
-def _standing(store: Store, dataset: Registered) -> Callable[[], Registered]:
-    """The dataset as it stands whenever it is asked for; one that is not added stays as it is."""
+def _reloader(store: Store, dataset: Registered) -> Callable[[], Registered]:
+    """A function that reads the dataset as it is when called; a dataset not yet added stays as given."""
     return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
 
 

@@ -120,14 +120,14 @@ class Datasets(Generic[Table]):
 
     def every(self) -> list[Known[Table]]:
         """Every dataset, by name, whose metadata can be read."""
-        return [each for each in self.standing().values() if isinstance(each, Known)]
+        return [each for each in self.all_or_errors().values() if isinstance(each, Known)]
 
-    def standing(self) -> dict[TableName, Known[Table] | BackstoryError]:
-        """Every dataset, by name, and what keeps the other tables of the schema from being known as one."""
-        found: dict[TableName, Known[Table] | BackstoryError | None] = apart(
+    def all_or_errors(self) -> dict[TableName, Known[Table] | BackstoryError]:
+        """Every dataset by its name, and for each table whose metadata cannot be read the error."""
+        entries: dict[TableName, Known[Table] | BackstoryError | None] = apart(
             self.tables(), self._loaded, every=True
         )
-        return {name: each for name, each in found.items() if each is not None}
+        return {name: each for name, each in entries.items() if each is not None}
 
     def _loaded(self, name: TableName) -> Known[Table] | None:
         table = self.load(name)
@@ -136,7 +136,7 @@ class Datasets(Generic[Table]):
     def chosen(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
         """The datasets of these names, and all others behind them; UsageError for an unknown name."""
         found = [self.existing(name).name for name in names]
-        return list(dict.fromkeys([*found, *(self.standing() if every else ())]))
+        return list(dict.fromkeys([*found, *(self.all_or_errors() if every else ())]))
 
 
 def stored(store: Store, namespace: str) -> Datasets[StoredTable]:
@@ -158,14 +158,14 @@ def refuse_taken(store: Store, name: TableName) -> None:
     """
     for table in tables(store, name.schema):
         if same_name(table.name, name.name):
-            raise _taken(name, f"the table {table} exists and is not a dataset")
+            raise _name_in_use(name, f"the table {table} exists and is not a dataset")
         if same_name(table.name, log_of(name).name):
             found = load(store, table)
             if found and found.shape.layout is not Layout.ODF_LOG:
-                raise _taken(name, f"its log would be {table}, which is another table")
+                raise _name_in_use(name, f"its log would be {table}, which is another table")
 
 
-def _taken(name: TableName, why: str) -> UsageError:
+def _name_in_use(name: TableName, why: str) -> UsageError:
     return UsageError("name-taken", f"A dataset cannot be called {name}: {why}.", "Give it another name.")
 
 

@@ -12,7 +12,7 @@ from backstory.doors.odf.inspecting import Inspected, in_a_row, inspected
 from backstory.doors.odf.lints import Lint, lints_of
 from backstory.doors.odf.registry import Known, registered
 from backstory.doors.odf.work import Head
-from backstory.journal.chain import blocks_told
+from backstory.journal.chain import read_blocks
 from backstory.journal.small_log import newest_block_here, snapshots_here
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
@@ -61,5 +61,5 @@ def output_here(dataset: Known[Described], _: Path_, source: Source) -> None:
 def is_pulled_by(dataset: Known[Described]) -> bool:
     """Whether the newest commit was made under this very manifest, whose queries were looked at then."""
     table = dataset.table
-    newest = None if table is None else next(blocks_told(snapshots_here(table)), None)
+    newest = None if table is None else next(read_blocks(snapshots_here(table)), None)
     return newest is not None and newest.event.get("manifest_hash") == dataset.manifest_hash

@@ -121,19 +121,19 @@ class Head:
         """What that commit says of itself."""
         return self.block.event if self.block else {}
 
-    def has_asked(self, source: Source) -> bool:
-        """Whether a polling source is the one whose data came last."""
+    def is_newest_source(self, source: Source) -> bool:
+        """Whether the newest data came from this polling source."""
         fetch = fetch_hash(source)
         return fetch is not None and self.event.get("fetch") == fetch
 
     def state_of(self, source: Source) -> SourceState | None:
         """What the source said of itself, if it is still the same one."""
-        told = self.event.get("source_state") if self.has_asked(source) else None
-        return SourceState.from_dict(told) if told else None
+        state = self.event.get("source_state") if self.is_newest_source(source) else None
+        return SourceState.from_dict(state) if state else None
 
     def is_complete(self, source: Source) -> bool:
         """Whether all that the source had when it was asked last is here."""
-        return self.has_asked(source) and bool(self.event.get("complete"))
+        return self.is_newest_source(source) and bool(self.event.get("complete"))
 
     @property
     def next_offset(self) -> int:

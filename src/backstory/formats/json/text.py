@@ -92,7 +92,7 @@ def line_of_element(text: str, keys: list[str], element: int) -> int:
     """The line of an element of the array that the keys lead to, in a text that `loads` has read."""
     place = _past_blanks(text, 0)
     for key in keys:
-        place = _value_of(text, place, key)
+        place = place_of_value(text, place, key)
     place = _past_blanks(text, place + 1)
     for _ in range(element):
         _, place = _DECODER.raw_decode(text, place)
@@ -100,8 +100,8 @@ def line_of_element(text: str, keys: list[str], element: int) -> int:
     return text.count("\n", 0, place) + 1
 
 
-def _value_of(text: str, place: int, key: str) -> int:
-    """Where the value of a key begins in the object at `place`."""
+def place_of_value(text: str, place: int, key: str) -> int:
+    """Where the value of a key begins in the object at `place` of a text that `loads` has read."""
     place = _past_blanks(text, place + 1)
     while True:
         found, place = _DECODER.raw_decode(text, place)

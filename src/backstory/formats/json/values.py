@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstory.formats.expected import child, told
+from backstory.formats.expected import child, type_name
 from backstory.formats.json.text import NotJson, Number, dumps
 from backstory.formats.produced import malformed, refuse_nulls, typed_or_refused, unknown, unreadable
 from backstory.formats.values.bounds import unfit
@@ -29,7 +29,7 @@ class JsonColumn:
 
     def refused(self, row: int, field: pa.Field, value: Any) -> Exception:
         """The error for a value that is not of its type."""
-        return unreadable(self.name, self.place(row), field.name, _shown(value), told(field))
+        return unreadable(self.name, self.place(row), field.name, _shown(value), type_name(field))
 
 
 def typed(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.errors import Refused
-from backstory.formats.expected import told
+from backstory.formats.expected import type_name
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.produced import (
     BATCH,
@@ -36,7 +36,7 @@ def parquet_rows(
     stored = _stored(path, name)
     refuse_repeated(name, stored.names)
     if schema is None:
-        schema = pa.schema([_told_or_ours(field, name, told, naive=options.naive) for field in stored])
+        schema = pa.schema([_target_field(field, name, told, naive=options.naive) for field in stored])
     else:
         _refuse_others(stored, schema, name, strict=options.strict)
     return ProducedRows(_loose(schema), _batches(path, name, schema))
@@ -57,10 +57,10 @@ def _stored(path: Path, name: str) -> pa.Schema:
         raise malformed(name, "", "it is not Parquet") from None
 
 
-def _told_or_ours(field: pa.Field, name: str, told: Told, *, naive: bool) -> pa.Field:
-    """The column of the type that is told, if there is a way to it."""
-    wanted = told.get(field.name)
-    return wanted if wanted is not None and becomes(field.type, wanted) else _ours(field, name, naive=naive)
+def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) -> pa.Field:
+    """The column as declared, if a cast leads there; else as one of ours, optional."""
+    target = declared.get(field.name)
+    return target if target is not None and becomes(field.type, target) else _ours(field, name, naive=naive)
 
 
 def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
@@ -95,7 +95,7 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
         if not becomes(theirs, field):
             raise Refused(
                 "incompatible-type",
-                f"{name}: column `{field.name}` is of type {theirs}, but is declared as {told(field)}.",
+                f"{name}: column `{field.name}` is of type {theirs}, but is declared as {type_name(field)}.",
                 f"{MEND}, or `schema` in the manifest.",
                 [field.name],
             )

@@ -23,7 +23,7 @@ BEYOND_MICROSECONDS = r"(\.\d{6})\d+"
 TIME = r"^(?:[01]\d|2[0-3]):[0-5]\d(?::[0-5]\d(?:\.\d{1,9})?)?$"
 
 _FIRST_DAY, _LAST_DAY = -719162, 2932896  # 0001-01-01 and 9999-12-31, in days from 1970-01-01
-_DAY = 86_400_000_000
+DAY = 86_400_000_000
 
 
 Values = TypeVar("Values")
@@ -99,13 +99,13 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
             # A cast looks at the digits of the values only where it makes the precision less.
             column = column.cast(pa.decimal128(MAX_PRECISION, type_.scale))
         case Kind.NAIVE_DATE:
-            _require_years(column.cast(pa.int32()), 1)
+            require_years(column.cast(pa.int32()), 1)
         case Kind.UTC_DATETIME | Kind.NAIVE_DATETIME:
-            _require_years(column.cast(pa.int64()), _DAY)
+            require_years(column.cast(pa.int64()), DAY)
     return column.cast(arrow_type(type_))
 
 
-def _require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
+def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
     """The years 0001 to 9999; `day` is how many units of time a day has."""
     bounds = pc.min_max(times)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
@@ -182,7 +182,7 @@ def _double(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 def _date(text: pa.Array, _type: ColumnType) -> pa.Array:
     value = text.cast(pa.date32())
-    _require_years(value.cast(pa.int32()), 1)
+    require_years(value.cast(pa.int32()), 1)
     return value
 
 
@@ -209,7 +209,7 @@ def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.
     except pa.ArrowInvalid:
         cut = pc.replace_substring_regex(text, BEYOND_MICROSECONDS, r"\1")
         value = mend(cut).cast(target)
-    _require_years(value.cast(pa.int64()), _DAY)
+    require_years(value.cast(pa.int64()), DAY)
     return value
 
 

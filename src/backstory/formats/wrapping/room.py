@@ -62,8 +62,8 @@ def bound_by(size: int, limit: int | None) -> Bound:
 
 
 @contextmanager
-def disk_told(what: str) -> Iterator[None]:
-    """Raises TryAgain when a disk is full, Failed for other faults of files."""
+def translate_disk_errors(what: str) -> Iterator[None]:
+    """Errors of the system as ours: TryAgain if a disk is full, Failed for other faults of files."""
     try:
         yield
     except ConnectionError:

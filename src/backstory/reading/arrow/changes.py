@@ -8,15 +8,16 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.errors import Refused
+from backstory.model.change_feed import CHANGE_COLUMNS
 from backstory.model.instant import EPOCH, TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
 from backstory.model.remembered import ROLE
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.reading.changes.commits import known_here
-from backstory.reading.changes.feed import FeedRequest, range_asked, tells_itself
-from backstory.reading.changes.rows import ToldRows, told_rows
-from backstory.reading.changes.rule import CHANGE_COLUMNS, Changed, Row, between, net
+from backstory.reading.changes.commits import lineage_of_metadata
+from backstory.reading.changes.feed import FeedRequest, commit_range, rows_cover_range
+from backstory.reading.changes.rows import ToldRows, feed_rows
+from backstory.reading.changes.rule import Changed, Row, between, net
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.metadata.columns import arrow_of
 from backstory.stores.metadata.described import Described
@@ -37,33 +38,33 @@ class SmallFeed:
     until: int
 
 
-def changes(files: Files, asked: FeedRequest) -> SmallFeed:
+def changes(files: Files, request: FeedRequest) -> SmallFeed:
     """The rows that changed, as `changes` of Spark tells them; Unreadable for what Spark alone reads."""
     table = files.table
-    told, lineage = told_rows(table, current=asked.current), known_here(table)
+    feed, lineage = feed_rows(table, current=request.current), lineage_of_metadata(table)
     try:
-        found = range_asked(table, lineage, asked)
+        range_ = commit_range(table, lineage, request)
     except Refused:
-        if not tells_itself(table, asked):
+        if not rows_cover_range(table, request):
             raise
         raise Unreadable("snapshots that are gone") from None
-    if any(each.operation == GAP for each in found.commits):
+    if any(each.operation == GAP for each in range_.commits):
         raise Unreadable("snapshots that are gone")
-    identity = _identity(table, told)
-    counts, needed = _counted(table.shape, current=asked.current)
-    moved = MovedRows(files, list(dict.fromkeys([*told.columns, *needed])))
+    identity = _identity(table, feed)
+    counts, needed = _counted(table.shape, current=request.current)
+    moved = MovedRows(files, list(dict.fromkeys([*feed.columns, *needed])))
     every: list[Changed] = []
-    commits = [(each.id, each.operation) for each in found.commits]
-    pairs = moved.of_commits(found.before, commits)
-    for commit, sides in zip(found.commits, pairs, strict=True):
-        gone, come = (_shown(each, told, counts) for each in sides)
+    commits = [(each.id, each.operation) for each in range_.commits]
+    pairs = moved.of_commits(range_.before, commits)
+    for commit, sides in zip(range_.commits, pairs, strict=True):
+        gone, come = (_shown(each, feed, counts) for each in sides)
         every += _in_order(between(gone, come, commit.version, identity), identity)
-    if asked.net:
+    if request.net:
         every = _in_order(net(every, identity), identity)
-    times = {each.version: EPOCH + timedelta(milliseconds=each.millis) for each in found.commits}
+    times = {each.version: EPOCH + timedelta(milliseconds=each.millis) for each in range_.commits}
     rows = [{**each.row, **_marks(each, times)} for each in every]
     return SmallFeed(
-        table.shape.table, rows, [*told.columns.values(), *CHANGE_COLUMNS], found.since, found.until
+        table.shape.table, rows, [*feed.columns.values(), *CHANGE_COLUMNS], range_.since, range_.until
     )
 
 
@@ -94,7 +95,7 @@ def _shown(rows: pa.Table, told: ToldRows, counts: Callable[[Row], bool]) -> lis
 
 
 def _counted(shape: Shape, *, current: bool) -> tuple[Callable[[Row], bool], Sequence[str]]:
-    """Which rows are told, as the condition of `told_rows` says it, and the columns that it looks at."""
+    """Which rows the feed reports, as the condition of `feed_rows` has it, and the columns that it reads."""
     span, names = shape.layout.span, shape.names
     if not current:
         if MEMORY not in names:

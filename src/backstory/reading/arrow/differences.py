@@ -8,12 +8,12 @@ import pyarrow as pa
 
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
-from backstory.reading.arrow.known import known
+from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.point_in_time import as_of, current
 from backstory.reading.arrow.versions import VersionRows, remembered, versions
 from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.frames.event_logs import system_columns
-from backstory.reading.frames.knowledge import require_known
+from backstory.reading.frames.knowledge import require_knowledge
 from backstory.reading.frames.versions import HISTORIES, history_of, shown_key
 from backstory.reading.lives import shown_name
 from backstory.reading.rules.differences import Side, differences
@@ -35,7 +35,7 @@ def diff(
     comparison: Comparison = ENDS,
 ) -> list[Difference]:
     """How the records at one instant differ from those at another, as `diff` of frames tells it."""
-    held = versions(known(files, known_at))
+    held = versions(table_at(files, known_at))
     instants = micros_of(first), micros_of(second)
     if comparison.through:
         return _through(files, held, instants, comparison)
@@ -46,7 +46,7 @@ def diff(
         if before is not None and after is not None and before != after:
             places.append((each.place, after))
             starts[each.place] = each.start
-    return _told(files, held.users, places, starts.get, comparison)
+    return _list_differences(files, held.users, places, starts.get, comparison)
 
 
 def _through(
@@ -70,18 +70,18 @@ def _through(
     return comparison.listed(passages(lived, key))
 
 
-def diff_known(
+def diff_knowledge(
     files: Files, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
 ) -> list[Difference]:
-    """How what was known at one time differs from what was known at another, of one instant (V96)."""
+    """How the answers for one instant differ between two known times (V96)."""
     table = files.table
     if table.shape.layout is Layout.VERSIONS:
         for each in (first, second):
-            require_known(table, each)
-        return _told_at_either(files, first, second, micros_of(time), comparison)
+            require_knowledge(table, each)
+        return _diff_native_rows(files, first, second, micros_of(time), comparison)
     sides = []
     for known_at in (first, second):
-        lasting = known(files, known_at).shape.layout in HISTORIES
+        lasting = table_at(files, known_at).shape.layout in HISTORIES
         sides.append(as_of(files, time, known_at) if lasting else current(files, known_at))
     before, after = sides
     try:
@@ -91,31 +91,31 @@ def diff_known(
     spans = both[VALID_FROM].to_pylist() if VALID_FROM in both.column_names else []
     rows = both.drop_columns([name for name in (VALID_FROM, VALID_TO) if name in both.column_names])
     places = [(place, place >= before.num_rows) for place in range(before.num_rows + after.num_rows)]
-    return _told(files, rows, places, spans.__getitem__, comparison)
+    return _list_differences(files, rows, places, spans.__getitem__, comparison)
 
 
-def _told_at_either(
+def _diff_native_rows(
     files: Files, first: datetime, second: datetime, instant: int, comparison: Comparison
 ) -> list[Difference]:
-    """The native rows that were told of an instant at one of two known times, in one reading (V6)."""
-    found = known(files, second)
-    users = history_of(found.table, found.shape).user_columns
-    own = found.rows([*(each.name for each in users), VALID_FROM, VALID_TO, RECORDED_AT, MEMORY])
+    """How the native rows of an instant differ between two known times, read once (V6)."""
+    table = table_at(files, second)
+    users = history_of(table.table, table.shape).user_columns
+    own = table.rows([*(each.name for each in users), VALID_FROM, VALID_TO, RECORDED_AT, MEMORY])
 
-    def told(row: RememberedRow, known_at: int) -> bool:
-        end = row.end_known(known_at)
+    def holds(row: RememberedRow, known_at: int) -> bool:
+        end = row.end_at(known_at)
         return row.recorded is not None and row.recorded <= known_at and (end is None or end > instant)
 
     places = []
     for each in remembered(own):
         if not each.is_fact and each.start is not None and each.start <= instant:
-            before, after = told(each, micros_of(first)), told(each, micros_of(second))
+            before, after = holds(each, micros_of(first)), holds(each, micros_of(second))
             if before != after:
                 places.append((each.place, after))
     rows = own.select([each.name for each in users]).rename_columns(
         [shown_name(each.source) for each in users]
     )
-    return _told(files, rows, places, lambda _: None, comparison)
+    return _list_differences(files, rows, places, lambda _: None, comparison)
 
 
 def _compared(files: Files, users: pa.Table, comparison: Comparison) -> tuple[list[str], pa.Table]:
@@ -127,13 +127,14 @@ def _compared(files: Files, users: pa.Table, comparison: Comparison) -> tuple[li
     return key, users.select(comparison.names(shape.table, key, users.column_names))
 
 
-def _told(
+def _list_differences(
     files: Files,
     users: pa.Table,
     places: list[tuple[int, bool]],
     start_of: Any,
     comparison: Comparison,
 ) -> list[Difference]:
+    """The differences of the rows at these places, each with whether its row is of the second side."""
     key, users = _compared(files, users, comparison)
     timed = _timed(files, files.table.shape)
     rows = rows_of(users.take(integers([place for place, _ in places])))

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 
-from backstory.reading.arrow.known import known
+from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.point_in_time import live
 from backstory.reading.arrow.versions import statements, versions
 from backstory.reading.exports import Export, Place
@@ -16,7 +16,7 @@ from backstory.stores.metadata.values import integers, values_of
 
 def export(files: Files, place: Place) -> Export:
     """Write what `export` of frames writes; Unreadable, with nothing written, for what Spark alone reads."""
-    now = known(files, None)
+    now = table_at(files, None)
     shape = now.shape
     if place.axis == "both":
         held = statements(now) if shape.layout in RECORDING else versions(now)

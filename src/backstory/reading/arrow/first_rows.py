@@ -6,7 +6,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from backstory.reading.arrow.known import KnownTable
+from backstory.reading.arrow.knowledge import KnownTable
 from backstory.reading.frames.versions import shown_key
 from backstory.stores.metadata.least_values import least_values
 from backstory.stores.metadata.rows import is_small

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from backstory.reading.arrow.known import known
+from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.records import is_record
 from backstory.reading.arrow.versions import statements, versions
-from backstory.reading.frames.knowledge import require_known
+from backstory.reading.frames.knowledge import require_knowledge
 from backstory.reading.frames.life import RECORDING, commits_of
 from backstory.reading.keys import shown_key_of
 from backstory.reading.selection import Selection
@@ -26,8 +26,8 @@ def life(
     table = files.table.shape.table
     told = files.table.shape.layout in RECORDING
     if told and known_at is not None:
-        require_known(files.table, known_at)
-    then = known(files, None if told else known_at)
+        require_knowledge(files.table, known_at)
+    then = table_at(files, None if told else known_at)
     Selection(key, columns).require(then.shape)
     then = then.of_record(key)
     found = statements(then) if told else versions(then)

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from backstory.model.layout import DELETED, Layout
 from backstory.model.schema import Shape
 from backstory.reading.arrow.first_rows import first_rows
-from backstory.reading.arrow.known import KnownTable, known
+from backstory.reading.arrow.knowledge import KnownTable, table_at
 from backstory.reading.arrow.records import is_record
 from backstory.reading.arrow.versions import VersionRows, versions
 from backstory.reading.frames.versions import HISTORIES, shown_key
@@ -32,7 +32,7 @@ def current(
 
     With `limit` the first ones in the order of their key are among the rows, and not all others.
     """
-    found = known(files, known_at)
+    found = table_at(files, known_at)
     selection.require(found.shape)
     return first_rows(found.of_record(selection.key), limit, partial(_current, selection))
 
@@ -81,11 +81,11 @@ def as_of(
     limit: int | None = None,
 ) -> pa.Table:
     """The rows that were true at an instant, as `as_of` of frames has them; `limit` as `current` has it."""
-    found = known(files, known_at)
+    found = table_at(files, known_at)
     selection.require(found.shape)
     instant = micros_of(time)
 
-    def held(part: KnownTable) -> pa.Table:
+    def versions_of(part: KnownTable) -> pa.Table:
         return _selected(versions(part), part.shape, selection, lambda each: each.holds(instant))
 
-    return first_rows(found.of_record(selection.key), limit, held)
+    return first_rows(found.of_record(selection.key), limit, versions_of)

@@ -11,7 +11,7 @@ from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, La
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.types import Kind
 from backstory.model.values import alike
-from backstory.reading.arrow.known import KnownTable, instants, micros, within
+from backstory.reading.arrow.knowledge import KnownTable, instants, micros, within
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.versions import endless, history_of, warn_of_disorder
 from backstory.reading.lives import TOLD_FROM, TOLD_TO, shown_name
@@ -55,7 +55,7 @@ def versions(known: KnownTable) -> VersionRows:
     table = known.shape.table
     warn_of_disorder(table, disorderly=known.table.properties.get(DISORDER) == "true")
     rows = known.rows([*(each.name for each in history.user_columns), *_own(known)])
-    return VersionRows(_users(rows, history), _found(known, history, rows))
+    return VersionRows(_users(rows, history), _spanned_rows(known, history, rows))
 
 
 def statements(known: KnownTable) -> VersionRows:
@@ -109,7 +109,8 @@ def _memory(known: KnownTable) -> list[str]:
     return [RECORDED_AT, MEMORY] if known.shape.layout is Layout.VERSIONS else []
 
 
-def _found(known: KnownTable, history: History, rows: pa.Table) -> list[SpannedRow]:
+def _spanned_rows(known: KnownTable, history: History, rows: pa.Table) -> list[SpannedRow]:
+    """The rows that are versions, each with its start and end, by the rule of the table's layout."""
     shape, places = known.shape, range(rows.num_rows)
     if shape.layout is Layout.ODF:
         return event_rules.versions(*_events(known, rows))
@@ -117,11 +118,11 @@ def _found(known: KnownTable, history: History, rows: pa.Table) -> list[SpannedR
     if not shape.layout.adopted:
         _require_instants(known, (span.start, span.end))
     if shape.layout is Layout.VERSIONS:
-        told = remembered(rows)
-        return rules.lasting(told) if known.until is None else rules.lasting_then(told, known.until)
+        kept = remembered(rows)
+        return rules.lasting(kept) if known.until is None else rules.lasting_then(kept, known.until)
     starts, ends = micros(rows, span.start), micros(rows, span.end)
     if shape.layout.adopted:
-        gone = _gone(rows, shape.layout.tombstone)
+        gone = _tombstones(rows, shape.layout.tombstone)
         return rules.adopted(zip(places, starts, ends, gone, strict=True), span)
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return list(map(SpannedRow, places, starts, ends))
@@ -140,7 +141,8 @@ def _require_instants(known: KnownTable, names: Sequence[str]) -> None:
         raise Unreadable("spans in naive times")
 
 
-def _gone(rows: pa.Table, tombstone: str) -> list[bool]:
+def _tombstones(rows: pa.Table, tombstone: str) -> list[bool]:
+    """Whether each row says that its record was deleted."""
     if tombstone not in rows.column_names:
         return [False] * rows.num_rows
     return [str(each).lower() == "true" for each in rows[tombstone].to_pylist()]

@@ -60,14 +60,14 @@ class Lineage:
 
     def _place_at(self, time: str | date) -> int:
         until = instant_of(time)
-        place = sum(_told_at(commit) <= until for commit in self.commits)
+        place = sum(_commit_time(commit) <= until for commit in self.commits)
         if place or self.whole:
             return place
         raise expired(self.table)
 
 
-def _told_at(commit: SnapshotLine) -> datetime:
-    """The time of a commit: its recorded one where it has one, by which its rows tell it too (V94, V111)."""
+def _commit_time(commit: SnapshotLine) -> datetime:
+    """The recorded time of a commit, which its rows carry too; else when Iceberg committed it (V94, V111)."""
     if commit.recorded:
         return parse_instant(commit.recorded)
     return EPOCH + timedelta(milliseconds=commit.millis)
@@ -83,29 +83,29 @@ class Range:
     commits: Sequence[SnapshotLine]
 
 
-def known(store: Store, table: StoredTable) -> Lineage:
-    """The commits that made the table what it is."""
+def lineage_of(store: Store, table: StoredTable) -> Lineage:
+    """The commits behind the present state of the table, from Iceberg's Java."""
     return _lineage(table.shape.table, *commits_of(store.jvm, table.iceberg))
 
 
-def known_here(table: "Described") -> Lineage:
-    """The same of a table as its metadata tells of it."""
+def lineage_of_metadata(table: "Described") -> Lineage:
+    """The commits behind the present state of a table, from its metadata, without Spark."""
     ours = [_line(each) for each in table.ancestry]
     ids = {each.id for each in ours}
     others = [_line(each) for each in table.told.get("snapshots") or [] if each["snapshot-id"] not in ids]
     return _lineage(table.shape.table, ours, others)
 
 
-def _line(told: Mapping[str, Any]) -> SnapshotLine:
-    summary, parent = told.get("summary") or {}, told.get("parent-snapshot-id")
-    numbers = (told["snapshot-id"], told["sequence-number"], told["timestamp-ms"])
+def _line(snapshot: Mapping[str, Any]) -> SnapshotLine:
+    summary, parent = snapshot.get("summary") or {}, snapshot.get("parent-snapshot-id")
+    numbers = (snapshot["snapshot-id"], snapshot["sequence-number"], snapshot["timestamp-ms"])
     return SnapshotLine(*numbers, summary.get("operation", ""), parent, summary.get(RECORDED, ""))
 
 
-def _lineage(table: TableName, found: Sequence[SnapshotLine], others: Sequence[SnapshotLine]) -> Lineage:
-    whole = not found or found[-1].parent is None
-    kept = [] if whole else [each for each in others if each.version < found[-1].version]
-    return Lineage(table, found[::-1], whole, kept)
+def _lineage(table: TableName, ancestry: Sequence[SnapshotLine], others: Sequence[SnapshotLine]) -> Lineage:
+    whole = not ancestry or ancestry[-1].parent is None
+    kept = [] if whole else [each for each in others if each.version < ancestry[-1].version]
+    return Lineage(table, ancestry[::-1], whole, kept)
 
 
 def range_of(commits: Lineage, since: Where | None, until: Where | None, *, net: bool = False) -> Range:

@@ -14,7 +14,7 @@ from backstory.model.cursor import MARK, TAG, Cursor, Start
 from backstory.model.instant import milliseconds_of
 from backstory.model.remembered import CURSOR_MAX_AGE
 from backstory.model.table import TableName
-from backstory.reading.changes.commits import BEFORE_ALL, Lineage, bad_option, known
+from backstory.reading.changes.commits import BEFORE_ALL, Lineage, bad_option, lineage_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.port import ToldTable
 
@@ -68,7 +68,7 @@ def move(store: Store, table: StoredTable, cursor: str, version: int) -> None:
     def plan() -> tuple[StoredTable, Change | None]:
         nonlocal same
         latest = existing(store, name)
-        commits = known(store, latest)
+        commits = lineage_of(store, latest)
         snapshot = _snapshot(commits, version)
         if latest.iceberg.uuid() != uuid or (snapshot is None and commits.commits):
             raise _lost(name, cursor)
@@ -91,7 +91,7 @@ def advance(store: Store, name: TableName, cursor: str, version: int) -> Cursor:
     def plan() -> tuple[StoredTable, Change | None]:
         nonlocal reached
         table = existing(store, name)
-        commits = known(store, table)
+        commits = lineage_of(store, table)
         place = commits.place_of(version)
         if not place:
             raise bad_option(

@@ -10,10 +10,10 @@ from backstory.model.instant import instant_of
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading.changes import cursors
-from backstory.reading.changes.commits import Lineage, Range, Where, bad_option, known, range_of
+from backstory.reading.changes.commits import Lineage, Range, Where, bad_option, lineage_of, range_of
 from backstory.reading.changes.frames import fed
 from backstory.reading.changes.recorded import recorded_changes
-from backstory.reading.changes.rows import told_rows
+from backstory.reading.changes.rows import feed_rows
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.port import ToldTable
@@ -59,53 +59,53 @@ class FeedRequest:
     start: Start | None = None
 
 
-def changes(store: Store, table: TableName, asked: FeedRequest) -> Feed:
+def changes(store: Store, table: TableName, request: FeedRequest) -> Feed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
     Raises Refused for a range whose snapshots have expired and for a cursor that is lost or expired,
     UsageError for options that do not go together.
     """
     stored = existing(store, table)
-    told, lineage = told_rows(stored, current=asked.current), known(store, stored)
+    rows, lineage = feed_rows(stored, current=request.current), lineage_of(store, stored)
     try:
-        found = range_asked(stored, lineage, asked)
+        commits = commit_range(stored, lineage, request)
     except Refused:
-        if not tells_itself(stored, asked):
+        if not rows_cover_range(stored, request):
             raise
-        return _recorded(store, stored, lineage, asked)
-    moved = moved_rows(store, stored, found.before, found.commits)
-    frame = fed(moved.frame(store), told, moved.rows, net=asked.net, only_come=moved.only_come)
+        return _recorded(store, stored, lineage, request)
+    moved = moved_rows(store, stored, commits.before, commits.commits)
+    frame = fed(moved.frame(store), rows, moved.rows, net=request.net, only_come=moved.only_come)
 
     def move() -> None:
-        if asked.cursor is not None:
-            cursors.move(store, stored, asked.cursor, found.until)
+        if request.cursor is not None:
+            cursors.move(store, stored, request.cursor, commits.until)
 
-    return Feed(frame, found.since, found.until, move, lambda: moved.release(store))
+    return Feed(frame, commits.since, commits.until, move, lambda: moved.release(store))
 
 
-def range_asked(table: cursors.Tagged, lineage: Lineage, asked: FeedRequest) -> Range:
-    """The commits that a feed shall tell of; raises what `changes` raises."""
-    if asked.cursor is None and asked.start is not None:
-        raise bad_option(f"{option('start', asked.start)} needs a cursor.", "Name it with `cursor=`.")
-    if asked.cursor is not None and asked.since is not None:
+def commit_range(table: cursors.Tagged, lineage: Lineage, request: FeedRequest) -> Range:
+    """The commits that a feed reports on; raises what `changes` raises."""
+    if request.cursor is None and request.start is not None:
+        raise bad_option(f"{option('start', request.start)} needs a cursor.", "Name it with `cursor=`.")
+    if request.cursor is not None and request.since is not None:
         raise bad_option("Both `since=` and `cursor=` say where to begin.", "Omit one of them.")
-    since = asked.since
-    if asked.cursor is not None:
-        since = cursors.place_of(table, lineage, asked.cursor, asked.start)
-    return range_of(lineage, since, asked.until, net=asked.net)
+    since = request.since
+    if request.cursor is not None:
+        since = cursors.place_of(table, lineage, request.cursor, request.start)
+    return range_of(lineage, since, request.until, net=request.net)
 
 
-def tells_itself(table: ToldTable, asked: FeedRequest) -> bool:
-    """Whether the table's own rows tell of a range that has expired: one by time, on layout `versions`."""
-    ends = (asked.since, asked.until)
+def rows_cover_range(table: ToldTable, request: FeedRequest) -> bool:
+    """Whether the table's rows alone answer for an expired range: one by time, on layout `versions`."""
+    ends = (request.since, request.until)
     timely = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)
-    return table.shape.layout is Layout.VERSIONS and asked.cursor is None and timely
+    return table.shape.layout is Layout.VERSIONS and request.cursor is None and timely
 
 
-def _recorded(store: Store, table: StoredTable, lineage: Lineage, asked: FeedRequest) -> Feed:
+def _recorded(store: Store, table: StoredTable, lineage: Lineage, request: FeedRequest) -> Feed:
     since, until = (
-        None if isinstance(end, int | None) else instant_of(end) for end in (asked.since, asked.until)
+        None if isinstance(end, int | None) else instant_of(end) for end in (request.since, request.until)
     )
-    frame = recorded_changes(store, table, since, until, net=asked.net, current=asked.current)
+    frame = recorded_changes(store, table, since, until, net=request.net, current=request.current)
     newest = lineage.newest if until is None else None
     return Feed(frame, None, newest, lambda: None, lambda: None)

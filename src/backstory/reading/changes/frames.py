@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING, Final
 
-from backstory.reading.changes.rows import ToldRows
-from backstory.reading.changes.rule import (
+from backstory.model.change_feed import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     ChangeType,
 )
+from backstory.reading.changes.rows import ToldRows
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.moved_rows import MOVED, NUMBER, SIGN, TIME, VERSION
 

@@ -12,8 +12,8 @@ from backstory.model.instant import EPOCH, parse_instant
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.remembered import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.changes.frames import fed
-from backstory.reading.changes.rows import identity_of, told_rows
-from backstory.reading.frames.knowledge import require_known
+from backstory.reading.changes.rows import feed_rows, identity_of
+from backstory.reading.frames.knowledge import require_knowledge
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION
@@ -41,8 +41,8 @@ def recorded_changes(
     Versions are NULL where snapshots are gone. Raises UsageError (`known-pruned`) where the table no longer
     tells what it knew then.
     """
-    require_known(table, since or EPOCH)
-    told = told_rows(table, current=current)
+    require_knowledge(table, since or EPOCH)
+    told = feed_rows(table, current=current)
     if not current:
         told = replace(told, condition=None)  # what a memory row told before it was one is told
     rows = store.spark.table(store.sql_name(table.shape.table))
@@ -122,7 +122,7 @@ def _with_commits(store: Store, table: StoredTable, steps: "DataFrame") -> "Data
     found = [
         (micros_of(parse_instant(recorded)), int(each.java.sequenceNumber()), micros_of(each.committed_at))
         for each in snapshots.ancestry(table)
-        if (recorded := each.told(RECORDED))
+        if (recorded := each.get_property(RECORDED))
     ]
     schema = f"`{NUMBER}` bigint, `{VERSION}` bigint, `{TIME}` bigint"
     commits = store.spark.createDataFrame(found, schema)

@@ -1,16 +1,16 @@
-"""Which rows of a layout the feed tells, and what tells one from another (native.md, V104 and V105)."""
+"""Which rows of a layout the feed reports, and which columns identify a row (native.md, V104 and V105)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backstory.errors import Refused, UsageError, option
+from backstory.model.change_feed import CHANGE_COLUMNS
 from backstory.model.history import History
 from backstory.model.instant import TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
 from backstory.model.remembered import ROLE
 from backstory.model.schema import Shape
-from backstory.reading.changes.rule import CHANGE_COLUMNS
 from backstory.reading.frames.event_logs import system_columns
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.port import ToldTable
@@ -31,21 +31,21 @@ class ToldRows:
     condition: "Callable[[], Column] | None"
 
 
-def told_rows(table: ToldTable, *, current: bool) -> ToldRows:
-    """The rows of a table without memory, or those that are current without technical columns.
+def feed_rows(table: ToldTable, *, current: bool) -> ToldRows:
+    """The rows that the feed reports: those without a role, or the current ones without technical columns.
 
-    Raises UsageError where no row is current, and Refused for columns called as the feed's own.
+    Raises UsageError for `current` on an event log, and Refused for columns named like the feed's own.
     """
     shape = table.shape
-    found = _current(shape) if current else _all(table)
+    rows = _current(shape) if current else _all(table)
     for name in CHANGE_COLUMNS:
-        if name in found.columns.values():
+        if name in rows.columns.values():
             raise Refused(
                 "reserved-column",
                 f"A column of {shape.table} has the name {name}, which the feed uses itself.",
                 "Rename the column.",
             )
-    return found
+    return rows
 
 
 def identity_of(table: ToldTable) -> tuple[str, ...]:
@@ -82,12 +82,12 @@ def _current(shape: Shape) -> ToldRows:
 
 
 def _is_current(shape: Shape) -> "Callable[[], Column] | None":
-    """Of a history the versions that are open, of live rows those that are not deleted."""
+    """The condition for open versions of a history, or live rows that are not deleted; None if all are."""
     marked = shape.layout.span is not None or shape.column(DELETED) is not None
-    return (lambda: _standing(shape)) if marked else None
+    return (lambda: _current_condition(shape)) if marked else None
 
 
-def _standing(shape: Shape) -> "Column":
+def _current_condition(shape: Shape) -> "Column":
     from pyspark.sql.functions import coalesce, expr, lit
 
     span = shape.layout.span

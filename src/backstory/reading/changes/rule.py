@@ -9,26 +9,12 @@ import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from enum import StrEnum
 from typing import Any, Final
+
+from backstory.model.change_feed import ChangeType
 
 Row = Mapping[str, Any]
 Identity = Callable[[Row], Hashable]
-
-
-class ChangeType(StrEnum):
-    """What became of a row, in Spark's words."""
-
-    INSERT = "insert"
-    DELETE = "delete"
-    BEFORE = "update_preimage"
-    AFTER = "update_postimage"
-
-
-CHANGE_TYPE: Final = "_change_type"
-COMMIT_VERSION: Final = "_commit_version"
-COMMIT_TIMESTAMP: Final = "_commit_timestamp"
-CHANGE_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 _GONE: Final = frozenset({ChangeType.DELETE, ChangeType.BEFORE})
 
 
@@ -53,7 +39,7 @@ def between(before: Iterable[Row], after: Iterable[Row], version: int, identity:
     either are deletes and inserts.
     """
     gone, come = _bag(before), _bag(after)
-    return _told([*(gone - come).elements()], [*(come - gone).elements()], version, identity)
+    return _pair_rows([*(gone - come).elements()], [*(come - gone).elements()], version, identity)
 
 
 def each(states: Sequence[Iterable[Row]], identity: Identity, first: int = 1) -> list[Changed]:
@@ -75,7 +61,7 @@ def net(changes: Iterable[Changed], identity: Identity) -> list[Changed]:
         touched[identity(one.row)] = max(one.version, touched.get(identity(one.row), one.version))
     gone = [row for row, count in signs.items() for _ in range(-count)]
     come = [row for row, count in signs.items() for _ in range(count)]
-    return [replace(one, version=touched[identity(one.row)]) for one in _told(gone, come, 0, identity)]
+    return [replace(one, version=touched[identity(one.row)]) for one in _pair_rows(gone, come, 0, identity)]
 
 
 def applied(state: Iterable[Row], changes: Iterable[Changed]) -> list[Row]:
@@ -113,20 +99,21 @@ def _bag(rows: Iterable[Row]) -> "Counter[_Content]":
     return Counter(map(_Content, rows))
 
 
-def _told(
+def _pair_rows(
     gone: Sequence[_Content], come: Sequence[_Content], version: int, identity: Identity
 ) -> list[Changed]:
+    """The changes of one commit: one row gone and one come with the same identity are an update."""
     sides: dict[Hashable, tuple[list[Row], list[Row]]] = {}
     for side, rows in enumerate((gone, come)):
         for content in rows:
             sides.setdefault(identity(content.row), ([], []))[side].append(content.row)
-    found = []
+    changes = []
     for name in sorted(sides, key=repr):
         before, after = sides[name]
         paired = len(before) == len(after) == 1
         went, came = (
             (ChangeType.BEFORE, ChangeType.AFTER) if paired else (ChangeType.DELETE, ChangeType.INSERT)
         )
-        found += [Changed(went, version, row) for row in before]
-        found += [Changed(came, version, row) for row in after]
-    return found
+        changes += [Changed(went, version, row) for row in before]
+        changes += [Changed(came, version, row) for row in after]
+    return changes

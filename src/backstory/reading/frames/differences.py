@@ -10,7 +10,7 @@ from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.table import TableName
 from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.frames.event_logs import system_columns
-from backstory.reading.frames.knowledge import require_known, rows_known
+from backstory.reading.frames.knowledge import read_rows_at, require_knowledge
 from backstory.reading.frames.passages import AWAY, OTHER, change_between, with_passages
 from backstory.reading.frames.point_in_time import as_of, current, valid
 from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, users_of, versions
@@ -64,7 +64,7 @@ def diff(
     return _compared(sides.where(col(_BEFORE) != col(_AFTER)), identity, comparison)
 
 
-def diff_known(
+def diff_knowledge(
     store: Store,
     table: TableName,
     first: datetime,
@@ -72,21 +72,21 @@ def diff_known(
     time: datetime,
     comparison: Comparison = ENDS,
 ) -> "DataFrame":
-    """How what was known at one time differs from what was known at another, of one instant (V96).
+    """How the answers for one instant differ between two known times (V96).
 
     The columns are those of `diff`. A table without a history is compared as it was at both times.
     """
     stored = existing(store, table)
     if stored.shape.layout is Layout.VERSIONS:
         for known_at in (first, second):
-            require_known(stored, known_at)
-        sides = _told_at_either(store, stored, first, second, time)
+            require_knowledge(stored, known_at)
+        sides = _native_sides(store, stored, first, second, time)
         return _compared(sides, _identity(store, table), comparison)
     from pyspark.sql.functions import lit
 
     pair = []
     for known_at, is_after in ((first, False), (second, True)):
-        lasting = rows_known(store, stored, known_at)[1].layout in HISTORIES
+        lasting = read_rows_at(store, stored, known_at)[1].layout in HISTORIES
         held = as_of(store, table, time, known_at) if lasting else current(store, table, known_at)
         marks = {_BEFORE: lit(not is_after), _AFTER: lit(is_after)}
         pair.append(held.withColumns(marks))
@@ -99,15 +99,15 @@ def _within(name: str, low: datetime, high: datetime) -> "Column":
     return (border > instant(micros_of(low))) & (border <= instant(micros_of(high)))
 
 
-def _told_at_either(
+def _native_sides(
     store: Store, table: StoredTable, first: datetime, second: datetime, time: datetime
 ) -> "DataFrame":
-    """The native rows that were told of an instant at one of two known times, in one reading (V6)."""
+    """The native rows known of an instant at exactly one of two known times, read once (V6)."""
     from pyspark.sql.functions import coalesce, col, lit, when
 
     moved, at = col(f"{MEMORY}.{ENDED_AT}"), instant(micros_of(time))
 
-    def told(known_at: datetime) -> "Column":
+    def holds(known_at: datetime) -> "Column":
         known = instant(micros_of(known_at))
         ended = when(moved > known, col(f"{MEMORY}.{END_BEFORE}")).otherwise(column(VALID_TO))
         return (column(RECORDED_AT) <= known) & (ended.isNull() | (ended > at))
@@ -115,7 +115,7 @@ def _told_at_either(
     rows = store.spark.table(store.sql_name(table.shape.table))
     no_fact = coalesce(col(f"{MEMORY}.{ROLE}"), lit("")) != Role.FACT
     rows = rows.where((column(VALID_FROM) <= at) & no_fact).withColumns(
-        {_BEFORE: told(first), _AFTER: told(second)}
+        {_BEFORE: holds(first), _AFTER: holds(second)}
     )
     rows = rows.where(col(_BEFORE) != col(_AFTER))
     return rows.select(*users_of(history_of(table)), column(VALID_FROM), column(_BEFORE), column(_AFTER))

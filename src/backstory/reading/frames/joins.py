@@ -14,8 +14,8 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.event_logs import instant_in
 from backstory.reading.frames.pairs import Joined, few_each, pairs, recorded_pairs
+from backstory.reading.frames.statement_joins import join_statements
 from backstory.reading.frames.statements import statements
-from backstory.reading.frames.told_joins import beside_told
 from backstory.reading.frames.versions import BEFORE, MOVED, recorded, shown_key, versions
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.reading.statements.stored_history import distinct
@@ -68,9 +68,9 @@ def join_as_of(
     stored = existing(store, table)
     _require(stored.shape, frame, on, times)
 
-    def asked(history: "DataFrame") -> Joined:
+    def join_to(history: "DataFrame") -> Joined:
         _require_alike(frame, history, on)
-        shown = _told(history, on)
+        shown = _version_columns(history, on)
         known = times.known_at if isinstance(times.known_at, str) else ""
         return Joined(frame, history, on, times.at, shown, _names(frame, shown), how == "inner", known)
 
@@ -81,11 +81,13 @@ def join_as_of(
                 f"{table} does not store when it learned each row.",
                 "Give one time as known_at; only native tables take a column of known times.",
             )
-        near = asked(recorded(store, stored))
+        near = join_to(recorded(store, stored))
         return (
-            recorded_pairs(near) if few_each(store, stored) else beside_told(asked(statements(store, table)))
+            recorded_pairs(near)
+            if few_each(store, stored)
+            else join_statements(join_to(statements(store, table)))
         )
-    near = asked(versions(store, table, times.known_at))
+    near = join_to(versions(store, table, times.known_at))
     return pairs(near) if _one_at_a_time(stored) and few_each(store, stored) else beside(near)
 
 
@@ -130,8 +132,8 @@ def beside(asked: Joined) -> "DataFrame":
     return found.select(*asked.named([*of_row, *(col("version")[name] for name in asked.shown)]))
 
 
-def _told(history: "DataFrame", on: Sequence[str]) -> list[str]:
-    """The columns that a row gets."""
+def _version_columns(history: "DataFrame", on: Sequence[str]) -> list[str]:
+    """The columns of a version that a row is joined with."""
     return [name for name in history.columns if name not in {*on, TOLD_FROM, TOLD_TO, MOVED, BEFORE}]
 
 

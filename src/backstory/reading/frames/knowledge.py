@@ -24,7 +24,7 @@ Commit = TypeVar("Commit", bound="Dated")
 TRAVELLING = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
 
 
-def rows_known(store: Store, table: StoredTable, known_at: datetime | None) -> "tuple[DataFrame, Shape]":
+def read_rows_at(store: Store, table: StoredTable, known_at: datetime | None) -> "tuple[DataFrame, Shape]":
     """The stored rows by which a table answers for a recorded time, and their shape; None is now.
 
     On layout `versions` those that were recorded by then, in their present form (native.md V6); of an event
@@ -37,7 +37,7 @@ def rows_known(store: Store, table: StoredTable, known_at: datetime | None) -> "
         return rows, table.shape
     until = instant(micros_of(known_at))
     if table.shape.layout is Layout.VERSIONS:
-        require_known(table, known_at)
+        require_knowledge(table, known_at)
         return rows.where(column(RECORDED_AT) <= until), table.shape
     if table.shape.layout is Layout.ODF:
         return rows.where(column(system_columns(table)["system_time"]) <= until), table.shape
@@ -57,7 +57,7 @@ def as_it_was(shape: Shape) -> Shape:
     return replace(shape, layout=Layout.FIVETRAN_LIVE if then is Layout.FOREIGN else then)
 
 
-def require_known(table: ToldTable, known_at: datetime) -> None:
+def require_knowledge(table: ToldTable, known_at: datetime) -> None:
     """Raise UsageError if a table of layout `versions` was pruned of what it knew at this time (V90)."""
     since = table.properties.get(KNOWN_FROM)
     if since and known_at < parse_instant(since):

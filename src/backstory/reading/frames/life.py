@@ -8,7 +8,7 @@ from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
-from backstory.reading.frames.knowledge import require_known, rows_known
+from backstory.reading.frames.knowledge import read_rows_at, require_knowledge
 from backstory.reading.frames.records import of_record
 from backstory.reading.frames.statements import statements
 from backstory.reading.frames.versions import versions
@@ -42,11 +42,11 @@ def life(
     shape = stored.shape
     if shape.layout in RECORDING:
         if known_at is not None:
-            require_known(stored, known_at)
+            require_knowledge(stored, known_at)
         told = statements(store, table, key)
     else:
         rows = versions(store, table, known_at)
-        shape = rows_known(store, stored, known_at)[1]
+        shape = read_rows_at(store, stored, known_at)[1]
         told = of_record(rows, shape, key)
     wanted = shown_key_of(shape, key)
     names = Selection(columns=columns).chosen(table, list(wanted), told.columns)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.frames.event_logs import instant_in
-from backstory.reading.frames.versions import BEFORE, MOVED, end_known
+from backstory.reading.frames.versions import BEFORE, MOVED, end_at
 from backstory.reading.lives import TOLD_FROM, TOLD_TO
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -70,7 +70,7 @@ def recorded_pairs(asked: Joined) -> "DataFrame":
     """The same of a history as `versions.recorded` gives it, whose rows tell two ends each (V6)."""
     history, told = _renamed(asked.history)
     known = instant_in(asked.frame, asked.known_at)
-    told[VALID_TO] = end_known(known, told[VALID_TO], told[MOVED], told[BEFORE])
+    told[VALID_TO] = end_at(known, told[VALID_TO], told[MOVED], told[BEFORE])
     meets = (told[TOLD_FROM] <= known) & _within(asked, asked.at, told[VALID_FROM], told[VALID_TO])
     return _side_by_side(asked, history, told, meets)
 

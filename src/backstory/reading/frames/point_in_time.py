@@ -7,7 +7,7 @@ from backstory.model.history import History
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.reading.frames.knowledge import rows_known
+from backstory.reading.frames.knowledge import read_rows_at
 from backstory.reading.frames.records import of_record
 from backstory.reading.frames.versions import HISTORIES, shown_key, versions, with_ends
 from backstory.reading.selection import EVERYTHING, Selection
@@ -30,7 +30,7 @@ def current(
     from pyspark.sql.functions import col
 
     stored = existing(store, table)
-    rows, shape = rows_known(store, stored, known_at)
+    rows, shape = read_rows_at(store, stored, known_at)
     if shape.layout in HISTORIES:
         return selected(versions(store, table, known_at).where(col(VALID_TO).isNull()), shape, selection)
     users = (column(each.name).alias(each.source) for each in shape.user_columns)
@@ -78,12 +78,12 @@ def as_of(
 ) -> "DataFrame":
     """The rows that were true at `time`, by what is known now or was at `known_at`.
 
-    Raises UsageError for a table that keeps no history, and what `rows_known` raises.
+    Raises UsageError for a table that keeps no history, and what `read_rows_at` raises.
     """
     held = versions(store, table, known_at).where(valid(time))
     if selection == EVERYTHING:
         return held
-    return selected(held, rows_known(store, existing(store, table), known_at)[1], selection)
+    return selected(held, read_rows_at(store, existing(store, table), known_at)[1], selection)
 
 
 def valid(time: datetime) -> "Column":

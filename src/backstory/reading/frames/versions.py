@@ -15,7 +15,7 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.frames import event_logs
-from backstory.reading.frames.knowledge import rows_known
+from backstory.reading.frames.knowledge import read_rows_at
 from backstory.reading.lives import TOLD_FROM, shown_name
 from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
@@ -57,16 +57,16 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
     """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true.
 
     With `known_at` as they were known then (native.md V93 and V94). Raises UsageError for a table that keeps
-    no history, and what `rows_known` raises.
+    no history, and what `read_rows_at` raises.
     """
     stored = existing(store, table)
-    rows, shape = rows_known(store, stored, known_at)
+    rows, shape = read_rows_at(store, stored, known_at)
     history = history_of(stored, shape)
     warn_of_disorder(table, disorderly=stored.disorderly)
     if shape.layout is Layout.ODF:
         rows, started, ended = event_logs.versions(rows, event_logs.system_columns(stored), shape)
     elif shape.layout is Layout.VERSIONS:
-        (rows, ended), started = _told(rows, known_at), column(VALID_FROM)
+        (rows, ended), started = _native_versions(rows, known_at), column(VALID_FROM)
     elif shape.layout.adopted:
         rows, started, ended = _adopted(rows, shape)
     else:
@@ -81,7 +81,7 @@ def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:
         log.warning(f"{table} has versions that overlap; at any time the one that began last is read")
 
 
-def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Column]":
+def _native_versions(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Column]":
     """The native rows that are versions, and their ends: now, or as they were known (V5, V6).
 
     A statement that was taken back since is one of what was known then; a memory row is no version ever.
@@ -91,11 +91,11 @@ def _told(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Col
     if known_at is None:
         return rows.where(_LASTING), column(VALID_TO)
     moved, before = col(f"{MEMORY}.{ENDED_AT}"), col(f"{MEMORY}.{END_BEFORE}")
-    ended = end_known(instant(micros_of(known_at)), column(VALID_TO), moved, before)
+    ended = end_at(instant(micros_of(known_at)), column(VALID_TO), moved, before)
     return rows.where(_no_fact() & (ended.isNull() | (ended > column(VALID_FROM)))), ended
 
 
-def end_known(known: "Column", end: "Column", moved: "Column", before: "Column") -> "Column":
+def end_at(known: "Column", end: "Column", moved: "Column", before: "Column") -> "Column":
     """The end of a native row as it was known: the one before it was last moved, or the one since (V6)."""
     from pyspark.sql.functions import when
 

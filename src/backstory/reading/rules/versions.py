@@ -42,7 +42,7 @@ class RememberedRow(NamedTuple):
     moved: Instant = None
     end_before: Instant = None
 
-    def end_known(self, known_at: int) -> Instant:
+    def end_at(self, known_at: int) -> Instant:
         """Its end as it was known at a recorded time."""
         return self.end_before if self.moved is not None and self.moved > known_at else self.end
 
@@ -72,7 +72,7 @@ def lasting_then(rows: Iterable[RememberedRow], known_at: int) -> list[SpannedRo
     """The native rows that were versions as it was known at a recorded time (V93)."""
     found = []
     for each in rows:
-        end = each.end_known(known_at)
+        end = each.end_at(known_at)
         told = each.recorded is not None and each.recorded <= known_at
         if told and not each.is_fact and _has_length(each.start, end):
             found.append(SpannedRow(each.place, each.start, end))

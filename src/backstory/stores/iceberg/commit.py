@@ -224,7 +224,7 @@ def finish(
             then()
             settle(transaction)
     except BackstoryError:
-        taken = _taken(transaction, ours)
+        taken = _has_snapshot(transaction, ours)
         if taken is False:
             _discard(transaction.table(), files)
             _discard_metadata(transaction)
@@ -234,7 +234,7 @@ def finish(
     return cast("int", ours)
 
 
-def _taken(transaction: Any, ours: int | None) -> bool | None:
+def _has_snapshot(transaction: Any, ours: int | None) -> bool | None:
     """Whether the catalog has the snapshot after all, None if it does not say.
 
     The answer to a commit can be lost, and another try of the catalog's then meets the commit itself.
@@ -250,16 +250,16 @@ def _taken(transaction: Any, ours: int | None) -> bool | None:
         return None
 
 
-def made_by(transaction: Any) -> list[str]:
+def manifests_of(transaction: Any) -> list[str]:
     """The manifests and their lists that a transaction wrote for the snapshots that it has now."""
-    before, io, found = transaction.startMetadata(), transaction.table().io(), list[str]()
-    known = set() if before is None else {int(each.snapshotId()) for each in before.snapshots()}
+    before, io, locations = transaction.startMetadata(), transaction.table().io(), list[str]()
+    before_ids = set() if before is None else {int(each.snapshotId()) for each in before.snapshots()}
     for each in transaction.currentMetadata().snapshots():
         made = int(each.snapshotId())
-        if made not in known:
+        if made not in before_ids:
             own = [one for one in each.allManifests(io) if one.snapshotId() == made]
-            found += [str(each.manifestListLocation()), *(str(one.path()) for one in own)]
-    return found
+            locations += [str(each.manifestListLocation()), *(str(one.path()) for one in own)]
+    return locations
 
 
 def _discard_metadata(transaction: Any) -> None:
@@ -267,7 +267,7 @@ def _discard_metadata(transaction: Any) -> None:
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError):
-        _discard(transaction.table(), made_by(transaction))
+        _discard(transaction.table(), manifests_of(transaction))
 
 
 def _discard(iceberg: Any, files: Sequence[Any]) -> None:

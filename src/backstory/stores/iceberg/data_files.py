@@ -1,7 +1,7 @@
 """Write rows into data files that no snapshot names yet."""
 
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -69,7 +69,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
 
     def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
         location, partition, part = piece
-        path = _made_file(location) if here else None
+        path = _create_file(location) if here else None
         return _write(table, location, path, partition, part.cast(schema))
 
     with ExitStack() as undo:
@@ -145,25 +145,27 @@ def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
 
 
 def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:
-    """The schema by whose ids Iceberg finds columns, and the parts of nested ones, in files."""
-    known = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
-    known |= {name: {"id": id_, "type": "long"} for name, id_ in FIELD_IDS.items() if name not in known}
-    return pa.schema([_known(each, known[each.name]["id"], known[each.name]["type"]) for each in schema])
+    """The schema with the field ids by which Iceberg finds columns, and parts of nested ones, in files."""
+    numbered = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
+    numbered |= {name: {"id": id_, "type": "long"} for name, id_ in FIELD_IDS.items() if name not in numbered}
+    return pa.schema([_with_field_id(each, numbered[each.name]) for each in schema])
 
 
-def _known(field: pa.Field, number: int, told: Any) -> pa.Field:
-    """A field with its id; `told` is its type as the JSON of Iceberg's schema has it."""
-    type_ = field.type
+def _with_field_id(field: pa.Field, numbered: Mapping[str, Any]) -> pa.Field:
+    """The field with its id and those of its parts, from the same field in the JSON of Iceberg's schema."""
+    type_, json = field.type, numbered["type"]
     if pa.types.is_struct(type_):
-        parts = {each["name"]: each for each in told["fields"]}
+        parts = {each["name"]: each for each in json["fields"]}
         inner = [type_.field(place) for place in range(type_.num_fields)]
-        type_ = pa.struct([_known(each, parts[each.name]["id"], parts[each.name]["type"]) for each in inner])
+        type_ = pa.struct([_with_field_id(each, parts[each.name]) for each in inner])
     elif pa.types.is_map(type_):
-        key = _known(type_.key_field, told["key-id"], told["key"])
-        type_ = pa.map_(key, _known(type_.item_field, told["value-id"], told["value"]))
+        key = _with_field_id(type_.key_field, {"id": json["key-id"], "type": json["key"]})
+        value = _with_field_id(type_.item_field, {"id": json["value-id"], "type": json["value"]})
+        type_ = pa.map_(key, value)
     elif pa.types.is_list(type_):
-        type_ = pa.list_(_known(type_.value_field, told["element-id"], told["element"]))
-    return pa.field(field.name, type_, field.nullable, {FIELD_ID: str(number)})
+        element = {"id": json["element-id"], "type": json["element"]}
+        type_ = pa.list_(_with_field_id(type_.value_field, element))
+    return pa.field(field.name, type_, field.nullable, {FIELD_ID: str(numbered["id"])})
 
 
 def _write(
@@ -241,12 +243,12 @@ def _is_on_disk(table: StoredTable, location: str) -> bool:
     return str(system.getUri().getScheme()) == "file"
 
 
-def _made_file(location: str) -> Path | None:
-    """The path of a new file on this machine's disk, made without content; None for what names none."""
-    found = _path(location)
-    if found is not None:
-        found.touch(_made(found.parent) & 0o666)
-    return found
+def _create_file(location: str) -> Path | None:
+    """Create an empty file on this machine's disk; its path, or None for a location elsewhere."""
+    path = _path(location)
+    if path is not None:
+        path.touch(_create_folder(path.parent) & 0o666)
+    return path
 
 
 def _path(location: str) -> Path | None:
@@ -254,10 +256,10 @@ def _path(location: str) -> Path | None:
     return found if found.is_absolute() else None
 
 
-def _made(folder: Path) -> int:
-    """The mode of a folder; one that is not there is made, for those who may enter the one above it."""
+def _create_folder(folder: Path) -> int:
+    """Create a folder that is missing, with the mode of the one above it; its mode."""
     if not folder.is_dir():
-        folder.mkdir(_made(folder.parent), exist_ok=True)
+        folder.mkdir(_create_folder(folder.parent), exist_ok=True)
     return folder.stat().st_mode & 0o777
 
 

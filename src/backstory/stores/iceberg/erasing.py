@@ -1,12 +1,13 @@
 """Take rows out of a table for good: out of every snapshot, file, manifest and former metadata (V87, V88)."""
 
+import json
 from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from backstory.stores.iceberg.commit import discarding, finish, made_by, settle
+from backstory.stores.iceberg.commit import discarding, finish, manifests_of, settle
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.erasures import Erased, Erasure, own_strays, refuse_unfinished
 from backstory.stores.iceberg.faults import translate_faults
@@ -19,9 +20,9 @@ from backstory.stores.iceberg.reachable import (
     named_files,
 )
 from backstory.stores.iceberg.rewriting import Rewritten, rewrite, stage_rewrite
-from backstory.stores.iceberg.scripts import standing_files
+from backstory.stores.iceberg.scripts import files_of_scan
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.stores.iceberg.unfinished import UNFINISHED
+from backstory.stores.iceberg.unfinished import LEFT, UNFINISHED, Unfinished, is_location
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -48,9 +49,9 @@ def erase(
         after = {bare(each) for each in named_files(store, left).now.all}
         before = (found.named.now, found.past, own, _metadata(between))
         parts = zip(*map(_parts, before), strict=True)
-        gone = ReachableFiles(*(_gone(each, after, places) for each in parts))
+        gone = ReachableFiles(*(_files_to_delete(each, after, places) for each in parts))
         holding = {bare(each) for each in found.holding}
-        kept = _kept(before, after, holding, places)
+        kept = _files_left(before, after, holding, places)
         metadata, statistics = digested(store, table, gone.metadata), digested(store, table, gone.statistics)
         data = digested(store, table, gone.data | gone.deletes)
         rows, tellers = _ordered(gone, holding)
@@ -59,10 +60,19 @@ def erase(
         _remove_folders([*rows, *found.named.past.data], places)
         failed += delete_files(table.iceberg, tellers)
         if not failed:
-            left.iceberg.updateProperties().remove(UNFINISHED).commit()
+            _settle(left, plan.mark.kept)
     there = table.iceberg.io()
     remains = [each for each in sorted(kept) if there.newInputFile(each).exists()]
     return Erased(made, rewritten, snapshots, data, metadata, statistics, [*remains, *failed])
+
+
+def _settle(table: StoredTable, kept: Collection[str]) -> None:
+    """Take the mark away; what still lies outside of the table's folder is remembered."""
+    io, update = table.iceberg.io(), table.iceberg.updateProperties().remove(UNFINISHED)
+    there = {each for each in kept if not is_location(each) or io.newInputFile(each).exists()}
+    if there:
+        update.set(LEFT, json.dumps(sorted(there)))
+    update.commit()
 
 
 def _metadata(files: Iterable[str]) -> ReachableFiles:
@@ -73,16 +83,18 @@ def _parts(files: ReachableFiles) -> tuple[frozenset[str], ...]:
     return files.data, files.deletes, files.statistics, files.metadata
 
 
-def _gone(parts: Iterable[frozenset[str]], after: Collection[str], places: Places) -> frozenset[str]:
-    """What was named and is no more, and lies where the table may delete; each file once."""
-    found = {bare(each): each for part in parts for each in part}
-    return frozenset(each for name, each in found.items() if name not in after and places.owns(each))
+def _files_to_delete(
+    parts: Iterable[frozenset[str]], after: Collection[str], places: Places
+) -> frozenset[str]:
+    """Files that the table named and names no more, where it may delete them; each file once."""
+    named = {bare(each): each for part in parts for each in part}
+    return frozenset(each for name, each in named.items() if name not in after and places.owns(each))
 
 
-def _kept(
+def _files_left(
     parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
 ) -> set[str]:
-    """Files elsewhere that are no more of the table, and have the rows, or tell of rows."""
+    """Files elsewhere that the table names no more, and that hold the rows, or values of rows."""
     return {
         each
         for part in parts
@@ -131,7 +143,7 @@ def _commit(
     between = set[str]()
     transaction = table.begin()
     if table.iceberg.currentSnapshot() is None:
-        transaction.updateProperties().set(UNFINISHED, plan.mark.text()).commit()
+        _mark(transaction, plan.mark)
         settle(transaction)
         return None, 0, between
     chosen, every = _chosen(store, table, plan.found.holding)
@@ -148,10 +160,9 @@ def _commit(
 
     def alone() -> None:
         left = int(transaction.currentMetadata().currentSnapshot().snapshotId())
-        between.update(made_by(transaction))
+        between.update(manifests_of(transaction))
         written.extend(between)
-        mark = replace(plan.mark, files={*plan.mark.files, *between})
-        transaction.updateProperties().set(UNFINISHED, mark.text()).commit()
+        _mark(transaction, replace(plan.mark, files={*plan.mark.files, *between}))
         for tag, drop in plan.tags.items():
             managing = transaction.manageSnapshots()
             (managing.removeTag(tag) if drop else managing.replaceTag(tag, left)).commit()
@@ -159,6 +170,11 @@ def _commit(
 
     made = finish(table.shape.table, transaction, tidied, plan.properties, written, alone)
     return made, len(done.tasks), between
+
+
+def _mark(transaction: Any, mark: Unfinished) -> None:
+    """Leave the mark, which has what was remembered of former erasures, too."""
+    transaction.updateProperties().set(UNFINISHED, mark.text()).remove(LEFT).commit()
 
 
 def _chosen(store: Store, table: StoredTable, holding: Collection[str]) -> tuple[set[str], bool]:
@@ -169,7 +185,7 @@ def _chosen(store: Store, table: StoredTable, holding: Collection[str]) -> tuple
     """
     rows, hidden = set[str](), set[str]()
     latest = ""
-    for line in standing_files(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap()):
+    for line in files_of_scan(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap()):
         if line.content == ROWS:
             latest = line.location
             rows.add(latest)

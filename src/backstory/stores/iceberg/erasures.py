@@ -56,10 +56,11 @@ class Expired:
 def refuse_unfinished(table: StoredTable, found: FoundFiles) -> None:
     """Raises TryAgain where a file that would go may be that of a writer at work.
 
-    Whoever writes metadata now loses against the erasure's commit, and never names it.
+    A catalog may be about to name metadata that follows the table's own; what does not, no catalog will.
     """
-    own = own_strays(found).all
-    refuse_writers(table, found.listed or {}, (bare(each) for each in own if not is_metadata(each)))
+    own, following = {bare(each) for each in own_strays(found).all}, found.strays.following
+    files = (each for each in own if each in following or not is_metadata(each))
+    refuse_writers(table, found.listed or {}, files)
 
 
 def own_strays(found: FoundFiles) -> ReachableFiles:

@@ -7,7 +7,7 @@ from typing import Any
 from backstory.model.change import Change, Tag
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.schema import Column, Shape
-from backstory.model.types import widens
+from backstory.model.types import parts_added, widens
 from backstory.stores.iceberg.jvm import ascending
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, Store, StoredTable, called
@@ -113,6 +113,10 @@ def _evolve_columns(
             continue
         if stored is not None and widens(stored, column.type):
             _widen(store, schema, column, iceberg_name(stored))
+            continue
+        if stored is not None and (added := parts_added(stored, column.type)) is not None:
+            for name, type_ in added:
+                schema.addColumn(column.name, name, iceberg_type(store.jvm, type_))
             continue
         if stored is not None:
             schema.deleteColumn(former.get(column.name, column.name))

@@ -98,8 +98,8 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 
 def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
     """The error for what Java could not do with a table."""
-    told = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
-    return told or _told(table, _names(fault.java_exception), root_cause(fault.java_exception))
+    error = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
+    return error or _error_by_names(table, _names(fault.java_exception), root_cause(fault.java_exception))
 
 
 def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
@@ -111,7 +111,7 @@ def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
 def _unanswered(table: TableName | str, fault: Exception) -> BaseException:
     if not spark_is_gone(fault):
         return _failed(table, first_line(type(fault).__name__, str(fault)))
-    return KeyboardInterrupt() if broken_off() else _gone(table)
+    return KeyboardInterrupt() if broken_off() else _spark_stopped(table)
 
 
 def spark_is_gone(fault: BaseException) -> bool:
@@ -132,7 +132,8 @@ def is_missing(fault: "Py4JJavaError") -> bool:
     return str(fault.java_exception.getClass().getSimpleName()) in MISSING
 
 
-def _gone(table: TableName | str) -> Failed:
+def _spark_stopped(table: TableName | str) -> Failed:
+    """The error where Java does not answer any more."""
     return Failed(
         SPARK_GONE,
         f"Spark stopped while it worked on {table}.",
@@ -181,7 +182,8 @@ def _state(fault: Any) -> str:
     return "busy" if state.startswith(BUSY_STATES) else "closed" if state.startswith(CLOSED_STATES) else ""
 
 
-def _told(table: TableName | str, names: list[str], cause: str) -> BackstoryError:
+def _error_by_names(table: TableName | str, names: list[str], cause: str) -> BackstoryError:
+    """The error for the names of Java's exceptions, by the one that says what to do."""
     if TOO_MUCH in names:
         return TooLarge()
     if {*CLOCK_BACK} & set(names):

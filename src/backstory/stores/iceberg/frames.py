@@ -1,7 +1,8 @@
 """Arrow tables as Spark DataFrames, exactly."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
@@ -42,22 +43,39 @@ def spark_fields(schema: pa.Schema) -> "StructType":
     return StructType([StructField(each.name, from_arrow_type(each.type, True)) for each in schema])
 
 
-def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
-    """The rows of several frames in one query, in which the n-th columns of one type are one column."""
-    if len(sides) == 1:
-        return {side: _named_apart(frame) for side, frame in sides.items()}
+@dataclass(frozen=True, slots=True)
+class TaggedRows:
+    """The rows of several frames in one; `shared` are each side's columns in it, `names` their own names."""
+
+    rows: "DataFrame"
+    shared: Mapping[str, Sequence[str]]
+    names: Mapping[str, Sequence[str]]
+
+
+def tag_sides(sides: "Mapping[str, DataFrame]") -> TaggedRows:
+    """The frames as one, in which the n-th columns of one type are one column."""
     types: dict[str, int] = {}
     shared = {side: list(_shared(frame.schema, types)) for side, frame in sides.items()}
-    tagged = [
+    frames = (
         frame.toDF(*shared[side]).selectExpr(f"{text_literal(side)} AS {quoted(SIDE)}", "*")
         for side, frame in sides.items()
-    ]
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), tagged).toArrow()
-    found = {}
-    for side, frame in sides.items():
-        own = rows.filter(pc.equal(rows[SIDE], side))
-        found[side] = own.select(shared[side]).rename_columns(frame.columns)
-    return found
+    )
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
+    return TaggedRows(rows, shared, {side: frame.columns for side, frame in sides.items()})
+
+
+def side_rows(rows: pa.Table, side: str, shared: Sequence[str], names: Sequence[str]) -> pa.Table:
+    """The rows of one of these frames, under its own names."""
+    return rows.filter(pc.equal(rows[SIDE], side)).select(shared).rename_columns(names)
+
+
+def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
+    """The rows of several frames, in one query."""
+    if len(sides) == 1:
+        return {side: _named_apart(frame) for side, frame in sides.items()}
+    together = tag_sides(sides)
+    rows = together.rows.toArrow()
+    return {side: side_rows(rows, side, together.shared[side], together.names[side]) for side in sides}
 
 
 def _named_apart(frame: "DataFrame") -> pa.Table:
@@ -81,6 +99,6 @@ def rows_of(store: Store, table: StoredTable) -> "DataFrame":
         return store.spark.table(store.sql_name(table.shape.table))
 
 
-def known_rows_of(store: Store, table: StoredTable) -> "DataFrame":
-    """The same with the `_row_id` of each, if rows have one: those that are written back keep it."""
+def rows_with_ids(store: Store, table: StoredTable) -> "DataFrame":
+    """Every row of the table, with its `_row_id` if rows have one: a row written back keeps its id."""
     return with_row_ids(table, rows_of(store, table))

@@ -54,10 +54,10 @@ def version(jvm: Any) -> str:
 
 def lacking(jvm: Any) -> list[str]:
     """The classes of `NEEDED` that this Iceberg does not have."""
-    return [name for name in NEEDED if found(jvm, f"{ICEBERG}.{name}") is None]
+    return [name for name in NEEDED if java_class_or_none(jvm, f"{ICEBERG}.{name}") is None]
 
 
-def found(jvm: Any, name: str) -> Any:
+def java_class_or_none(jvm: Any, name: str) -> Any:
     """Java's class of this name; None if there is none."""
     from py4j.protocol import Py4JJavaError
 
@@ -240,7 +240,7 @@ def _with_footer(jvm: Any, builder: Any, ending: bytes, config: Any) -> Any:
 @lru_cache
 def _parquet(jvm: Any) -> tuple[Callable[..., Any], Any]:
     own = f"{ICEBERG}.shaded.{PARQUET}"
-    package = own if found(jvm, f"{own}.ParquetReadOptions") else PARQUET
+    package = own if java_class_or_none(jvm, f"{own}.ParquetReadOptions") else PARQUET
     converter = _java(jvm, f"{package}.format.converter.ParquetMetadataConverter")
     options = _java(jvm, f"{package}.ParquetReadOptions").builder().build()
     return converter(options).readParquetMetadata, converter.NO_FILTER

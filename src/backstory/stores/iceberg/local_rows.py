@@ -26,8 +26,8 @@ from backstory.stores.iceberg.lineage import FIELD_IDS
 from backstory.stores.iceberg.moves import BY_VALUE, ROWS, Hidden
 from backstory.stores.iceberg.partitions import parted_ids
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.scripts import FileLine, standing_files
-from backstory.stores.iceberg.sought import Sought, both, sought
+from backstory.stores.iceberg.scripts import FileLine, files_of_scan
+from backstory.stores.iceberg.search_bounds import SearchBounds, both, search_bounds
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.columns import Values, arrow_of, read_fields
 from backstory.stores.metadata.hidden import Unreadable
@@ -38,8 +38,8 @@ from backstory.stores.metadata.row_groups import (
     groups_at,
     positions_in,
 )
+from backstory.stores.metadata.row_selection import Chosen, HeldParts, RowSelection, together
 from backstory.stores.metadata.values import left
-from backstory.stores.metadata.wanted_rows import Chosen, HeldParts, WantedRows, together
 from backstory.stores.openings import TableFiles
 
 # Beyond so many files Spark's tasks read them faster.
@@ -74,12 +74,12 @@ class LocalRows:
         JSON has it, files that have none such are passed over; where `may_have` says no, row groups. Raises
         Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
         """
-        wanted, schema, condition = self._wanted(names, of, chosen, among, where, may_have)
+        selection, schema, condition = self._selection(names, of, chosen, among, where, may_have)
         files, hidden = self._files(condition), hidden_by(self.table)
         self._open_ahead(files)
         # A column or two of a file are read by one thread; so files are read side by side.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._of_file, wanted, schema, hidden, str(condition)), files))
+            read = list(pool.map(partial(self._of_file, selection, schema, hidden, str(condition)), files))
         parts = [rows for each in read for rows in each]
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
 
@@ -89,11 +89,15 @@ class LocalRows:
         of: Sequence[str | tuple[str, str]] = (),
         chosen: Chosen | None = None,
         *,
+        among: Mapping[str, pa.Array] = ANY,
         where: Any = None,
     ) -> Iterator[pa.Table]:
         """The same rows, some at a time, held by the caller alone; a few files are read ahead."""
-        wanted, schema, condition = self._wanted(names, of, chosen, ANY, where, None)
-        files, reading = self._files(condition), partial(self._parts, wanted, schema, hidden_by(self.table))
+        selection, schema, condition = self._selection(names, of, chosen, among, where, None)
+        files, reading = (
+            self._files(condition),
+            partial(self._parts, selection, schema, hidden_by(self.table)),
+        )
         self._open_ahead(files)
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             ahead = deque[Future[list[pa.Table]]]()
@@ -104,7 +108,7 @@ class LocalRows:
             while ahead:
                 yield from ahead.popleft().result()
 
-    def _wanted(
+    def _selection(
         self,
         names: Sequence[str],
         of: Sequence[str | tuple[str, str]],
@@ -112,20 +116,22 @@ class LocalRows:
         among: Mapping[str, pa.Array],
         where: Any,
         may_have: MayHave | None,
-    ) -> tuple[WantedRows, pa.Schema, Any]:
-        """What is read of each file, as which columns, and of which files, by Iceberg's condition."""
+    ) -> tuple[RowSelection, pa.Schema, Any]:
+        """What to read of each file, the columns that come out, and the condition that chooses the files."""
         fields = self._fields()
         types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
-        looked = {name: found for name, each in among.items() if (found := sought(each)) is not None}
-        wanted = WantedRows(
+        searched = {
+            name: bounds for name, each in among.items() if (bounds := search_bounds(each)) is not None
+        }
+        selection = RowSelection(
             [fields[name] for name in names if name not in types],
             parted_ids(self.table.iceberg),
             [_part(fields, name) for name in dict.fromkeys([*of, *among])],
             partial(_among, chosen, among) if among else chosen,
-            partial(_may_have, may_have, looked),
+            partial(_may_have, may_have, searched),
         )
-        return wanted, schema, both(where, *(each.condition(name) for name, each in looked.items()))
+        return selection, schema, both(where, *(each.condition(name) for name, each in searched.items()))
 
     def at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows that `read` gave with these places, in their order.
@@ -167,7 +173,7 @@ class LocalRows:
 
     def _of_file(
         self,
-        wanted: WantedRows,
+        wanted: RowSelection,
         schema: pa.Schema,
         hidden: Hidden,
         condition: str,
@@ -181,14 +187,14 @@ class LocalRows:
 
     def _parts(
         self,
-        wanted: WantedRows,
+        wanted: RowSelection,
         schema: pa.Schema,
         hidden: Hidden,
         found: tuple[FileLine, Sequence[FileLine]],
         hold: Callable[[int], None],
     ) -> Iterator[pa.Table]:
         line, hiding = found
-        standing = cache(partial(_standing, hidden, line, hiding))
+        standing = cache(partial(_visible_rows, hidden, line, hiding))
         with _opened(self.table.files, line.location) as file:
             for rows, positions in wanted.parts(file, standing, hold):
                 yield _placed(rows, line, positions).select(schema.names).cast(schema)
@@ -201,7 +207,7 @@ class LocalRows:
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
         files: list[tuple[FileLine, list[FileLine]]] = []
-        for line in standing_files(jvm, scan, jvm.java.util.HashMap()):
+        for line in files_of_scan(jvm, scan, jvm.java.util.HashMap()):
             if line.content == BY_VALUE:
                 raise Unreadable("deletions by equality")
             if line.content != ROWS:
@@ -224,10 +230,10 @@ def _part(fields: Mapping[str, Field], of: str | tuple[str, str]) -> Field:
     return {**whole, "type": {**whole["type"], "fields": parts}}
 
 
-def _standing(reading: Hidden, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:
-    """Which rows of a file are not hidden; None where all are not."""
-    found = [told[line.location] for told in map(reading, hiding) if line.location in told]
-    return left(reduce(or_, found), line.count) if found else None
+def _visible_rows(reading: Hidden, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:
+    """Which rows of a file are not deleted, as booleans; None if no row is."""
+    positions = [hidden[line.location] for hidden in map(reading, hiding) if line.location in hidden]
+    return left(reduce(or_, positions), line.count) if positions else None
 
 
 def _among(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
@@ -235,7 +241,7 @@ def _among(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table)
     return found if chosen is None else pc.and_(chosen(rows), found)
 
 
-def _may_have(asked: MayHave | None, looked: Mapping[str, Sought], statistics: Statistics) -> bool:
+def _may_have(asked: MayHave | None, looked: Mapping[str, SearchBounds], statistics: Statistics) -> bool:
     found = all(each.may_be_in(statistics(name)) for name, each in looked.items())
     return found and (asked is None or asked(statistics))
 

@@ -12,7 +12,7 @@ from backstory.formats.memory import TooLarge
 from backstory.model.instant import EPOCH, MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.sought import either
+from backstory.stores.iceberg.search_bounds import either
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import Statistics
@@ -33,7 +33,7 @@ def slice_here(
         return None
     among = {name: keys[name].combine_chunks() for name in keys.column_names}
     conditions = [partial(_paired, keys)] if len(among) > 1 else []
-    told = [*(among if conditions else ()), *(TELLING if since is not None else ())]
+    needed = [*(among if conditions else ()), *(TELLING if since is not None else ())]
     if since is not None:
         conditions.append(partial(_touched, since))
 
@@ -44,7 +44,7 @@ def slice_here(
         try:
             return LocalRows(store, table, lease).read(
                 names,
-                told,
+                needed,
                 chosen if conditions else None,
                 among=among,
                 where=None if since is None else _files(since),
@@ -55,17 +55,17 @@ def slice_here(
 
 
 def _paired(keys: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows have a key as a whole."""
+    """Which rows have all columns of one key."""
     first, *others = keys.column_names
-    places, known = _found(rows[first], keys[first])
+    places, key_places = _places_among(rows[first], keys[first])
     for name in others:
-        pairs = zip((places, known), _found(rows[name], keys[name]), strict=True)
-        places, known = _found(*(pc.add(pc.multiply(a, keys.num_rows), b) for a, b in pairs))
+        pairs = zip((places, key_places), _places_among(rows[name], keys[name]), strict=True)
+        places, key_places = _places_among(*(pc.add(pc.multiply(a, keys.num_rows), b) for a, b in pairs))
     return pc.is_valid(places)
 
 
-def _found(values: pa.ChunkedArray, among: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """The places of values, and of these themselves, among what is distinct of some; NULL is one of them."""
+def _places_among(values: pa.ChunkedArray, among: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The places of `values`, and of `among` itself, in the distinct values of `among`; NULL is one too."""
     distinct = pc.unique(among)
     return (pc.index_in(each, value_set=distinct).cast(pa.int64()) for each in (values, among))
 

@@ -25,9 +25,9 @@ from backstory.stores.iceberg.scripts import (
     SnapshotLine,
     files_between,
     files_of_commit,
+    files_of_scan,
     forget_tasks,
     stage_tasks,
-    standing_files,
     tasks_of,
 )
 from backstory.stores.iceberg.staged_rows import rows_of_tasks
@@ -51,7 +51,7 @@ _WHOLE: Final = 1 << 62
 
 
 # The values of `MOVED`.
-Told = tuple[int, int | None, int | None, int]
+MoveCommit = tuple[int, int | None, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,12 +102,13 @@ class MovedRows:
             extra = [StructField(name, type_) for name, type_ in zip(MOVED, types, strict=True)]
             kept = [field for field in rows.schema.fields if field.name not in {FILE, POSITION}]
             by_file = {
-                location: [(self._told(move), move.positions.serialize()) for move in each]
+                location: [(self._commit_of(move), move.positions.serialize()) for move in each]
                 for location, each in self.moves.items()
             }
             return map_batches(rows, partial(_rows_that_moved, by_file), StructType([*kept, *extra]))
 
-    def _told(self, move: Move) -> Told:
+    def _commit_of(self, move: Move) -> MoveCommit:
+        """The commit's number, version and time in microseconds, and whether rows came (1) or went (-1)."""
         commit = self.commits[move.number]
         if commit.operation == GAP:
             return move.number, None, None, move.sign
@@ -135,7 +136,7 @@ def moved_rows(
         hidden = hidden_by(table)
         wanted = touched(changes, hidden)
         scan = table.iceberg.newScan().useSnapshot(since) if since and wanted else None
-        standing = [] if scan is None else standing_files(store.jvm, scan, files, wanted)
+        standing = [] if scan is None else files_of_scan(store.jvm, scan, files, wanted)
         found = moves(standing, changes, wanted, hidden)
         sizes = {line.location: line for each in changes for line in each.lines} | {
             line.location: line for line in standing
@@ -171,10 +172,10 @@ def _groups(
 
 
 def _rows_that_moved(
-    by_file: Mapping[str, Sequence[tuple[Told, bytes]]], batches: Iterable[pa.RecordBatch]
+    by_file: Mapping[str, Sequence[tuple[MoveCommit, bytes]]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """In a task: each row of a batch once for each commit that moved it."""
-    opened: dict[str, list[tuple[Told, BitMap64]]] = {}
+    opened: dict[str, list[tuple[MoveCommit, BitMap64]]] = {}
     for batch in batches:
         files = batch[FILE].dictionary_encode()
         positions = np.asarray(batch[POSITION])
@@ -191,7 +192,7 @@ def _rows_that_moved(
                     yield _marked(rows.take(pa.array(places[np.isin(here, moved)])), told)
 
 
-def _marked(rows: pa.RecordBatch, told: Told) -> pa.RecordBatch:
+def _marked(rows: pa.RecordBatch, told: MoveCommit) -> pa.RecordBatch:
     columns = [
         pc.cast(pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows), field.type)
         for value, field in zip(told, _MOVED, strict=True)

@@ -64,11 +64,13 @@ class Strays:
     """Listed files that the table's history does not name: those that are proven its own, and all others.
 
     Its own have a name as writers give it, in the table's folder, where nothing shows that another table
-    wrote there, too; its metadata has the table's uuid.
+    wrote there, too; its metadata has the table's uuid. Metadata in `following` was written after what the
+    table has now, so that a catalog may be about to name it; all other came too late for that.
     """
 
     own: ReachableFiles
     others: frozenset[str]
+    following: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,21 +144,23 @@ def strays(
     """The listed files that none of these name."""
     known = {bare(location) for each in named for location in each.all}
     unknown = {each for each in listed if each not in known and not _NOTHING.fullmatch(_name(each))}
-    folder, uuid = bare(str(table.iceberg.location())), str(table.iceberg.operations().current().uuid())
-    metadata = {each for each in unknown if is_metadata(each)}
-    wrote = {each: _uuid_in(table, listed[each]) for each in metadata}
-    alone = not around.blind and all(each == uuid for each in wrote.values())
+    current = table.iceberg.operations().current()
+    folder, uuid = bare(str(table.iceberg.location())), str(current.uuid())
+    metadata = {each: _origin(table, listed[each]) for each in unknown if is_metadata(each)}
+    alone = not around.blind and all(each.uuid in {uuid, TORN} for each in metadata.values())
     data = {each for each in unknown if lies_in(each, f"{folder}/data")}
     beside = {each for each in unknown if each.rpartition("/")[0] == f"{folder}/metadata"}
     own = ReachableFiles(
         _called(_ROWS, data),
         _called(_HIDING, data),
         _called(_STATISTICS, beside),
-        _called(_LISTS, beside) | frozenset(beside & metadata),
+        _called(_LISTS, beside) | frozenset(beside & metadata.keys()),
     )
     if not alone:
-        own = own.only({each for each, told in wrote.items() if told == uuid})
-    return Strays(own, frozenset(unknown - own.all))
+        own = own.only({name for name, each in metadata.items() if each.uuid == uuid})
+    now = bare(str(current.metadataFileLocation()))
+    following = frozenset(name for name, each in metadata.items() if now == each.former or each.uuid == TORN)
+    return Strays(own, frozenset(unknown - own.all), following)
 
 
 def _called(pattern: "re.Pattern[str]", files: Iterable[str]) -> frozenset[str]:
@@ -172,15 +176,30 @@ def _name(location: str) -> str:
     return location.rpartition("/")[2]
 
 
-def _uuid_in(table: StoredTable, file: ListedFile) -> str | None:
-    """The table of which a file of metadata tells; None where it cannot be read."""
+class _Origin(NamedTuple):
+    """The table of which a file of metadata tells, and the metadata before it.
+
+    Instead of a table it is TORN where its writer has not come to the end, or was killed before it.
+    """
+
+    uuid: str
+    former: str = ""
+
+
+TORN: Final = "torn"
+_BEGINS: Final = (b"", b"{", b"\x1f")
+
+
+def _origin(table: StoredTable, file: ListedFile) -> _Origin:
+    """What a file of metadata says of itself; of no table where it cannot be read."""
     content = download(table, file.location, 0, file.bytes)
     try:
         text = zlib.decompress(content, 31) if content[:2] == b"\x1f\x8b" else content
         told = json.loads(text)
-    except (ValueError, zlib.error):
-        return None
-    return str(told.get("table-uuid")) if isinstance(told, dict) else None
+        log = told.get("metadata-log") or [{}]
+        return _Origin(str(told.get("table-uuid")), bare(str(log[-1].get("metadata-file"))))
+    except (ValueError, AttributeError, zlib.error):
+        return _Origin(TORN if content[:1] in _BEGINS else "")
 
 
 def refuse_writers(table: StoredTable, listed: Mapping[str, ListedFile], own: Iterable[str]) -> None:

@@ -104,11 +104,11 @@ def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
 
 def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column, ...]:
     """The columns of an Iceberg schema, in its order; `called` are the source's names where they differ."""
-    return columns_told(fields_of(jvm, schema), called)
+    return columns_of_fields(fields_of(jvm, schema), called)
 
 
-def columns_told(fields: Sequence[Mapping[str, Any]], called: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns that the fields of a schema's JSON tell of, in their order."""
+def columns_of_fields(fields: Sequence[Mapping[str, Any]], called: Mapping[str, str]) -> tuple[Column, ...]:
+    """The columns of the fields of a schema's JSON, in their order."""
     return tuple(
         Column(field["name"], _column_type(field["type"], field.get("doc")), called.get(field["name"], ""))
         for field in fields
@@ -143,12 +143,12 @@ def _nested_type(stored: Mapping[str, Any]) -> ColumnType:
     return ColumnType(Kind.STRUCT, parts=tuple(fields))
 
 
-def names_told(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
+def names_of_property(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
     """The names of columns that a property holds as JSON; Failed if it holds something else."""
     try:
-        found = json.loads(properties[name]) if properties.get(name) else empty
+        names = json.loads(properties[name]) if properties.get(name) else empty
     except ValueError:
-        found = None
-    if not isinstance(found, type(empty)) or not all(isinstance(each, str) for each in found):
+        names = None
+    if not isinstance(names, type(empty)) or not all(isinstance(each, str) for each in names):
         raise property_garbled(table, name)
-    return found
+    return names

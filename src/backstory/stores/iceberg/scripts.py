@@ -243,8 +243,8 @@ def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> 
     return _lines(ask(table.newScan().useSnapshot(before), table.newScan().useSnapshot(after), files))
 
 
-def standing_files(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None) -> list[FileLine]:
-    """The files of rows of a scan, or those at `locations`, each followed by what hides rows of it."""
+def files_of_scan(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None) -> list[FileLine]:
+    """The data files of a scan, or those at `locations`, each followed by what deletes rows of it."""
     ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
     return _lines(ask(scan, None if locations is None else _set(jvm, locations), files))
 

@@ -28,7 +28,7 @@ from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import forget_tasks, stage_tasks, tasks_of
 from backstory.stores.iceberg.staged_rows import rows_of_tasks
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.iceberg.unfinished import unfinished
+from backstory.stores.iceberg.unfinished import is_location, left_outside, unfinished
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -102,9 +102,10 @@ def search(
 def _elsewhere(
     table: StoredTable, named: NamedFiles, listed: Collection[str]
 ) -> Iterator[tuple[str, ListedFile]]:
-    """The files of former metadata that are outside of the table's places, and still there."""
+    """The files of former metadata and erasures that are outside of the table's places, and still there."""
     places, io = places_of(table.iceberg), table.iceberg.io()
-    for each in sorted(named.past.all - named.now.all):
+    left = {each for each in left_outside(table) if is_location(each)}
+    for each in sorted((named.past.all | left) - named.now.all):
         if not places.owns(each) and bare(each) not in listed:
             file = io.newInputFile(each)
             if file.exists():

@@ -1,4 +1,4 @@
-"""The commits of a table as Iceberg keeps them, until they expire: its snapshots, and what each was told."""
+"""The commits of a table as Iceberg keeps them until they expire: its snapshots, and the summary of each."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,14 +14,14 @@ MAIN: Final = "main"
 
 @dataclass(frozen=True, slots=True)
 class IcebergSnapshot:
-    """One commit; what it was told is asked for name by name, for each answer is a call of Java."""
+    """One commit; its properties are asked for one by one, for each answer is a call of Java."""
 
     java: Any
     summary: Any
 
     @property
     def id(self) -> int:
-        """What tells it from all others of the table."""
+        """Its snapshot id, unique in the table."""
         return int(self.java.snapshotId())
 
     @property
@@ -32,22 +32,22 @@ class IcebergSnapshot:
     @property
     def parent(self) -> int | None:
         """The commit before it, whether or not that has expired; None for the first."""
-        found = self.java.parentId()
-        return None if found is None else int(found)
+        id_ = self.java.parentId()
+        return None if id_ is None else int(id_)
 
     @property
     def schema_id(self) -> int | None:
         """The number of the columns' state that it was written with."""
-        found = self.java.schemaId()
-        return None if found is None else int(found)
+        id_ = self.java.schemaId()
+        return None if id_ is None else int(id_)
 
     @property
     def operation(self) -> str:
         """What it did to files: append, overwrite, replace or delete."""
         return str(self.java.operation())
 
-    def told(self, name: str) -> str | None:
-        """The property of this name that its writer gave it, or None."""
+    def get_property(self, name: str) -> str | None:
+        """The property of this name in its summary, as its writer wrote it; None without one."""
         value: str | None = self.summary.get(name)
         return value
 
@@ -67,22 +67,22 @@ def newest(table: StoredTable) -> IcebergSnapshot | None:
     return _of(table.iceberg.currentSnapshot())
 
 
-def known(table: StoredTable) -> list[IcebergSnapshot]:
-    """Every commit that has not expired, oldest first, also those that were rolled back."""
+def all_snapshots(table: StoredTable) -> list[IcebergSnapshot]:
+    """Every commit that has not expired, oldest first, those that were rolled back included."""
     return [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
 
 
 def ancestry(table: StoredTable) -> Iterator[IcebergSnapshot]:
     """The commits that made the table what it is, newest first; one that expired ends the walk."""
-    found = newest(table)
-    while found is not None:
-        yield found
-        found = None if found.parent is None else _of(table.iceberg.snapshot(found.parent))
+    snapshot = newest(table)
+    while snapshot is not None:
+        yield snapshot
+        snapshot = None if snapshot.parent is None else _of(table.iceberg.snapshot(snapshot.parent))
 
 
 @dataclass(frozen=True, slots=True)
 class CommitNote:
-    """One commit: its number, what it was told, and whether the rows of now come from it."""
+    """One commit: its number, its summary, and whether it is among the ancestors of the present state."""
 
     id: int
     number: int
@@ -93,25 +93,25 @@ class CommitNote:
 def commits(store: Store, table: StoredTable) -> list[CommitNote]:
     """Every commit that has not expired, in their order; one call of Java, however many there are."""
     metadata = json.loads(metadata_json(store.jvm, table.iceberg))
-    known = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
+    snapshots = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
     standing, now = set(), metadata.get("current-snapshot-id")
-    while now in known:
+    while now in snapshots:
         standing.add(now)
-        now = known[now].get("parent-snapshot-id")
+        now = snapshots[now].get("parent-snapshot-id")
     return [
         CommitNote(name, each.get("sequence-number", 0), each.get("summary", {}), name in standing)
-        for name, each in known.items()
+        for name, each in snapshots.items()
     ]
 
 
 def references(table: StoredTable) -> list[Reference]:
     """The branches and tags of a table but its own branch."""
-    found = []
+    kept = []
     for name, each in dict(table.iceberg.refs()).items():
         snapshot = _of(table.iceberg.snapshot(each.snapshotId()))
         if name != MAIN and snapshot is not None:
-            found.append(Reference(str(name), snapshot.id, snapshot.committed_at, each.maxRefAgeMs()))
-    return found
+            kept.append(Reference(str(name), snapshot.id, snapshot.committed_at, each.maxRefAgeMs()))
+    return kept
 
 
 def _of(java: Any) -> IcebergSnapshot | None:

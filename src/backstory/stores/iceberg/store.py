@@ -25,7 +25,7 @@ from backstory.stores.iceberg.jvm import (
     is_reserved,
     namespace,
 )
-from backstory.stores.iceberg.schema import columns_of, names_told
+from backstory.stores.iceberg.schema import columns_of, names_of_property
 from backstory.stores.iceberg.session_caches import refresh
 from backstory.stores.iceberg.table_files import files_of
 from backstory.stores.openings import TableFiles
@@ -256,16 +256,18 @@ def existing(store: Store, table: TableName) -> StoredTable:
 def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
     properties = iceberg.properties()
-    columns = columns_of(store.jvm, iceberg.schema(), names_told(table, properties, CALLED, {}))
-    return shape_told(table, columns, properties)
+    columns = columns_of(store.jvm, iceberg.schema(), names_of_property(table, properties, CALLED, {}))
+    return shape_of_properties(table, columns, properties)
 
 
-def shape_told(table: TableName, columns: tuple[Column, ...], properties: Mapping[str, str]) -> Shape:
-    """The shape that columns and properties tell."""
+def shape_of_properties(
+    table: TableName, columns: tuple[Column, ...], properties: Mapping[str, str]
+) -> Shape:
+    """The shape of a table with these columns and properties."""
     return Shape(
         table,
         columns,
-        tuple(names_told(table, properties, KEY, [])),
+        tuple(names_of_property(table, properties, KEY, [])),
         layout_of(properties.get(LAYOUT), table.name, frozenset(each.name for each in columns)),
     )
 

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def told_apart(rows: "DataFrame", names: Sequence[str]) -> "list[Column]":
-    """The columns by what tells their values apart; Spark's groups take 0.0 and -0.0 for one."""
+def grouping_columns(rows: "DataFrame", names: Sequence[str]) -> "list[Column]":
+    """The columns to group by so that 0.0 and -0.0 differ, which Spark groups as one: floats as text."""
     floating = {name for name, type_ in rows.dtypes if type_ in ("float", "double")}
     return [column(name).cast("string") if name in floating else column(name) for name in names]
 
@@ -27,7 +27,7 @@ def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by:
 
     repeats = f"repeats {uuid.uuid4()}"
     with translate_faults(table):
-        counted = rows.groupBy(*told_apart(rows, by)).agg(count(lit(1)).alias(repeats))
+        counted = rows.groupBy(*grouping_columns(rows, by)).agg(count(lit(1)).alias(repeats))
         shared = counted.where(column(repeats) > 1)
         keys, shares = shared.agg(count(lit(1)), total(column(repeats))).collect()[0]
     if keys:
@@ -39,10 +39,10 @@ def overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> bool:
     from pyspark.sql import Window
     from pyspark.sql.functions import lag
 
-    record = told_apart(rows, [name for name in by if name != START])
+    record = grouping_columns(rows, [name for name in by if name != START])
     before = Window.partitionBy(*record).orderBy(column(START))
     covered = f"covered {uuid.uuid4()}"
     reaches = lag(column(END)).over(before) >= column(START)
-    told = rows.withColumn(covered, reaches | lag(column(ACTIVE)).over(before))
+    marked = rows.withColumn(covered, reaches | lag(column(ACTIVE)).over(before))
     with translate_faults(table):
-        return not told.where(column(covered) & column(START).isNotNull()).isEmpty()
+        return not marked.where(column(covered) & column(START).isNotNull()).isEmpty()

@@ -60,12 +60,12 @@ def write_deletions(store: Store, table: StoredTable, positions: Positions) -> D
     told = {file: (len(marked), framed(marked)) for file, marked in positions.items()}
     written = hidden_by_vectors(store.jvm, table.iceberg, told)
     if written is None:
-        raise _gone(table)
+        raise _missing_file(table)
     added, replaced = written
     return Deletions(list(added), list(replaced))
 
 
-def _gone(table: StoredTable) -> TryAgain:
+def _missing_file(table: StoredTable) -> TryAgain:
     """The error for a data file that is not there: its rows were read from a newer table."""
     return conflict(table.shape.table)
 
@@ -84,7 +84,7 @@ def _write_position_deletes(store: Store, table: StoredTable, positions: Positio
     """One position delete file for each data file, which keeps it in that file's partition."""
     tasks = planned(store.jvm, table.iceberg, positions)
     if len(tasks) < len(positions):
-        raise _gone(table)
+        raise _missing_file(table)
     written = []
     for file, marked in positions.items():
         rows = pa.table([[file] * len(marked), list(marked)], schema=_DELETES)

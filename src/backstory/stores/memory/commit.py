@@ -96,7 +96,7 @@ def _changed(
     state = replace(state, tags=_set(state.tags, _tagged(state, change.tags)))
     if not _touches_rows(before, change):
         return state, Committed(None, change.counts)
-    return _written(store, state, change, note, _kept(state, change))
+    return _written(store, state, change, note, _rows_to_keep(state, change))
 
 
 def _snapshot(state: TableState, number: int) -> WrittenRows:
@@ -151,7 +151,7 @@ def _touches_rows(before: TableState, change: Change) -> bool:
     return change.snapshot or change.come is not None or change.gone is not None
 
 
-def _kept(state: TableState, change: Change) -> pa.Table:
+def _rows_to_keep(state: TableState, change: Change) -> pa.Table:
     """The rows that stay, under the new shape."""
     rows = state.content
     if change.whole:

@@ -96,19 +96,21 @@ def partitions_of(
             spec["spec-id"]: [
                 (place, _transformed(each["transform"], *known[each["source-id"]]))
                 for place, each in enumerate(spec["fields"])
-                if each["source-id"] in known and _tells(each["transform"], known[each["source-id"]][0])
+                if each["source-id"] in known
+                and _is_transformable(each["transform"], known[each["source-id"]][0])
             ]
             for spec in specs
         }
     )
 
 
-def _tells(transform: str, told: Any) -> bool:
-    return told in {"int", "long", "string"} and transform.partition("[")[0] in _OF_VALUES
+def _is_transformable(transform: str, type_: Any) -> bool:
+    """Whether values of this type of Iceberg can be transformed here as the partitions' are."""
+    return type_ in {"int", "long", "string"} and transform.partition("[")[0] in _OF_VALUES
 
 
-def _transformed(transform: str, told: str, value: Any) -> Any:
+def _transformed(transform: str, type_: str, value: Any) -> Any:
     from pyiceberg.transforms import parse_transform
     from pyiceberg.types import LongType, StringType
 
-    return parse_transform(transform).transform(StringType() if told == "string" else LongType())(value)
+    return parse_transform(transform).transform(StringType() if type_ == "string" else LongType())(value)

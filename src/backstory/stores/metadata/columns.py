@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 from backstory.formats.rows import arrow_type
 from backstory.model.schema import Column
-from backstory.stores.iceberg.schema import columns_told, spark_type
+from backstory.stores.iceberg.schema import columns_of_fields, spark_type
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import Field, id_of, positions_in
 
@@ -39,7 +39,7 @@ def spark_name(told: Any) -> str:
 
 
 def _flat(told: str) -> Column:
-    (column,) = columns_told([{"name": "value", "type": told}], {})
+    (column,) = columns_of_fields([{"name": "value", "type": told}], {})
     if column.type.foreign:
         raise Unreadable(f"the type {told}")
     return column

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.stores.iceberg.schema import columns_told, names_told
-from backstory.stores.iceberg.store import CALLED, shape_told
+from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
+from backstory.stores.iceberg.store import CALLED, shape_of_properties
 from backstory.stores.openings import TableFiles
 from backstory.stores.refusals import no_table
 
@@ -51,8 +51,8 @@ class Described:
         """The fields of its columns in the state of this number; None for the present one."""
         return self.fields if schema_id is None else _fields({**self.told, "current-schema-id": schema_id})
 
-    def known(self, snapshot_id: int | None) -> Mapping[str, Any] | None:
-        """The snapshot of this number, unless it has expired."""
+    def snapshot_by_id(self, snapshot_id: int | None) -> Mapping[str, Any] | None:
+        """The snapshot with this id; None if it has expired."""
         return next(
             (each for each in self.told.get("snapshots") or [] if each["snapshot-id"] == snapshot_id), None
         )
@@ -70,7 +70,7 @@ class Described:
     @property
     def snapshot(self) -> Mapping[str, Any] | None:
         """The snapshot of the newest commit."""
-        return self.known(self.told.get("current-snapshot-id"))
+        return self.snapshot_by_id(self.told.get("current-snapshot-id"))
 
     @property
     def ancestry(self) -> Iterator[Mapping[str, Any]]:
@@ -78,7 +78,7 @@ class Described:
         found = self.snapshot
         while found is not None:
             yield found
-            found = self.known(found.get("parent-snapshot-id"))
+            found = self.snapshot_by_id(found.get("parent-snapshot-id"))
 
     @property
     def rows(self) -> int:
@@ -86,13 +86,13 @@ class Described:
         return 0 if self.newest is None else int(self.newest.properties.get("total-records") or 0)
 
     @property
-    def told_by_commits(self) -> Iterator[Callable[[str], str | None]]:
-        """What the writers of the ancestry said of their commits, newest first, by name."""
+    def commit_properties(self) -> Iterator[Callable[[str], str | None]]:
+        """A getter of the commit's properties for each commit of the ancestry, newest first."""
         return ((each.get("summary") or {}).get for each in self.ancestry)
 
-    def newest_told(self, name: str) -> str | None:
-        """The property of this name that the newest commit has which has one."""
-        return next(filter(None, (told(name) for told in self.told_by_commits)), None)
+    def newest_property(self, name: str) -> str | None:
+        """The property of this name of the newest commit that has it."""
+        return next(filter(None, (property_of(name) for property_of in self.commit_properties)), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,8 +138,8 @@ class Opening(Catalog, Protocol):
 def described(table: TableName, told: Mapping[str, Any], location: str) -> Described:
     """The table that metadata at a location tells of."""
     properties = told.get("properties") or {}
-    columns = columns_told(_fields(told), names_told(table, properties, CALLED, {}))
-    return Described(shape_told(table, columns, properties), told, location)
+    columns = columns_of_fields(_fields(told), names_of_property(table, properties, CALLED, {}))
+    return Described(shape_of_properties(table, columns, properties), told, location)
 
 
 def existing(catalog: Catalog, table: TableName) -> Described:

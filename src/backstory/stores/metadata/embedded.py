@@ -58,9 +58,9 @@ class EmbeddedCatalog:
         """The rows, from manifests where these tell."""
         found = counted(table, TableFiles())
         if found is None:
-            from backstory.stores.metadata.scans import read_counts, standing
+            from backstory.stores.metadata.scans import open_table, read_counts
 
-            return read_counts(table, standing(table.location))
+            return read_counts(table, open_table(table.location))
         return found
 
     def opener(self, table: Described) -> TableFiles:

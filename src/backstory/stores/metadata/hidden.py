@@ -49,14 +49,14 @@ def hidden_rows(
             hidden, vector = vector_of(file)
             if of is None or hidden in of:
                 found.hide(hidden, read_vector(vector, opener))
-        elif of is None or told_of(file)["referenced_data_file"] in {None, *of}:
+        elif of is None or file_fields(file)["referenced_data_file"] in {None, *of}:
             with opener(file.file_path) as source:
                 _add_positions(older, file, source)
     return Hidden(older.positions | found.positions)
 
 
-def told_of(file: "DataFile") -> Mapping[str, Any]:
-    """What a manifest tells of a file, by the names of the table specification."""
+def file_fields(file: "DataFile") -> Mapping[str, Any]:
+    """The fields of a file's entry in a manifest, by the names of the table specification."""
     from pyiceberg.manifest import DATA_FILE_TYPE
 
     return {each.name: value for each, value in zip(DATA_FILE_TYPE[3].fields, file._data, strict=True)}  # noqa: SLF001
@@ -64,9 +64,9 @@ def told_of(file: "DataFile") -> Mapping[str, Any]:
 
 def vector_of(file: "DataFile") -> tuple[str, Vector]:
     """The data file whose rows a deletion vector hides, and where the vector lies."""
-    told = told_of(file)
+    fields = file_fields(file)
     hidden, offset, length = (
-        told[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
+        fields[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
     )
     if None in {hidden, offset, length} or file.key_metadata is not None:
         raise Unreadable("a deletion vector of no data file")

@@ -46,9 +46,9 @@ class MovedRows:
         self, before: int | None, commits: Sequence[tuple[int, str]]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
         """For each commit, by its snapshot and operation, the rows that went and those that came."""
-        there = {} if before is None else self._standing(before)
+        there = {} if before is None else self._live_files(before)
         for snapshot, operation in commits:
-            then = self._standing(snapshot)
+            then = self._live_files(snapshot)
             yield self._between({} if operation == QUIET else there, {} if operation == QUIET else then)
             there = then
 
@@ -69,14 +69,14 @@ class MovedRows:
         found = [each for each in parts if each is not None]
         return pa.concat_tables(found) if found else pa.table({name: [] for name in self.names})
 
-    def _standing(self, snapshot: int) -> dict[str, Standing]:
-        """The files of rows of a snapshot by their places."""
-        told = self.files.table.known(snapshot)
-        if told is None:
+    def _live_files(self, snapshot: int) -> dict[str, Standing]:
+        """The data files of a snapshot by their paths, each with its deletion vector."""
+        described = self.files.table.snapshot_by_id(snapshot)
+        if described is None:
             raise Unreadable("a snapshot that is gone")
         data: dict[str, DataFile] = {}
         vectors: dict[str, Vector] = {}
-        for _, file in live_files(told["manifest-list"], self.files.opener, self.manifests):
+        for _, file in live_files(described["manifest-list"], self.files.opener, self.manifests):
             if file.content.value == DATA:
                 data[file.file_path] = file
             elif file.content.value == POSITIONS and file.file_format.value == VECTOR:

@@ -14,9 +14,9 @@ from backstory.stores.metadata.described import Described, Opening
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
 from backstory.stores.metadata.manifests import DATA, live_files
 from backstory.stores.metadata.row_groups import Field
+from backstory.stores.metadata.row_selection import HeldParts, RowSelection
 from backstory.stores.metadata.searches import RowSearch, Search, search_rows
 from backstory.stores.metadata.values import left
-from backstory.stores.metadata.wanted_rows import HeldParts, WantedRows
 from backstory.stores.openings import TableFiles
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Files:
         data, deletes = _sorted_out(snapshot, self.opener, search)
         self.opener.ahead(each.file_path for each in [*deletes, *data])
         hidden = hidden_rows(deletes, self.opener, {each.file_path for each in data}).positions
-        wanted = WantedRows([told[name] for name in names], parted_ids(self.table.told))
+        wanted = RowSelection([told[name] for name in names], parted_ids(self.table.told))
         if search is not None:
             wanted = replace(wanted, of=search.fields, chosen=search.chosen, may_have=search.may_have)
         reading = _Reading(self, wanted, most or MOST_ROWS)
@@ -89,7 +89,7 @@ class Files:
         """All rows of a file, hidden ones too, with these columns of now; raises what `rows` raises."""
         told = {each["name"]: each for each in self.table.fields}
         schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
-        wanted = WantedRows([told[name] for name in names], parted_ids(self.table.told))
+        wanted = RowSelection([told[name] for name in names], parted_ids(self.table.told))
         try:
             parts = _Reading(self, wanted, file.record_count).parts(file, None)
         except TooLarge:
@@ -102,7 +102,7 @@ class _Reading:
     """The files of one question, as they are read: so many rows were kept, and so many bytes looked at."""
 
     files: Files
-    wanted: WantedRows
+    wanted: RowSelection
     most: int
     rows: int = 0
     size: int = 0
@@ -118,7 +118,7 @@ class _Reading:
             self._look_at(size)
 
         with self.files.opener.parquet(file.file_path) as opened:
-            standing = partial(_standing, hidden, opened.metadata.num_rows)
+            standing = partial(_visible_rows, hidden, opened.metadata.num_rows)
             for rows, _ in self.wanted.parts(opened, standing, hold):
                 holding.keep(rows)
                 self.rows += rows.num_rows
@@ -132,7 +132,8 @@ class _Reading:
             raise Unreadable(f"more than {MOST_BYTES} bytes to search")
 
 
-def _standing(hidden: "BitMap64 | None", rows: int) -> pa.Array | None:
+def _visible_rows(hidden: "BitMap64 | None", rows: int) -> pa.Array | None:
+    """Which rows of a file are not deleted, as booleans; None if no row is."""
     return None if hidden is None else left(hidden, rows)
 
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 _INSTANT: Final = pa.timestamp("us")
 
 
-def standing(location: str) -> "Table":
-    """The table whose metadata lies at a location."""
+def open_table(location: str) -> "Table":
+    """The table whose metadata is at a location, opened with pyiceberg for reading."""
     from pyiceberg.table import StaticTable
 
     return StaticTable.from_metadata(location)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.stores.iceberg.sought import Sought, sought_value
+from backstory.stores.iceberg.search_bounds import SearchBounds, bounds_of_value
 from backstory.stores.metadata.bounds import bounds_of, partitions_of
 from backstory.stores.metadata.columns import Values
 from backstory.stores.metadata.row_groups import Field, Statistics
@@ -25,8 +25,8 @@ class Search(Protocol):
     """What is searched for in a column."""
 
     @property
-    def sought(self) -> Sought | None:
-        """The same for bounds; None where these do not tell."""
+    def bounds(self) -> SearchBounds | None:
+        """The values as bounds, by which files are skipped; None where bounds cannot decide."""
 
     def rows(self, values: Values) -> Values:
         """Which of the values are searched for; NULL counts as no."""
@@ -39,9 +39,9 @@ class EqualTo:
     value: Any
 
     @property
-    def sought(self) -> Sought | None:
+    def bounds(self) -> SearchBounds | None:
         """The value, as bounds are compared with it."""
-        return sought_value(self.value)
+        return bounds_of_value(self.value)
 
     def rows(self, values: Values) -> Values:
         """Those that are equal."""
@@ -58,9 +58,9 @@ class UpTo:
     greatest: Any
 
     @property
-    def sought(self) -> Sought | None:
+    def bounds(self) -> SearchBounds | None:
         """The span."""
-        return Sought([self.least], [self.greatest], null=True, exact=False)
+        return SearchBounds([self.least], [self.greatest], null=True, exact=False)
 
     def rows(self, values: Values) -> Values:
         """Those that are NULL or in the span."""
@@ -73,7 +73,7 @@ class RowSearch:
 
     columns: Mapping[str, Search]
     fields: Sequence[Field]
-    bounded: Sequence[tuple[Field, Sought]]
+    bounded: Sequence[tuple[Field, SearchBounds]]
     partitions: "PartitionsOfValue"
 
     def may_be_in_file(self, file: "DataFile", partition: Any) -> bool:
@@ -96,6 +96,6 @@ def search_rows(told: Mapping[str, Any], fields: Sequence[Field], columns: Mappi
     values = {name: each.value for name, each in columns.items() if isinstance(each, EqualTo)}
     partitions = partitions_of(told.get("partition-specs") or [], fields, values)
     asked = [each for each in fields if each["name"] in columns]
-    looked_for = ((each, columns[each["name"]].sought) for each in asked)
+    looked_for = ((each, columns[each["name"]].bounds) for each in asked)
     bounded = [(each, sought) for each, sought in looked_for if sought is not None]
     return RowSearch(columns, asked, bounded, partitions)

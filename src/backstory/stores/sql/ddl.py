@@ -49,8 +49,8 @@ class DdlPlan(Generic[ColumnT]):
     warnings: Sequence[str] = ()
 
     @property
-    def told(self) -> list[str]:
-        """The changes in words."""
+    def changes_in_words(self) -> list[str]:
+        """The changes, one text each: `ADD_COLUMN name`."""
         return [
             *(f"RENAME_COLUMN {old} to {new}" for old, new in self.renamed.items()),
             *(f"ALTER_COLUMN_TYPE {column.name} from {old}" for column, old in self.widened),

@@ -47,16 +47,16 @@ class RowHash:
 
     def _part(self, dialect: Dialect, each: HashedColumn, column: Callable[[str], str]) -> str:
         text = dialect.canonical_text(column(each.name), each.datatype, each.precision, each.scale)
-        text = told_text(dialect, text, self.null, escaped=self.escaped)
+        text = hashable_text(dialect, text, self.null, escaped=self.escaped)
         return dialect.concat_expression([dialect.string_literal(each.prefix), text]) if each.prefix else text
 
 
-def told_text(dialect: Dialect, sql: str, null: str, *, escaped: bool) -> str:
-    """A canonical text as it goes into a hash."""
+def hashable_text(dialect: Dialect, sql: str, null: str, *, escaped: bool) -> str:
+    """The SQL of a canonical text as it goes into a hash: escaped, and never NULL."""
     literal = dialect.string_literal
     if escaped:
-        for found, instead in (("^", "^^"), ("|", "^p")):
-            sql = f"replace({sql}, {literal(found)}, {literal(instead)})"
+        for character, instead in (("^", "^^"), ("|", "^p")):
+            sql = f"replace({sql}, {literal(character)}, {literal(instead)})"
     return f"COALESCE({sql}, {literal(null)})"
 
 
@@ -67,8 +67,8 @@ def joined_hash(dialect: Dialect, parts: Sequence[str], separator: str) -> str:
     return dialect.hash_expression(dialect.concat_expression(joined[1:]))
 
 
-def kept_hashes(text: str | None, names: Mapping[int, str]) -> list[RowHash] | None:
-    """The ways of hashing that a property tells; None where it tells none, or a column is there no more."""
+def hashes_of_property(text: str | None, names: Mapping[int, str]) -> list[RowHash] | None:
+    """The ways of hashing in a property; None without one, or where a hashed column is gone."""
     try:
         return None if text is None else [_read(each, names) for each in json.loads(text)]
     except (KeyError, TypeError, ValueError):

@@ -38,7 +38,7 @@ from backstory.strategies.copies.touched import (
 
 def plan_copy(terms: CopyTerms, touched: Touched) -> CopyPlan:
     """The rows that go and come of touched records; those that are as they were are counted."""
-    return _Plan(terms, touched).made()
+    return _Plan(terms, touched).plan()
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,8 @@ class _Plan:
     terms: CopyTerms
     touched: Touched
 
-    def made(self) -> CopyPlan:
+    def plan(self) -> CopyPlan:
+        """The rows that go and come, and the counts of all outcomes."""
         parts = [*self._moves(), *self._takes_back(), *self._begins(), *self._goes_on(), *self._renews()]
         come = [shaped(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
         gone = [rows.select([FILE, POSITION]) for rows, instead in parts if instead]
@@ -61,9 +62,9 @@ class _Plan:
         }
         counts = {kind: int(rows.sum()) for kind, rows in kinds.items()}
         counts[UNCHANGED] = int((self.both & ~self.changed & ~self.renewed).sum())
-        counts[TAKEN_BACK] = int(self._taken_back.sum())
+        counts[TAKEN_BACK] = int(self._withdrawals.sum())
         counts |= {f"{HAD}{name}": int(self._had(name).sum()) for name in self.terms.compared}
-        counts |= {f"{DRIVES}{name}": int(self._drives(name).sum()) for name in self._kept}
+        counts |= {f"{DRIVES}{name}": int(self._drives(name).sum()) for name in self._same_values}
         keys = self._keys
         few = {kind: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for kind, rows in kinds.items()}
         return CopyPlan(
@@ -108,11 +109,11 @@ class _Plan:
         """The records of which only values without history are others (V18)."""
         if self.terms.following is not None or not self.terms.renewed:
             return np.zeros_like(self.both)
-        same = reduce(np.logical_and, (self._kept[name] for name in self.terms.renewed))
+        same = reduce(np.logical_and, (self._same_values[name] for name in self.terms.renewed))
         return self.both & self._alike_now & ~same
 
     @cached_property
-    def _kept(self) -> Mapping[str, np.ndarray]:
+    def _same_values(self) -> Mapping[str, np.ndarray]:
         """For each column of the copy whether the record has the value that it had."""
         names = (*self.terms.compared, *self.terms.renewed)
         return {name: self._alike(self.touched.delivered, self.now, [name]) for name in names}
@@ -121,7 +122,9 @@ class _Plan:
     def _alike_now(self) -> np.ndarray:
         """Whether a record is as delivered: on these columns, and on those that a restatement lacks."""
         terms, before = self.terms, self.touched.before
-        alike = reduce(np.logical_and, (self._kept[name] for name in terms.compared), np.ones_like(self.both))
+        alike = reduce(
+            np.logical_and, (self._same_values[name] for name in terms.compared), np.ones_like(self.both)
+        )
         if not terms.restated:
             return alike
         stays = before.has & self._alike(self.touched.delivered, before, terms.compared)
@@ -169,7 +172,7 @@ class _Plan:
         return after.has & (after.start == self.terms.following) if after.has.any() else after.has
 
     @cached_property
-    def _taken_back(self) -> np.ndarray:
+    def _withdrawals(self) -> np.ndarray:
         replaced = self._relived & self.touched.replaced.has
         return replaced.astype(np.int64) + (self._relived & self._own & self._joins)
 
@@ -246,7 +249,7 @@ class _Plan:
         return pa.table(values, names=list(self.terms.key))
 
     def _drives(self, name: str) -> np.ndarray:
-        return (self.changed | self.renewed) & ~self._kept[name]
+        return (self.changed | self.renewed) & ~self._same_values[name]
 
     def _had(self, name: str) -> np.ndarray:
         return self.both & np.asarray(_one(self.now[name]).is_valid())

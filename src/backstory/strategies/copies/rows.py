@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.places import ROW_ID
-from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, Role, Told
+from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, Role, Told
 from backstory.model.types import ColumnType
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
@@ -75,12 +75,15 @@ def begun(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) -> pa.Tab
     return with_columns(kept, own | _without_ids(kept))
 
 
-def mark(at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | None) -> pa.Table:
-    """The row that remembers a copy; `columns` are field ids, None for all (V31)."""
+def mark(
+    at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | None, scope: str | None = None
+) -> pa.Table:
+    """The row that remembers a copy; `columns` are field ids, None for all, `scope` is its JSON (V31)."""
     fact = {
         ROLE: Role.FACT.value,
         KIND: Told.COPY.value,
         COLUMNS: None if columns is None else list(columns),
+        SCOPE: scope,
     }
     value = {name: fact.get(name) for name, _ in memory.parts}
     return pa.table(
@@ -94,8 +97,8 @@ def mark(at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | No
     )
 
 
-def taken_back(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
-    """Remembered facts that are taken back (V8)."""
+def withdraw_facts(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
+    """The rows of remembered facts after they are withdrawn (V8)."""
     return with_columns(marks, {MEMORY: _memory(marks, memory, {ENDED_AT: _repeat(recorded, len(marks))})})
 
 

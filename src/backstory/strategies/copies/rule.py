@@ -7,90 +7,21 @@ rows of the new life are matched with the stored ones (V9). Instants and recorde
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
 from backstory.model.values import equal_in
+from backstory.strategies.copies.stored import (
+    Instant,
+    Key,
+    StoredRow,
+    StoredVersions,
+    Values,
+    move_end,
+    take_back,
+)
 
-Key = Any
-Instant = Any
-Values = Mapping[str, Any]
 OUTCOMES = ("new", "changed", "closed", "reopened", "unchanged")
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRow:
-    """A stored row (V1, V2); a mark has no key and no values."""
-
-    key: Key | None
-    values: Values
-    start: Instant
-    end: Instant | None
-    recorded: Instant
-    role: Role | None = None
-    ended_at: Instant | None = None
-    end_before: Instant | None = None
-    kind: Told | None = None
-    columns: tuple[str, ...] | None = None
-
-    @property
-    def is_version(self) -> bool:
-        """Whether it is one, and no memory (V3)."""
-        return self.role is None
-
-    @property
-    def is_mark(self) -> bool:
-        """Whether it stands for a remembered copy that was not taken back (V31)."""
-        return self.kind is Told.COPY and self.role is Role.FACT and self.ended_at is None
-
-    def covers(self, instant: Instant) -> bool:
-        """Whether the record was so at an instant; ends are exclusive (V99)."""
-        return bool(self.start <= instant and (self.end is None or instant < self.end))
-
-
-@dataclass(frozen=True, slots=True)
-class StoredCopies:
-    """Stored rows; `settled` is None without memory, else no or two instants (V13).
-
-    `columns` are those of the data. Columns of `ignored` and `overwritten` make no version.
-    """
-
-    columns: tuple[str, ...]
-    rows: tuple[StoredRow, ...] = ()
-    newest: Instant | None = None
-    settled: tuple[Instant, ...] | None = None
-    ignored: frozenset[str] = frozenset()
-    overwritten: frozenset[str] = frozenset()
-
-    @property
-    def versions(self) -> list[StoredRow]:
-        """The rows that are versions, as known now."""
-        return [row for row in self.rows if row.is_version]
-
-    @property
-    def tracked(self) -> list[str]:
-        """The columns whose values make versions."""
-        return [name for name in self.columns if name not in self.ignored | self.overwritten]
-
-    def life(self, key: Key) -> list[StoredRow]:
-        """The versions of a record."""
-        return [row for row in self.versions if row.key == key]
-
-    def as_of(self, key: Key, instant: Instant) -> Values | None:
-        """What a record was at an instant; None while it was not there."""
-        return next((row.values for row in self.life(key) if row.covers(instant)), None)
-
-    def known(self, recorded: Instant) -> list[tuple[Key, Instant, Instant | None, Values]]:
-        """What the table told at a recorded time: key, start, end and values (V6)."""
-        told = []
-        for row in self.rows:
-            if row.recorded <= recorded and row.role is not Role.FACT:
-                moved_later = row.ended_at is not None and row.ended_at > recorded
-                end = row.end_before if moved_later else row.end
-                if end is None or row.start < end:
-                    told.append((row.key, row.start, end, row.values))
-        return told
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,11 +41,11 @@ class Copy:
 class Taken:
     """The table after a copy, the same one if nothing was committed, and the records by outcome (V36)."""
 
-    table: StoredCopies
+    table: StoredVersions
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
-def take(table: StoredCopies, copy: Copy, recorded: Instant) -> Taken:
+def take(table: StoredVersions, copy: Copy, recorded: Instant) -> Taken:
     """The table after the copy; Refused where it would not be right."""
     table = _remembering(table, copy)
     _refuse_instant(table, copy)
@@ -122,7 +53,7 @@ def take(table: StoredCopies, copy: Copy, recorded: Instant) -> Taken:
     rows, counts = [row for row in table.rows if not row.is_version], Counter(dict.fromkeys(OUTCOMES, 0))
     for key in dict.fromkeys([*(row.key for row in table.versions), *copy.rows]):
         now = table.as_of(key, copy.at)
-        said = _said(table, copy, key)
+        said = _values_after(table, copy, key)
         same = _same(table, now, said, table.columns if copy.restate else copy.columns)
         counts.update(_outcome(table, copy, key, now, same=None if said is None else same))
         life = table.life(key) if same else None
@@ -139,7 +70,7 @@ def take(table: StoredCopies, copy: Copy, recorded: Instant) -> Taken:
     return Taken(after if changed else table, counts)
 
 
-def _remembering(table: StoredCopies, copy: Copy) -> StoredCopies:
+def _remembering(table: StoredVersions, copy: Copy) -> StoredVersions:
     """The table with a memory from now on, where the copy is the first that asks for it (V28, N3, V40)."""
     if table.settled is None and not copy.backfill and table.newest is not None and copy.at < table.newest:
         raise Refused("time-backwards", "A newer copy is stored.")
@@ -149,7 +80,7 @@ def _remembering(table: StoredCopies, copy: Copy) -> StoredCopies:
     return replace(table, settled=(min(ends), max(ends)) if ends else ())
 
 
-def _refuse_instant(table: StoredCopies, copy: Copy) -> None:
+def _refuse_instant(table: StoredVersions, copy: Copy) -> None:
     if table.settled and table.settled[0] <= copy.at <= table.settled[1]:
         raise Refused("settled", "The time is settled.")
     if table.settled is not None and not copy.closes:
@@ -159,7 +90,7 @@ def _refuse_instant(table: StoredCopies, copy: Copy) -> None:
         raise Refused("settled", "The next copy lacked columns, whose values at that time would change.")
 
 
-def _refuse_other_content(table: StoredCopies, copy: Copy, counts: Mapping[str, int]) -> None:
+def _refuse_other_content(table: StoredVersions, copy: Copy, counts: Mapping[str, int]) -> None:
     """V37: a copy of an instant of which one is stored."""
     marks = [row.start for row in table.rows if row.is_mark]
     stored = copy.at in marks if table.settled is not None else copy.at == table.newest
@@ -168,13 +99,13 @@ def _refuse_other_content(table: StoredCopies, copy: Copy, counts: Mapping[str, 
         raise Refused("same-instant", "Another copy for this time is stored.")
 
 
-def _following(table: StoredCopies, instant: Instant) -> Instant | None:
+def _following(table: StoredVersions, instant: Instant) -> Instant | None:
     """The next instant after this one of which something is known for every record (V30, V31)."""
     known = [*(row.start for row in table.rows if row.is_mark), *(table.settled or ())[:1]]
     return min((each for each in known if each > instant), default=None)
 
 
-def _said(table: StoredCopies, copy: Copy, key: Key) -> Values | None:
+def _values_after(table: StoredVersions, copy: Copy, key: Key) -> Values | None:
     """What is known of a record at the copy's instant, once it is taken: the step of V22."""
     before = next((row.values for row in table.life(key) if _until(row, copy.at)), None)
     row = copy.rows.get(key)
@@ -190,7 +121,7 @@ def _until(row: StoredRow, instant: Instant) -> bool:
     return bool(row.start < instant and (row.end is None or row.end >= instant))
 
 
-def _same(table: StoredCopies, one: Values | None, other: Values | None, columns: Sequence[str]) -> bool:
+def _same(table: StoredVersions, one: Values | None, other: Values | None, columns: Sequence[str]) -> bool:
     """Whether two states are alike on the tracked ones of the columns."""
     if one is None or other is None:
         return one is other
@@ -198,7 +129,7 @@ def _same(table: StoredCopies, one: Values | None, other: Values | None, columns
 
 
 def _outcome(
-    table: StoredCopies, copy: Copy, key: Key, now: Values | None, *, same: bool | None
+    table: StoredVersions, copy: Copy, key: Key, now: Values | None, *, same: bool | None
 ) -> dict[str, int]:
     """What it counts as: `as_of` its instant before and after (V36); `same` is None where it then is gone."""
     if now is None:
@@ -212,7 +143,7 @@ def _outcome(
 
 
 def _folded(
-    table: StoredCopies, key: Key, at: Instant, said: Values | None, following: Instant | None
+    table: StoredVersions, key: Key, at: Instant, said: Values | None, following: Instant | None
 ) -> list[tuple[Instant, Instant | None, Values]]:
     """The record's new life: what was said holds from its instant up to the following one (V23)."""
     stored = {each for row in table.life(key) for each in (row.start, row.end) if each is not None}
@@ -236,7 +167,7 @@ def _folded(
 
 
 def _matched(
-    table: StoredCopies,
+    table: StoredVersions,
     key: Key,
     life: Sequence[tuple[Instant, Instant | None, Values]],
     recorded: Instant,
@@ -257,28 +188,12 @@ def _matched(
     return [*rows, *(StoredRow(key, values, start, end, recorded) for start, (end, values) in left.items())]
 
 
-def _alike(table: StoredCopies, one: Values, other: Values) -> bool:
+def _alike(table: StoredVersions, one: Values, other: Values) -> bool:
     """Whether values are the same but for what has no history (V9, V18)."""
     return equal_in((name for name in table.columns if name not in table.overwritten), one, other)
 
 
-def move_end(row: StoredRow, end: Instant | None, recorded: Instant) -> list[StoredRow]:
-    """The row with another end, and the statement that this would forget (V7)."""
-    if end == row.end:
-        return [row]
-    moved = replace(row, end=end, ended_at=recorded, end_before=row.end)
-    if row.ended_at is None:
-        return [moved]
-    return [replace(moved, recorded=row.ended_at), replace(row, role=Role.PAST, end=row.start)]
-
-
-def take_back(row: StoredRow, recorded: Instant) -> list[StoredRow]:
-    """The version as one that was told, and is not any more (V8)."""
-    moved, *left = move_end(row, row.start, recorded)
-    return [replace(moved, role=Role.PAST), *left]
-
-
-def _overwritten(table: StoredCopies, copy: Copy, row: StoredRow) -> StoredRow:
+def _overwritten(table: StoredVersions, copy: Copy, row: StoredRow) -> StoredRow:
     """An open version with the copy's values of what is kept without history (V18)."""
     delivered = copy.rows.get(row.key) if row.is_version and row.end is None else None
     names = [name for name in copy.columns if name in table.overwritten]
@@ -288,7 +203,7 @@ def _overwritten(table: StoredCopies, copy: Copy, row: StoredRow) -> StoredRow:
 
 
 def _remembered(
-    table: StoredCopies, copy: Copy, rows: Sequence[StoredRow], recorded: Instant, *, restated: bool
+    table: StoredVersions, copy: Copy, rows: Sequence[StoredRow], recorded: Instant, *, restated: bool
 ) -> list[StoredRow]:
     """The rows with the mark of the copy (V31); another mark takes the place of one of other columns."""
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns

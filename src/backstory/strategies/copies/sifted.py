@@ -8,8 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
+from backstory.formats.delivered import shaped
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import ROLE
 from backstory.strategies.alike import Values, alike
 from backstory.strategies.copies.plan import plan_copy
+from backstory.strategies.copies.rows import memory_field
 from backstory.strategies.copies.slices import rows_at, spoilt_rows, touched_records
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
@@ -17,11 +21,19 @@ from backstory.strategies.copies.touched import (
     UNCHANGED,
     CopyPlan,
 )
+from backstory.strategies.feeds.copy_plan import plan_among
+from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
-from backstory.strategies.sift.plan import Matched, distinct, matched, taken
+from backstory.strategies.sift.plan import Matched, distinct, matched, take_rows
 
 # Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
-FAULTS = NO_KEY, DIFFERING, SPOILT = "without a key", "differing", "spoilt"
+FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
+    "without a key",
+    "differing",
+    "spoilt",
+    "outside of the scope",
+    "of another scope",
+)
 DELIVERED = "delivered"
 # Of columns that may be one under two names: records with a value in one of them, and in both the same.
 VALUED, CARRIED = "valued ", "carried "
@@ -38,19 +50,27 @@ def plan_rows(
     """
     refused = without_key(delivered, terms.key)
     delivered, conflicts = (delivered, refused) if len(refused) else distinct(delivered, terms.key)
-    spoilt = spoilt_rows(terms, slice_)
-    faults = {NO_KEY: refused, DIFFERING: conflicts.slice(0, 0 if len(refused) else None), SPOILT: spoilt}
+    versions = slice_ if terms.among is None else slice_.filter(pc.is_null(memory_field(slice_, ROLE)))
+    stored = versions.filter(rows_at(terms, versions))
+    faults = {
+        NO_KEY: refused,
+        DIFFERING: conflicts.slice(0, 0 if len(refused) else None),
+        SPOILT: spoilt_rows(terms, versions),
+        OUTSIDE: delivered.filter(pa.array(~_within(terms.scope, delivered))),
+        CLAIMED: _claimed(terms, delivered, stored),
+    }
     if any(map(len, faults.values())):
         return _faulty(terms, faults)
-    stored = slice_.filter(rows_at(terms, slice_))
-    scope = pa.chunked_array([pa.repeat(terms.closes, len(stored))])
+    scope = pa.chunked_array([_within(terms.scope, stored) & terms.closes])
     matches = matched(delivered, stored, terms.key, terms.decisive, scope)
     assert matches is not None  # each side has each key once
     touched, rest = _parted(terms, matches)
-    rows = taken(delivered, touched[0])
-    planned = plan_copy(
-        terms, touched_records(terms, rows, whole(_of_records(terms, rows, slice_, stored, touched[1])))
-    )
+    rows = take_rows(delivered, touched[0])
+    versions = whole(_of_records(terms, rows, slice_, stored, touched[1]))
+    if terms.among is None:
+        planned = plan_copy(terms, touched_records(terms, rows, versions))
+    else:
+        planned = plan_among(terms.among, rows, versions)
     counts = Counter(planned.counts)
     counts.update({UNCHANGED: len(rest[0]), DELIVERED: len(delivered)})
     counts.update({f"{HAD}{name}": _valid(stored[name], rest[1]) for name in terms.compared})
@@ -74,11 +94,33 @@ def joined_plans(plans: Sequence[CopyPlan]) -> CopyPlan:
     return CopyPlan(gone, come, dict(counts), samples, appeared)
 
 
+def _within(scope: Scope | None, rows: pa.Table) -> np.ndarray:
+    """Which rows are of records of a scope (V41)."""
+    inside = np.ones(len(rows), bool)
+    for name, value in scope or ():
+        values = rows[name]
+        inside &= alike(values, pa.repeat(pa.scalar(value, values.type), len(rows)))
+    return inside
+
+
+def _claimed(terms: CopyTerms, delivered: pa.Table, stored: pa.Table) -> pa.Table:
+    """The delivered rows of records that a copy of another scope has at the same instant (V43)."""
+    if not terms.beside or not len(stored):
+        return delivered.slice(0, 0)
+    theirs = np.zeros(len(stored), bool)
+    for scope in terms.beside:
+        theirs |= _within(scope, stored)
+    keys = [keys_by_value(each, terms.key) for each in (delivered, stored.filter(pa.array(theirs)))]
+    (mine, others), count = key_codes(keys, terms.key)
+    return delivered.filter(pa.array(flagged(others, count)[mine]))
+
+
 def _faulty(terms: CopyTerms, faults: dict[str, pa.Table]) -> CopyPlan:
     counts = {name: len(rows) for name, rows in faults.items() if len(rows)}
     samples = {name: rows.select(terms.key).slice(0, MAX_KEYS) for name, rows in faults.items() if len(rows)}
-    nothing = pa.table({})
-    return CopyPlan(nothing, nothing, counts, samples, nothing)
+    gone = pa.table({FILE: pa.array([], pa.int64()), POSITION: pa.array([], pa.int64())})
+    come = shaped(gone.select([]), terms.columns, ids=terms.ids)
+    return CopyPlan(gone, come, counts, samples, come.select(terms.key))
 
 
 def _parted(
@@ -102,8 +144,8 @@ def _of_records(
 ) -> pa.Table:
     """All versions of the slice that are of touched records."""
     if terms.in_order:
-        return taken(stored, places)
-    keys = [keys_by_value(each, terms.key) for each in (rows, taken(stored, places), slice_)]
+        return take_rows(stored, places)
+    keys = [keys_by_value(each, terms.key) for each in (rows, take_rows(stored, places), slice_)]
     (delivered, versions, all_), count = key_codes(keys, terms.key)
     return slice_.filter(pa.array((flagged(delivered, count) | flagged(versions, count))[all_]))
 

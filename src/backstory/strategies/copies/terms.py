@@ -1,10 +1,14 @@
 """What a full copy is compared by."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from backstory.model.layout import MEMORY
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
+
+if TYPE_CHECKING:
+    from backstory.strategies.feeds.copy_plan import Among
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +22,8 @@ class CopyTerms:
     `restated`: the copy replaces a stored one, which then said nothing of columns that it lacks.
     `closes`: a record that the copy lacks is gone. `ids`: the table's rows have ids.
     `successions` are columns that the copy lacks, each with one of its type that comes: it may be the same.
+    `scope` are values of columns that records of the copy have; `beside` are scopes of other copies of its
+    instant. `among` is what the copy meets in a table of events.
     """
 
     columns: tuple[Column, ...]
@@ -35,6 +41,9 @@ class CopyTerms:
     closes: bool = True
     ids: bool = False
     successions: tuple[tuple[str, str], ...] = ()
+    scope: tuple[tuple[str, object], ...] | None = None
+    beside: tuple[tuple[tuple[str, object], ...], ...] = ()
+    among: "Among | None" = None
 
     @property
     def memory(self) -> ColumnType:

@@ -1,157 +1,139 @@
-"""What is known of the rows of a log and a delivery side by side, as Spark's columns."""
+"""What is known of the rows of a log and a delivery side by side, and what becomes of each."""
 
-from dataclasses import dataclass
-from functools import reduce
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from backstory.stores.iceberg.literals import literal
-from backstory.strategies.events.columns import (
-    AFTER,
-    BEFORE,
-    DELIVERED,
-    OP,
-    PLACE,
-    ROW,
-    SOURCE,
-    STORED,
-    TIME,
-    field,
-)
+import numpy as np
+import pyarrow as pa
+
+from backstory.strategies.events.codes import LACKING
 from backstory.strategies.events.outcomes import outcomes
-from backstory.strategies.events.terms import EventTerms, Moment, Op, Strategy
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-WHAT: Final = "what"
-
-
-def classify(rows: "DataFrame", terms: EventTerms, moment: Moment) -> "DataFrame":
-    """The rows with `what` becomes of each."""
-    from pyspark.sql import functions
-
-    if terms.strategy is Strategy.CHANGELOG and terms.strict:
-        rows = _with_stored_time(rows, moment)
-    rules = outcomes(_Judged(terms, moment), terms)
-    (first, *names) = rules
-    chosen = functions.when(rules[first], first)
-    return rows.withColumn(WHAT, reduce(lambda built, name: built.when(rules[name], name), names, chosen))
+from backstory.strategies.events.sides import NOBODY, EventSides, Neighbours, Places, Truths, neighbours
+from backstory.strategies.events.terms import EventTerms, Op, Strategy
+from backstory.strategies.sift.plan import differ
 
 
 @dataclass(frozen=True, slots=True)
-class _Judged:
-    """The facts of rows that `align` laid out; none that a rule turns round is ever NULL."""
+class JudgedSides:
+    """The sides, the place of each record's last event, and the rows by what becomes of them."""
 
-    terms: EventTerms
-    moment: Moment
+    sides: EventSides
+    stored: Places
+    becomes: dict[str, Places]
 
-    def does(self, *operations: Op) -> "Column":
-        from pyspark.sql.functions import col
 
-        return _true(col(OP).isin(*operations))
-
-    @property
-    def delivered(self) -> "Column":
-        from pyspark.sql.functions import col
-
-        return col(SOURCE) == DELIVERED
-
-    @property
-    def without_key(self) -> "Column":
-        from pyspark.sql.functions import col, lit
-
-        missing = reduce(
-            lambda a, b: a | b, (field(ROW, name).isNull() for name in self.terms.key), lit(False)
+def judge(sides: EventSides, terms: EventTerms, fallback: int) -> JudgedSides:
+    """What becomes of each row; `fallback` is the event time of those without one."""
+    beside = neighbours(sides, terms)
+    facts = _Facts(sides, beside, terms, fallback)
+    if terms.strategy is Strategy.CHANGELOG and terms.strict:
+        # A retraction without an event time repeats the stored one.
+        takes = sides.delivered & facts.does(Op.RETRACT, Op.CORRECT_FROM) & (sides.times == LACKING)
+        facts = _Facts(
+            replace(sides, times=np.where(takes, facts.times_before, sides.times)), beside, terms, fallback
         )
-        return missing | col(TIME).isNull() if self.terms.time_required else missing
+    rules = outcomes(facts, terms)
+    chosen = np.select(list(rules.values()), range(len(rules)), NOBODY)
+    found = {name: np.flatnonzero(chosen == place) for place, name in enumerate(rules)}
+    return JudgedSides(facts.sides, beside.stored, found)
+
+
+class _Facts:
+    """The facts as truth values, a number for each row."""
+
+    def __init__(self, sides: EventSides, beside: Neighbours, terms: EventTerms, fallback: int) -> None:
+        self.sides, self._beside, self._terms, self._fallback = sides, beside, terms, fallback
+        self.times_before = np.where(sides.times == LACKING, fallback, sides.times)[beside.before]
+        self.times_before[beside.before == NOBODY] = fallback
+
+    def does(self, *operations: Op) -> Truths:
+        return np.isin(self.sides.ops, operations)
 
     @property
-    def without_place(self) -> "Column":
-        from pyspark.sql.functions import lit
-
-        return field(ROW, self.terms.sequence).isNull() if self.terms.sequence else lit(False)
+    def delivered(self) -> Truths:
+        return self.sides.delivered
 
     @property
-    def follows(self) -> "Column":
-        from pyspark.sql.functions import col, lit
-
-        return col(BEFORE)[SOURCE].eqNullSafe(lit(DELIVERED))
-
-    @property
-    def repeats(self) -> "Column":
-        from pyspark.sql.functions import col
-
-        before = col(BEFORE)
-        return self.follows & before[ROW].eqNullSafe(col(ROW)) & before[TIME].eqNullSafe(col(TIME))
+    def without_key(self) -> Truths:
+        found = self.sides.times == LACKING if self._terms.time_required else np.zeros(self._size, bool)
+        for name in self._terms.key:
+            found = found | self._lacks(name)
+        return found
 
     @property
-    def followed(self) -> "Column":
-        from pyspark.sql.functions import col
-
-        return col(AFTER).isNotNull()
+    def without_place(self) -> Truths:
+        return self._lacks(self._terms.sequence) if self._terms.sequence else np.zeros(self._size, bool)
 
     @property
-    def known(self) -> "Column":
-        return _there(STORED)
+    def follows(self) -> Truths:
+        return self._beside.before >= self.sides.logged
 
     @property
-    def same(self) -> "Column":
-        from pyspark.sql.functions import col, lit
+    def repeats(self) -> Truths:
+        before = self._beside.before
+        return self._alike(None, self.follows, before) & (self.sides.times == self.sides.times[before])
 
-        stored = col(STORED)
-        if self.terms.compare is None:
-            equal = stored[ROW].eqNullSafe(col(ROW))
-        else:
-            pairs = (stored[ROW].getField(name).eqNullSafe(field(ROW, name)) for name in self.terms.compare)
-            equal = reduce(lambda a, b: a & b, pairs, lit(True))
-        if not self.terms.compare_time:
+    @property
+    def followed(self) -> Truths:
+        return self._beside.after != NOBODY
+
+    @property
+    def known(self) -> Truths:
+        return self._there(self._beside.stored)
+
+    @property
+    def same(self) -> Truths:
+        stored, times = self._beside.stored, self.sides.times
+        equal = self._alike(self._terms.compare, self.delivered & (stored != NOBODY), stored)
+        if not self._terms.compare_time:
             return equal
-        return equal & (col(TIME).isNull() | stored[TIME].eqNullSafe(col(TIME)))
+        return equal & ((times == LACKING) | (times == times[stored]))
 
     @property
-    def present(self) -> "Column":
-        return _there(BEFORE)
+    def present(self) -> Truths:
+        return self._there(self._beside.before)
 
     @property
-    def resembles(self) -> "Column":
-        from pyspark.sql.functions import col
-
-        before = col(BEFORE)
-        return before[ROW].eqNullSafe(col(ROW)) & col(TIME).eqNullSafe(_time_of(BEFORE, self.moment))
+    def resembles(self) -> Truths:
+        before = self._beside.before
+        told = self.sides.times == self.times_before
+        return told & self._alike(None, self.delivered & (before != NOBODY), before)
 
     @property
-    def paired(self) -> "Column":
-        from pyspark.sql.functions import col
+    def paired(self) -> Truths:
+        before, after = self._beside.before, self._beside.after
+        ops, places = self.sides.ops, self.sides.places
+        goes_on = (after != NOBODY) & (ops[after] == Op.CORRECT_TO) & (places[after] == places + 1)
+        ends = self.follows & (ops[before] == Op.CORRECT_FROM) & (places[before] == places - 1)
+        return np.where(self.does(Op.CORRECT_FROM), goes_on, ends)
 
-        before, after, place = col(BEFORE), col(AFTER), col(PLACE)
-        goes_on = (after[OP] == Op.CORRECT_TO) & (after[PLACE] == place + 1)
-        ends = self.follows & (before[OP] == Op.CORRECT_FROM) & (before[PLACE] == place - 1)
-        begins = self.does(Op.CORRECT_FROM)
-        return (begins & _true(goes_on)) | (~begins & _true(ends))
+    @property
+    def _size(self) -> int:
+        return len(self.sides.ops)
+
+    def _lacks(self, name: str) -> Truths:
+        return np.asarray(self.sides.data[name].is_null())
+
+    def _there(self, places: Places) -> Truths:
+        return (places != NOBODY) & (self.sides.ops[places] != Op.RETRACT)
+
+    def _alike(self, names: Sequence[str] | None, these: Truths, places: Places) -> Truths:
+        """Whether these rows have the values of others of their records, in all columns or in those named."""
+        rows, data = np.flatnonzero(these), self.sides.data
+        wanted = data.column_names if names is None else names
+        others = _taken(data, places[rows], wanted, self._terms.key)
+        apart = differ(zip(_taken(data, rows, wanted, self._terms.key), others, strict=True))
+        found = these.copy()
+        if apart is not None:
+            found[rows] = ~np.asarray(apart)
+        return found
 
 
-def _with_stored_time(rows: "DataFrame", moment: Moment) -> "DataFrame":
-    """A retraction without an event time repeats the stored one."""
-    from pyspark.sql.functions import coalesce, col, when
-
-    takes = col(OP).isin(Op.RETRACT, Op.CORRECT_FROM) & (col(SOURCE) == DELIVERED)
-    return rows.withColumn(TIME, when(takes, coalesce(TIME, _time_of(BEFORE, moment))).otherwise(col(TIME)))
-
-
-def _there(side: str) -> "Column":
-    from pyspark.sql.functions import col
-
-    return col(side).isNotNull() & _true(col(side)[OP] != Op.RETRACT)
-
-
-def _time_of(side: str, moment: Moment) -> "Column":
-    from pyspark.sql.functions import coalesce, col
-
-    return coalesce(col(side)[TIME], literal(moment.fallback))
-
-
-def _true(condition: "Column") -> "Column":
-    """NULL is no."""
-    from pyspark.sql.functions import coalesce, lit
-
-    return coalesce(condition, lit(False))
+def _taken(
+    data: pa.Table, rows: Places, names: Sequence[str], key: Sequence[str]
+) -> Iterator[pa.ChunkedArray]:
+    """The columns of rows, but for those of the key, which is the same."""
+    whole = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
+    for name in names:
+        if name not in key:
+            yield data[name].slice(int(rows[0]), len(rows)) if whole else data[name].take(pa.array(rows))

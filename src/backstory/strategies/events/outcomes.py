@@ -1,7 +1,4 @@
-"""What becomes of each row: the rules of each strategy, for Spark's plan and for the driver's.
-
-A condition is a column of Spark's or an array of truth values: `&`, `|` and `~` mean the same of both.
-"""
+"""What becomes of each row, by the rules of each strategy; a condition is an array of truth values."""
 
 from collections.abc import Mapping
 from typing import Any, Protocol

@@ -1,171 +1,143 @@
-"""Event logs on Spark: the log and the delivery laid side by side, each row seeing what was before it.
+"""What a delivery adds to a log: the one plan, as arrays, of rows that are all of their records.
 
-One shuffle by key and one sort serve every strategy: a delivered row sees the event stored last for its
-record, its neighbours, and a stored event whether anything came after it. No join, and no state table.
+Records never meet in it, so it may be asked for all rows, or for the rows of some keys at a time, on the
+driver and in Spark's tasks. Events get their order and their numbers when they are committed.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.stores.iceberg.literals import literal
-from backstory.strategies.events.columns import LEAD, OP, PLACE, ROW, STORED, TIME, align, field, timed
-from backstory.strategies.events.happened import COUNTED, Happened, SeenEvents, problem_code, summed
-from backstory.strategies.events.judged import WHAT, classify
+from backstory.strategies.events.codes import LACKING, identities
+from backstory.strategies.events.happened import COUNTED, SeenEvents, problem_code
+from backstory.strategies.events.judged import JudgedSides, judge
+from backstory.strategies.events.sides import LEAD, OP, PLACE, TIME, EventSides, Places, fill_times, lay_out
 from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
-from backstory.strategies.observed import observed
+from backstory.strategies.sift.plan import take_rows
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-ROWS_IN_PARTITION: Final = 100_000
-OFFSET: Final = "offset"
+DAY: Final = 86_400_000_000
 
 
-@contextmanager
-def merge_delivery(
-    logged: "DataFrame | None", delivered: "DataFrame", terms: EventTerms, moment: Moment
-) -> Iterator[Happened]:
-    """Compare a delivery with a log, both as `sides` lays them out; each is read once.
+@dataclass(frozen=True, slots=True)
+class EventPlan:
+    """What delivered rows add to the log of their records.
 
-    `moment` has the fallback and the watermark as columns' literals.
+    `events` are rows with what they do, when, the time that they sort by before that, the place of the row
+    that they were made of, and its data, in no order. `counts` are rows by what became of them that made no
+    events. `seen` tells of the events and of the rows with a problem by their operation, and `samples` are up
+    to ten keys' rows of each problem, and of what is retracted.
     """
-    from pyspark.sql.functions import col, count, lit, when
-    from pyspark.sql.functions import max as greatest
 
-    own = f"events {uuid4()}"
+    events: pa.Table
+    samples: pa.Table
+    counts: Counter[str]
+    seen: dict[int, SeenEvents]
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Events as places of rows; `leads` are the times that they sort by before their own."""
+
+    ops: np.ndarray
+    times: np.ndarray
+    rows: Places
+    leads: np.ndarray
+
+    def at(self, places: Places) -> "_Made":
+        return _Made(self.ops[places], self.times[places], self.rows[places], self.leads[places])
+
+
+def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> EventPlan:
+    """Compare delivered rows with the events of their records."""
+    type_ = delivered[TIME].type
+    sides = lay_out(logged if terms.looks_back else None, delivered)
+    fallback, watermark = (_number(each, type_) for each in (moment.fallback, moment.watermark))
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
-        delivered = timed(logged, delivered, terms, moment)
-    judging = classify(align(logged, delivered, terms), terms, moment)
-    told = judging.observe(own, *(count(when(col(WHAT) == name, 1)).alias(name) for name in COUNTED))
-    events = told.select(_events(terms, moment)).select("event.*").persist()
-    try:
-        late = (col(TIME) < literal(moment.watermark)) if moment.watermark is not None else lit(False)
-        found = events.groupBy(OP).agg(
-            count(lit(1)).alias("rows"),
-            greatest(_micros(events)).alias("newest"),
-            count(when(late, 1)).alias("late"),
-        )
-        seen = {row[OP]: SeenEvents(row["rows"], row["newest"], row["late"]) for row in found.collect()}
-        counted = observed(events)
-
-        def keys_of(op: int) -> list[dict[str, Any]]:
-            keys = (field(ROW, name).alias(name) for name in terms.key)
-            rows = events.where(col(OP) == int(op)).select(*keys).distinct()
-            return [row.asDict() for row in rows.limit(MAX_KEYS).collect()]
-
-        yield summed(events, seen, counted.get(own, {}), keys_of, counted)
-    finally:
-        events.unpersist()
-
-
-def _micros(events: "DataFrame") -> "Column":
-    """The event time in microseconds since 1970."""
-    from pyspark.sql.functions import col, unix_date, unix_micros
-    from pyspark.sql.types import DateType
-
-    days = isinstance(events.schema[TIME].dataType, DateType)
-    return unix_date(TIME) * 86_400_000_000 if days else unix_micros(col(TIME))
-
-
-def _events(terms: EventTerms, moment: Moment) -> "Column":
-    """The events of a judged row: none, one, or the pair of a correction; a problem keeps its row."""
-    from pyspark.sql.functions import array, coalesce, col, create_map, element_at, explode, lit, struct, when
-
-    filled, row, what = coalesce(col(TIME), literal(moment.fallback)), col(ROW), col(WHAT)
-
-    def event(op: "Column", time: "Column", row: "Column", lead: "Column") -> "Column":
-        columns = {OP: op.cast("int"), TIME: time, ROW: row, LEAD: lead, PLACE: col(PLACE)}
-        return struct(*(value.alias(name) for name, value in columns.items()))
-
-    appended = event(lit(int(Op.APPEND)), filled, row, filled)
-    if terms.strategy is Strategy.APPEND:
-        return explode(when(what == "appended", array(appended))).alias("event")
-    problem = element_at(
-        create_map(*(lit(each) for name in PROBLEMS for each in (name, problem_code(name)))), what
+        sides = fill_times(sides, terms, fallback)
+    judged = judge(sides, terms, fallback)
+    made = _joined(list(_made(judged, terms, fallback)))
+    return EventPlan(
+        _events(made.at(np.flatnonzero(made.ops >= 0)), judged.sides, type_),
+        _events(made.at(_samples(made, judged.sides, terms)), judged.sides, type_),
+        Counter({name: len(judged.becomes.get(name, ())) for name in COUNTED}),
+        {int(op): _count_events(made.times[made.ops == op], type_, watermark) for op in np.unique(made.ops)},
     )
-    built = when(what.isin(*PROBLEMS), array(event(problem, filled, row, filled)))
-    if terms.strategy is Strategy.CHANGELOG:
-        return explode(built.when(what == "told", array(event(col(OP), filled, row, filled)))).alias("event")
-    before = col(STORED)
-    corrected = [event(lit(int(Op.CORRECT_TO)), filled, row, filled)]
-    if terms.pairs:
-        corrected.insert(0, event(lit(int(Op.CORRECT_FROM)), before[TIME], before[ROW], filled))
-    # A snapshot retracts the stored row that it stands on; nothing needs to be carried to it.
-    gone = (col(TIME), row) if terms.strategy is Strategy.SNAPSHOT else (before[TIME], before[ROW])
-    retracted_at = gone[0] if terms.retracts_in_place else literal(moment.fallback)
-    retracted = event(lit(int(Op.RETRACT)), retracted_at, gone[1], retracted_at)
-    built = built.when(what == "appended", array(appended)).when(what == "retracted", array(retracted))
-    return explode(built.when(what == "corrected", array(*corrected))).alias("event")
 
 
-def order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
-    """How events of one commit are sorted (section 2.1, step 7): in full, so that no tie is left open."""
-    from pyspark.sql.functions import col
-
-    if terms.strategy is Strategy.CHANGELOG:
-        return [col(PLACE).asc()]
-    keys = [field(ROW, name) for name in terms.key]
-    plain = [each.name for each in row_fields if not has_map(each.dataType)]
-    rest = [col(TIME), *(field(ROW, name) for name in plain if name not in terms.key)]
-    if terms.strategy in {Strategy.APPEND, Strategy.LEDGER}:
-        keys.insert(0, col(LEAD))
-    elif terms.time_at is not None:
-        keys.insert(terms.time_at, col(LEAD))
-    return [each.asc_nulls_first() for each in (*keys, col(OP), *rest)]
+def _events(made: _Made, sides: EventSides, type_: pa.DataType) -> pa.Table:
+    data = take_rows(sides.data, made.rows)
+    own = {
+        OP: pa.array(made.ops, pa.int32()),
+        TIME: _times(made.times, type_),
+        LEAD: _times(made.leads, type_),
+        PLACE: pa.array(sides.places[made.rows]),
+    }
+    return pa.table([*own.values(), *data.columns], names=[*own, *data.column_names])
 
 
-def has_map(type_: object) -> bool:
-    """Whether values of a type hold maps, which Spark neither compares nor sorts."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if isinstance(type_, ArrayType):
-        return has_map(type_.elementType)
-    if isinstance(type_, StructType):
-        return any(has_map(field.dataType) for field in type_)
-    return isinstance(type_, MapType)
-
-
-def is_nested(type_: object) -> bool:
-    """Whether values of a type have parts, which Arrow neither compares nor sorts."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    return isinstance(type_, ArrayType | MapType | StructType)
+def _samples(made: _Made, sides: EventSides, terms: EventTerms) -> Places:
+    """The places of a few events of each operation that keys are told of: one for each of up to ten keys."""
+    found = [np.zeros(0, np.int64)]
+    for op in np.unique(made.ops[(made.ops < 0) | (made.ops == Op.RETRACT)]):
+        places = np.flatnonzero(made.ops == op)
+        keys = identities(sides.data.select(list(terms.key)).take(pa.array(made.rows[places])), terms.key)
+        found.append(places[np.sort(np.unique(keys, return_index=True)[1])[:MAX_KEYS]])
+    return np.concatenate(found)
 
 
-@contextmanager
-def number_events(
-    events: "DataFrame", rows: int, by: "Sequence[Column]", start: int
-) -> "Iterator[DataFrame]":
-    """The events sorted, with `offset` from `start` on without a gap; many never go through one task."""
-    from pyspark.sql.functions import lit
-    from pyspark.sql.functions import monotonically_increasing_id as placed_id
+def _made(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_Made]:
+    """The events of rows, by what becomes of these; a problem keeps its row."""
+    sides, stored = judged.sides, judged.stored
+    filled = np.where(sides.times == LACKING, fallback, sides.times)
 
-    if rows <= ROWS_IN_PARTITION:
-        sorted_ = events.coalesce(1).sortWithinPartitions(*by)
-        yield sorted_.withColumn(OFFSET, placed_id() + lit(start))
-        return
-    parts = -(-rows // ROWS_IN_PARTITION)
-    placed = events.repartitionByRange(parts, *by).sortWithinPartitions(*by)
-    placed = placed.withColumn(OFFSET, placed_id()).persist()
-    try:
-        yield close_gaps(placed, OFFSET, start)
-    finally:
-        placed.unpersist()
+    def events(op: int, rows: Places, told: Places, times: np.ndarray, leads: np.ndarray) -> _Made:
+        return _Made(np.full(len(rows), op), times[told], told, leads)
+
+    for name, rows in judged.becomes.items():
+        own = filled[rows]
+        if name in PROBLEMS:
+            yield _Made(np.full(len(rows), problem_code(name)), own, rows, own)
+        elif name == "told":
+            yield _Made(sides.ops[rows], own, rows, own)
+        elif name == "appended":
+            yield events(Op.APPEND, rows, rows, filled, own)
+        elif name == "corrected":
+            if terms.pairs:
+                yield events(Op.CORRECT_FROM, rows, stored[rows], sides.times, own)
+            yield events(Op.CORRECT_TO, rows, rows, filled, own)
+        elif name == "retracted":
+            gone = stored[rows]
+            times = sides.times[gone] if terms.retracts_in_place else np.full(len(rows), fallback)
+            yield _Made(np.full(len(rows), int(Op.RETRACT)), times, gone, times)
 
 
-def close_gaps(rows: "DataFrame", name: str, start: int = 0) -> "DataFrame":
-    """The rows, which `monotonically_increasing_id` numbered in a column, numbered from `start` on.
+def _joined(parts: list[_Made]) -> _Made:
+    empty = np.zeros(0, np.int64)
+    columns = zip(*((each.ops, each.times, each.rows, each.leads) for each in parts), strict=True)
+    return _Made(*(np.concatenate(each) for each in columns)) if parts else _Made(*[empty] * 4)
 
-    They are counted first, so they must lie in the same partitions whenever they are read.
-    """
-    from pyspark.sql.functions import col, element_at, lit, shiftright
 
-    part = shiftright(name, 33)
-    sizes = {row["part"]: row["count"] for row in rows.groupBy(part.alias("part")).count().collect()}
-    begins = list(accumulate((sizes.get(n, 0) for n in range(max(sizes, default=0))), initial=start))
-    first = element_at(lit(begins), (part + 1).cast("int"))
-    return rows.withColumn(name, first + col(name).bitwiseAND(lit((1 << 33) - 1)))
+def _count_events(times: np.ndarray, type_: pa.DataType, watermark: int | None) -> SeenEvents:
+    told = times[times != LACKING]
+    unit = DAY if pa.types.is_date32(type_) else 1
+    late = 0 if watermark is None else int(np.count_nonzero(told < watermark))
+    return SeenEvents(len(times), int(told.max()) * unit if len(told) else None, late)
+
+
+def _number(time: Any, type_: pa.DataType) -> Any:
+    """An instant or a day as the event times count; None stays None."""
+    if time is None:
+        return None
+    value = pa.scalar(time, type_)
+    return value.cast(pa.int32() if pa.types.is_date32(type_) else pa.int64()).as_py()
+
+
+def _times(numbers: np.ndarray, type_: pa.DataType) -> pa.Array:
+    days = pa.types.is_date32(type_)
+    told = pa.array(numbers, mask=numbers == LACKING)
+    return (told.cast(pa.int32()) if days else told).cast(type_)

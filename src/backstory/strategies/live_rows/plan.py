@@ -9,7 +9,7 @@ import pyarrow as pa
 from backstory.formats.rows import Rows
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.actions import Actions, succeeding
-from backstory.strategies.compare import differing, taken
+from backstory.strategies.compare import differing, take_or_null
 from backstory.strategies.keys import Codes, flagged, key_codes, last_of
 
 
@@ -101,7 +101,7 @@ def _fold(
         before = base[wanted]
         row = np.where(row >= 0, row, np.where(before >= 0, before + operations.count, -1))
         both = pa.chunked_array([*operations.values[name].chunks, *stored[name].chunks])
-        columns.append(taken(both, row))
+        columns.append(take_or_null(both, row))
     return pa.table(columns, schema=schema)
 
 

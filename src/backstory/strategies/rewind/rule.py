@@ -25,7 +25,7 @@ def rewound(
     Columns that are `untold` have no history (V18): values that differ in them alone are the same.
     """
     touched = [row for row in rows if learnt_after(row, known)]
-    wanted = [told(row) for row in touched if row[RECORDED_AT] <= known]
+    wanted = [undo_last_move(row) for row in touched if row[RECORDED_AT] <= known]
     return [*(row for row in rows if row not in touched), *recorded(touched, wanted, now, key, untold)]
 
 
@@ -35,26 +35,26 @@ def learnt_after(row: Row, known: datetime) -> bool:
     return row[RECORDED_AT] > known or (ended is not None and ended > known)
 
 
-def told(row: Row) -> Row:
-    """The live row of what a row said before its last move; it must have moved (V6)."""
+def undo_last_move(row: Row) -> Row:
+    """The live row that a row was before its end was last moved; it must have been moved (V6)."""
     role = Role.FACT if field(row, ROLE) == Role.FACT else None
     end = row[VALID_TO] if role else field(row, END_BEFORE)
     kept = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS)}
     return {**row, VALID_TO: end, IS_CURRENT: end is None, MEMORY: _memory({**kept, ROLE: role})}
 
 
-def known_at(rows: Sequence[Row], known: datetime) -> list[Row]:
-    """The live rows that the table told of at a time: versions, remembered facts and marks."""
-    found = []
+def live_rows_at(rows: Sequence[Row], known: datetime) -> list[Row]:
+    """The live rows that the table had at a recorded time: versions, remembered facts and marks."""
+    rows_then = []
     for row in rows:
         if row[RECORDED_AT] > known:
             continue
         if learnt_after(row, known):
-            found.append(told(row))
+            rows_then.append(undo_last_move(row))
         elif is_live(row):
             kept = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS, ROLE)}
-            found.append({**row, MEMORY: _memory(kept)})
-    return found
+            rows_then.append({**row, MEMORY: _memory(kept)})
+    return rows_then
 
 
 def is_live(row: Row) -> bool:
@@ -79,7 +79,7 @@ def recorded(
             continue
         place = next((n for n, each in enumerate(pending) if _same(row, each, key, untold)), None)
         if place is None:
-            after += _taken_back(row, now)
+            after += _withdraw(row, now)
         else:
             after += _moved(row, pending.pop(place)[VALID_TO], now)
     return [*after, *({**each, RECORDED_AT: now} for each in pending)]
@@ -104,8 +104,8 @@ def _moved(row: Row, end: datetime | None, now: datetime) -> list[Row]:
     return [moved] if ended is None else [_past(row), moved]
 
 
-def _taken_back(row: Row, now: datetime) -> list[Row]:
-    """What is left of a row that no longer holds (V8)."""
+def _withdraw(row: Row, now: datetime) -> list[Row]:
+    """The rows that remain of one that no longer holds (V8)."""
     if field(row, ROLE) == Role.FACT:
         return [{**row, MEMORY: {**row[MEMORY], ENDED_AT: now}}]
     *left, moved = _moved(row, row[VALID_FROM], now)

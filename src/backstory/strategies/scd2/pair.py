@@ -1,4 +1,4 @@
-"""A base and its history in one dialect: what statements and frames need to know of the two."""
+"""A base and its history in one dialect: what statements need to know of the two."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

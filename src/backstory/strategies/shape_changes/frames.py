@@ -7,7 +7,7 @@ from backstory.model.instant import MILLISECOND, TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.places import ROW_ID
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.unique import told_apart
+from backstory.stores.iceberg.unique import grouping_columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def newest_versions(rows: "DataFrame", key: "Sequence[str]") -> "DataFrame":
     age = struct(column(START), coalesce(column(ACTIVE), lit(False)), column(END))
     whole = struct(*map(column, rows.columns))
     version = f"version {uuid.uuid4()}"
-    newest = rows.groupBy(*told_apart(rows, key)).agg(max_by(whole, age).alias(version))
+    newest = rows.groupBy(*grouping_columns(rows, key)).agg(max_by(whole, age).alias(version))
     return newest.select(*(column(version).getField(name).alias(name) for name in rows.columns))
 
 

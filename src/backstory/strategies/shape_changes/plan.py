@@ -6,7 +6,7 @@ from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, END, SYNCED
 from backstory.model.schema import Column as TableColumn
 from backstory.stores.iceberg.conditions import change_where, delete_where, update_where
-from backstory.stores.iceberg.frames import known_rows_of, rows_of
+from backstory.stores.iceberg.frames import rows_of, rows_with_ids
 from backstory.stores.iceberg.literals import column, instant, literal, micros_of
 from backstory.stores.iceberg.retype import retype_rows
 from backstory.stores.iceberg.schema import spark_type
@@ -50,7 +50,7 @@ def plan(store: Store, table: StoredTable, operation: Operation) -> Change | Non
     if isinstance(operation, Reshape):
         return _reshaped(store, table, operation)
     if isinstance(operation, Rewriting):
-        rows = _rewritten(known_rows_of(store, table), operation)
+        rows = _rewritten(rows_with_ids(store, table), operation)
         return Change(come=rows, into=operation.into, whole=True, counted="rewritten")
     return _touched(store, table, operation)
 
@@ -127,7 +127,7 @@ def _reshaped(store: Store, table: StoredTable, operation: Reshape) -> Change:
     into, new_types, by = operation.into, operation.retyped, operation.unique_by
     if not table.rows or (not new_types and by is None):
         return Change(into=into)
-    rows = known_rows_of(store, table)
+    rows = rows_with_ids(store, table)
     if new_types:
         rows = retype_rows(rows, into.columns, {each.name: each.type for each in operation.before.columns})
     marks: dict[str, str | None] = {}

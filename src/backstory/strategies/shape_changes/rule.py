@@ -182,12 +182,12 @@ def _newest_versions(table: Content) -> Content:
     """Of each key the version with the greatest start; one without a start loses against any other."""
     newest: dict[tuple[object, ...], Row] = {}
     for row in sorted(table.rows, key=_age):
-        newest[tuple(_told_apart(row[name]) for name in table.key)] = row
+        newest[tuple(_comparable(row[name]) for name in table.key)] = row
     return replace(table, rows=tuple(newest.values()))
 
 
-def _told_apart(value: object) -> object:
-    """What is equal for equal keys: 0.0 and -0.0 are two, NaN is NaN."""
+def _comparable(value: object) -> object:
+    """A value of a key that equals exactly the same values: 0.0 and -0.0 differ, NaN is NaN."""
     return value.hex() if isinstance(value, float) else value
 
 

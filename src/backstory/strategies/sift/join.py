@@ -46,18 +46,7 @@ class Outcomes:
     repeats_stored: bool
     failed: Mapping[str, int]
     sums: Mapping[str, int]
-    tallies: Mapping[str, int]
     pairs: Mapping[str, int]
-
-    @property
-    def sizes(self) -> tuple[int, int, int, int, int]:
-        """The records that appeared, changed, vanished, vanished out of scope, and are the same."""
-        return self.appeared, self.changed, self.vanished, self.kept, self.same
-
-    @property
-    def nothing(self) -> bool:
-        """Whether the stored state is the delivered one already."""
-        return not (self.appeared or self.changed or self.vanished)
 
 
 @contextmanager
@@ -70,19 +59,17 @@ def outcomes(
     checks: "Mapping[str, Column]" = NO_CHECKS,
     *,
     sums: "Mapping[str, Column]" = NO_CHECKS,
-    tallies: "Mapping[str, Column]" = NO_CHECKS,
     pairs: "Mapping[str, Column]" = NO_CHECKS,
 ) -> Iterator[Outcomes]:
     """Compare the two by the key's column or columns in both; a row with a NULL in them has no pair.
 
     `differs` tells of the columns `r.…` and `v.…` whether a record changed; `scope` of `v.…` whether
     one that vanished counts, all do without it. `checks` are conditions that no delivered row may
-    meet; `failed` counts the rows that do. `sums` are whole numbers of all delivered rows, `tallies`
-    conditions of which the actions that meet them are counted, `pairs` conditions of records on both sides,
-    changed or not. Each side is read once. A key that a side
+    meet; `failed` counts the rows that do. `sums` are whole numbers of all delivered rows, `pairs`
+    conditions of records on both sides, changed or not. Each side is read once. A key that a side
     has more than once shows in `repeats_…`; the outcomes then mean nothing.
     """
-    from pyspark.sql.functions import coalesce, col, count, count_distinct, count_if, lit, struct, when
+    from pyspark.sql.functions import coalesce, col, count, count_distinct, lit, struct, when
 
     number = count(lit(1)).alias("rows")
     own = f" {uuid4()}"  # one comparison may stand in the plan of another
@@ -109,8 +96,7 @@ def outcomes(
     try:
         told_keys = (coalesce(col(f"{DELIVERED}.{name}"), col(f"{STORED}.{name}")) for name in keys)
         distinct = count_distinct(*told_keys).alias("keys")
-        tallied = [count_if(condition).alias(f"tally {name}") for name, condition in tallies.items()]
-        told_rows = actions.groupBy("action").agg(number, distinct, *tallied).collect()
+        told_rows = actions.groupBy("action").agg(number, distinct).collect()
         found = {row["action"]: row["rows"] for row in told_rows}
         twice = {row["action"] for row in told_rows if row["keys"] < row["rows"]}
         seen = observed(actions)
@@ -130,7 +116,6 @@ def outcomes(
             repeats_delivered=both + alone["vanished"] != rows[1] or APPEARED in twice,
             repeats_stored=both + alone["appeared"] != rows[0] or bool(twice & {VANISHED, KEPT}),
             failed={name: seen["delivered" + own][f"check {name}"] for name in checks},
-            tallies={name: sum(row[f"tally {name}"] for row in told_rows) for name in tallies},
             pairs={name: alone[f"pair {name}"] for name in pairs},
             sums={name: seen["delivered" + own][f"sum {name}"] for name in sums},
         )

@@ -36,32 +36,24 @@ class Matched:
         both, alone = (self.changed[0], self.same[0]), (self.vanished, self.kept)
         return len(self.appeared), len(both[0]), len(alone[0]), len(alone[1]), len(both[1])
 
-    @property
-    def nothing(self) -> bool:
-        """Whether the stored state is the delivered one already."""
-        return not (len(self.appeared) or len(self.changed[0]) or len(self.vanished))
-
 
 @dataclass(frozen=True, slots=True)
-class Compared:
-    """How many records are in each state, as `sizes` of a match has them, and the rows of both sides."""
+class SideCodes:
+    """A number for the key of each row of two sides, below `count`."""
 
-    sizes: tuple[int, int, int, int, int] = (0, 0, 0, 0, 0)
-    delivered: int = 0
-    stored: int = 0
+    delivered: np.ndarray
+    stored: np.ndarray
+    count: int
 
     @property
-    def nothing(self) -> bool:
-        """Whether the stored state is the delivered one already."""
-        return not any(self.sizes[:3])
+    def repeats(self) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of each side whose key others of it have, too; NULL counts as a key."""
+        return _repeats(self.delivered, self.count), _repeats(self.stored, self.count)
 
-    def __add__(self, other: "Compared") -> "Compared":
-        sizes = [one + more for one, more in zip(self.sizes, other.sizes, strict=True)]
-        return Compared(
-            (sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]),
-            self.delivered + other.delivered,
-            self.stored + other.stored,
-        )
+
+def _repeats(codes: np.ndarray, count: int) -> np.ndarray:
+    numbers = np.bincount(codes, minlength=count)
+    return numbers[codes] > 1 if len(codes) and numbers.max() > 1 else np.zeros(len(codes), bool)
 
 
 def matched(
@@ -74,9 +66,26 @@ def matched(
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
-    (left, right), count = key_codes([keys_by_value(each, key) for each in (delivered, stored)], key)
-    if any(np.bincount(each, minlength=1).max() > 1 for each in (left, right)):
+    codes = side_codes(delivered, stored, key)
+    if any(each.any() for each in codes.repeats):
         return None
+    return pair_rows(delivered, stored, codes, compared, scope)
+
+
+def side_codes(delivered: pa.Table, stored: pa.Table, key: Sequence[str]) -> SideCodes:
+    """The keys of both sides as numbers."""
+    (left, right), count = key_codes([keys_by_value(each, key) for each in (delivered, stored)], key)
+    return SideCodes(left, right, count)
+
+
+def pair_rows(
+    delivered: pa.Table, stored: pa.Table, codes: SideCodes, compared: Sequence[str], scope: pa.ChunkedArray
+) -> Matched:
+    """The same of sides of which no two rows have one key and all delivered rows have one.
+
+    Stored rows without a key, however many, have no pair.
+    """
+    left, right, count = codes.delivered, codes.stored, codes.count
     place = last_of(right, count)[left]
     there, gone = place >= 0, ~flagged(left, count)[right]
     mine, theirs = np.flatnonzero(there), place[there]
@@ -108,7 +117,7 @@ def _at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
     return lambda name: rows[name].take(chosen)
 
 
-def taken(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
+def take_rows(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
     """The rows at these places, which often are all of them in their order, or none."""
     if _all(rows, places):
         return rows

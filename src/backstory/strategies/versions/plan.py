@@ -15,7 +15,7 @@ from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, START
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.actions import Actions, succeeding
-from backstory.strategies.compare import differing, taken
+from backstory.strategies.compare import differing, take_or_null
 from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
 from backstory.strategies.versions.deletes import Deletes, close
 from backstory.strategies.versions.spans import (
@@ -61,13 +61,13 @@ def plan(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
     are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
     `_row_id`, a version that is closed or written anew keeps its id, and one that begins has none.
     """
-    update, closing, pointless = _told_apart(delivery.update)
+    update, closing, pointless = _split_updates(delivery.update)
     parts = [stored, delivery.replace.values, update.values]
     codes, count = key_codes([*parts, delivery.earliest, delivery.delete, closing], delivery.key)
     first = np.full(count, NEVER)
     np.minimum.at(first, codes[3], micros(delivery.earliest[START]))
     cells = Rows.concat(
-        [_known(stored.select(update.values.column_names)), delivery.replace, update],
+        [_complete_rows(stored.select(update.values.column_names)), delivery.replace, update],
         update.values.schema,
     )
     versions = _versions(cells.values, np.concatenate(codes[:3]), [len(part) for part in parts])
@@ -91,8 +91,8 @@ def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
     return _versions(rows, codes, [rows.num_rows, 0, 0]).by_start().disorderly()
 
 
-def _told_apart(update: Rows) -> tuple[Rows, pa.Table, int]:
-    """Update rows that make a version, those that only close one, and the count of the rest.
+def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
+    """Split updates into rows that make a version, rows that only close one, and the count of the rest.
 
     The active flag of a version that an update makes is, if left open, whether it has no end.
     """
@@ -108,7 +108,8 @@ def _told_apart(update: Rows) -> tuple[Rows, pa.Table, int]:
     return Rows(making.values.set_column(place, ACTIVE, flags), making.known), closing, pointless
 
 
-def _known(values: pa.Table) -> Rows:
+def _complete_rows(values: pa.Table) -> Rows:
+    """Rows of which every value is known."""
     yes = pa.repeat(pa.scalar(True), values.num_rows)
     return Rows(values, pa.table([yes] * values.num_columns, names=values.column_names))
 
@@ -190,5 +191,5 @@ class _Outcome:
             else:
                 source = self.chains.source(np.asarray(self.cells.known[name]))[linked]
                 unlinked = self.after.row[len(linked) :]
-                columns.append(taken(values[name], np.concatenate([source, unlinked])[places]))
+                columns.append(take_or_null(values[name], np.concatenate([source, unlinked])[places]))
         return pa.table(columns, schema=values.schema)

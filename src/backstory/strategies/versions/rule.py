@@ -45,7 +45,7 @@ def apply(  # noqa: PLR0917 - the three that say what the table is, and the requ
     table = _Table(tuple(column for column in key if column != START), blank, {})
     for version in stored:
         table.versions_of(version).append(dict(version))
-    changes, closings, idle = _told_apart(table, update)
+    changes, closings, idle = _split_updates(table, update)
     starts = _earliest_starts(table, earliest)
     removed = _make_room(table, starts)
     _put_replaced(table, replace)
@@ -81,8 +81,8 @@ class _Table:
         return [row for versions in self.versions.values() for row in sorted(versions, key=_place)]
 
 
-def _told_apart(table: _Table, rows: Sequence[Row]) -> tuple[list[Row], list[Row], int]:
-    """Update rows that make a version, those that only close one, the count of the rest.
+def _split_updates(table: _Table, rows: Sequence[Row]) -> tuple[list[Row], list[Row], int]:
+    """Split updates into rows that make a version, rows that only close one, and the count of the rest.
 
     A soft delete may come as an update that names no version and sets only an end; section
     7.11, last line on history rows, asks to survive it. It is read as a delete row.
@@ -192,7 +192,7 @@ def _close_deleted(table: _Table, rows: Sequence[Row]) -> int:
 
 def _latest(versions: Sequence[Row], limit: datetime) -> Row | None:
     """The version with the greatest start up to the limit; of equal starts the last."""
-    begun = [v for v in versions if (start := _known(v, START)) is not None and start <= limit]
+    begun = [v for v in versions if (start := _instant_of(v, START)) is not None and start <= limit]
     return max(reversed(begun), key=_place, default=None)
 
 
@@ -203,28 +203,29 @@ def _last_of_millisecond(instant: datetime) -> datetime:
 
 def _reaches(version: Row, instant: datetime) -> bool:
     """Whether a version ends at most 1 ms before an instant: no gap lies between (H18)."""
-    end = _known(version, END)
+    end = _instant_of(version, END)
     # The difference, because an end plus 1 ms leaves the calendar at TMAX.
     return end is not None and instant - end <= _MILLISECOND
 
 
 def _is_at_or_after(version: Row, column: str, instant: datetime) -> bool:
-    known = _known(version, column)
+    known = _instant_of(version, column)
     return known is not None and known >= instant
 
 
 def _place(version: Row) -> datetime:
     """The order of versions; one without a start comes first."""
-    return _known(version, START) or datetime.min.replace(tzinfo=UTC)
+    return _instant_of(version, START) or datetime.min.replace(tzinfo=UTC)
 
 
-def _known(row: Row, column: str) -> datetime | None:
+def _instant_of(row: Row, column: str) -> datetime | None:
+    """The instant in a column; None for NULL, and for a value that the row leaves open."""
     instant = row.get(column)
     return instant if isinstance(instant, datetime) else None
 
 
 def _instant(row: Row, column: str) -> datetime:
-    instant = _known(row, column)
+    instant = _instant_of(row, column)
     if instant is None:
         raise ValueError(f"A row carries no {column}.")
     return instant

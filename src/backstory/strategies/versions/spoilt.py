@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS, Refused
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.model.layout import ACTIVE, END, START
 from backstory.model.schema import Shape
 from backstory.strategies.keys import key_codes
@@ -30,7 +30,7 @@ def refuse_spoilt(stored: pa.Table, shape: Shape | None) -> None:
     wrong = before[(codes[before] == codes[after]) & covered]
     if len(wrong):
         rows = stored.select(list(shape.key)).take(pa.array(wrong[:MAX_KEYS]))
-        told = {told_key(shape.source_key, list(row.values())) for row in rows.to_pylist()}
+        told = {key_text(shape.source_key, list(row.values())) for row in rows.to_pylist()}
         raise Refused(
             "spoilt-table",
             f"{shape.table} holds overlapping versions of a record: something other than backstory wrote to "

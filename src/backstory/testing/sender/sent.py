@@ -51,8 +51,8 @@ class SentBatches:
             return new
         return known[pair]
 
-    def taken(self, pair: str) -> None:
-        """The destination has this one: others that are sent from now on are new."""
+    def mark_taken(self, pair: str) -> None:
+        """Note that the destination has this pair: others sent from now on are new."""
         known = self._read()
         self._write({pair: replace(known[pair], taken=True)} if pair in known else {})
 

@@ -21,8 +21,8 @@ from backstory.upkeep.laws.events import LogFacts, LogRow, broken_events
 from backstory.upkeep.laws.judged import PREFIX
 from backstory.upkeep.laws.lives import Broken, suspects
 from backstory.upkeep.laws.plan import run
+from backstory.upkeep.laws.rule_columns import NEXT
 from backstory.upkeep.laws.terms import Law
-from backstory.upkeep.laws.told import NEXT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -42,7 +42,7 @@ class ByEvents:
 
     def __call__(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, int]:
         """How often they break each law."""
-        events = [LogRow(told[OP], told[TIME], told[KEYED]) for told in rows]
+        events = [LogRow(row[OP], row[TIME], row[KEYED]) for row in rows]
         return {law.value: times for law, times in broken_events(events, self.log).items()}
 
 
@@ -52,11 +52,11 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     from pyspark.sql.functions import coalesce, lag, lead, lit
 
     names, shape = system_columns(table), table.shape
-    newest = next((told for each in ancestry(table) if (told := each.told(WATERMARK))), None)
+    newest = next((told for each in ancestry(table) if (told := each.get_property(WATERMARK))), None)
     log = facts_of(table, names, newest)
     rows = store.spark.table(store.sql_name(shape.table))
-    told_apart = [column(each) for each in shape.key] if log.corrects else identity_of(names, shape)
-    identity = {f"{PREFIX}key {place}": each for place, each in enumerate(told_apart)}
+    identifying = [column(each) for each in shape.key] if log.corrects else identity_of(names, shape)
+    identity = {f"{PREFIX}key {place}": each for place, each in enumerate(identifying)}
     identity = identity or {f"{PREFIX}key": column(names["offset"])}
     whole = [column(name).isNotNull() for name in shape.key]
     columns = {
@@ -144,15 +144,20 @@ def _observed(rows: "DataFrame", seen: "Observation") -> "DataFrame":
     from pyspark.sql.functions import bit_xor, count, lit, xxhash64
 
     hashed = rows.withColumn(f"{PREFIX}hash", xxhash64(quoted(OFFSET)))
-    told = hashed.observe(seen, count(lit(1)).alias("rows"), bit_xor(quoted(f"{PREFIX}hash")).alias("hash"))
-    return told.drop(f"{PREFIX}hash")
+    observed = hashed.observe(
+        seen, count(lit(1)).alias("rows"), bit_xor(quoted(f"{PREFIX}hash")).alias("hash")
+    )
+    return observed.drop(f"{PREFIX}hash")
 
 
-def offsets_told(
-    logged: Sequence[Mapping[str, Any]], told: Iterable[Mapping[str, str]], rows: int
+def wrong_offsets(
+    logged: Sequence[Mapping[str, Any]], properties: Iterable[Mapping[str, str]], rows: int
 ) -> tuple[list[str], int]:
-    """The offsets that blocks tell wrongly, and how many there should be: by the blocks, else so many."""
-    blocks, problems = history(logged, told)
+    """The first offsets of blocks whose offsets are wrong, and how many offsets there should be.
+
+    By the blocks, or as many as there are `rows` where no block has offsets.
+    """
+    blocks, problems = history(logged, properties)
     wrong = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
     ends = [block.offsets[1] for block in blocks if block.offsets]
     return wrong, ends[-1] + 1 if ends else rows
@@ -165,7 +170,7 @@ def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, A
     """
     from pyspark.sql.functions import bit_xor, xxhash64
 
-    told, wanted = offsets_told(log_rows(store, table.shape.table), snapshots(table), seen["rows"])
+    told, wanted = wrong_offsets(log_rows(store, table.shape.table), snapshots(table), seen["rows"])
     (whole,) = store.spark.range(wanted).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
     if (seen["rows"], seen["hash"]) == (wanted, whole["hash"]):
         return len(told), told[:MAX_KEYS]

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from backstory.model.remembered import Role, Told
-from backstory.upkeep.laws.remembered import Said, alike, said_of
+from backstory.upkeep.laws.remembered import Said, alike, facts_of_record
 from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 Version = tuple[int, int | None, Mapping[str, Any]]
@@ -16,7 +16,7 @@ def refolded(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | No
 
     A version that the fold has not is the fact that it stands for, if it is one, else it goes.
     """
-    said = said_of(rows, terms)
+    said = facts_of_record(rows, terms)
     standing = {row.start: row for row in said.versions}
     found: dict[int, RecordRow] = {}
     for start, end, values in _versions(said, terms):

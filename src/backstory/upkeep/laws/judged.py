@@ -99,20 +99,20 @@ def judged_rows(table: ToldTable, hashes: Callable[[], tuple[str, ...]]) -> Judg
     return Judged(table.shape, LawTerms(hashed=hashed), hashes=hashes() if hashed else ())
 
 
-def hashes_told(table: ToldTable, numbers: Callable[[], Mapping[str, int]]) -> "tuple[RowHash, ...]":
-    """The ways in which a row may be hashed; none where the table does not tell of all.
+def read_row_hashes(table: ToldTable, numbers: Callable[[], Mapping[str, int]]) -> "tuple[RowHash, ...]":
+    """The ways in which a row may be hashed.
 
-    Nor where the SQL of models is not installed.
+    None where the table does not record all of them, or the SQL of models is not installed.
     """
     if find_spec("sqlglot") is None:
         return ()
-    from backstory.stores.sql.row_hashes import ROW_HASHES, kept_hashes
+    from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
 
     text = table.properties.get(ROW_HASHES)
     if text is None:
         return ()
     names = {number: name for name, number in numbers().items()}
-    return tuple(kept_hashes(text, names) or ())
+    return tuple(hashes_of_property(text, names) or ())
 
 
 def numbers_of(fields: Iterable[Mapping[str, Any]]) -> dict[str, int]:
@@ -120,14 +120,14 @@ def numbers_of(fields: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {each["name"]: int(each["id"]) for each in fields}
 
 
-def marks_told(shape: Shape, rows: Iterable[Mapping[str, Any]]) -> tuple[RememberedMark, ...]:
-    """What rows without a key tell of every key."""
-    found = []
-    for told in rows:
-        row = Judged(shape, LawTerms()).row(0, told)
+def read_marks(shape: Shape, rows: Iterable[Mapping[str, Any]]) -> tuple[RememberedMark, ...]:
+    """The marks that rows without a key set for every key."""
+    marks = []
+    for values in rows:
+        row = Judged(shape, LawTerms()).row(0, values)
         if row.kind is not None and row.start is not None and row.ended_at is None:
-            found.append(RememberedMark(row.start, row.kind, row.sequence, row.scope))
-    return tuple(found)
+            marks.append(RememberedMark(row.start, row.kind, row.sequence, row.scope))
+    return tuple(marks)
 
 
 def settled(table: ToldTable) -> tuple[int | None, int] | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.stores.iceberg.literals import column, quoted
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def broken_by(
             counts[law] += times
             told = keys.setdefault(law, [])
             if len(told) < MAX_KEYS:
-                told.append(told_key(shown, [rows[0][name] for name in shown]))
+                told.append(key_text(shown, [rows[0][name] for name in shown]))
     return [{"law": law, "violations": times, "keys": keys[law]} for law, times in counts.items()]
 
 

@@ -39,7 +39,7 @@ def mended(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     if not broken:
         return list(rows)
     if set(broken) == {Law.FOLD}:
-        return _as_told(rows, terms)
+        return _refold(rows, terms)
     kept = [row for row in _distinct(rows) if row.keyed or is_mark(row)]
     if not terms.remembers:
         return _one_after_another(kept, terms)
@@ -47,16 +47,16 @@ def mended(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     versions = _one_after_another([row for row in kept if row.role is None], terms)
     others = [row for row in kept if row.role is not None and _may_stay(row, terms)]
     after = _without_overlaps(_recorded(versions, terms), _without_repeated(versions, others))
-    return _as_told(after, terms) if set(violations(after, terms)) == {Law.FOLD} else after
+    return _refold(after, terms) if set(violations(after, terms)) == {Law.FOLD} else after
 
 
-def _as_told(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """The life that the facts tell; as it is where they do not tell all of it."""
-    told = refolded(rows, terms)
-    if told is None:
+def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
+    """The rows with versions made of the remembered facts; as they are where the facts do not suffice."""
+    folded = refolded(rows, terms)
+    if folded is None:
         return list(rows)
-    versions = [row for row in told if row.role is None]
-    after = _without_overlaps(versions, [row for row in told if row.role is not None])
+    versions = [row for row in folded if row.role is None]
+    after = _without_overlaps(versions, [row for row in folded if row.role is not None])
     return list(rows) if violations(after, terms) else after
 
 
@@ -157,13 +157,15 @@ def _recorded(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
 def _without_repeated(versions: Sequence[RecordRow], others: Sequence[RecordRow]) -> list[RecordRow]:
     """Of facts of one instant and sequence the version, else the one recorded last."""
     facts = [row for row in others if remembered.is_fact(row)]
-    chosen = {_said(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))}
-    chosen |= {_said(row): row.place for row in versions if remembered.is_fact(row)}
-    return [row for row in others if not remembered.is_fact(row) or chosen[_said(row)] == row.place]
+    chosen = {
+        _fact_identity(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))
+    }
+    chosen |= {_fact_identity(row): row.place for row in versions if remembered.is_fact(row)}
+    return [row for row in others if not remembered.is_fact(row) or chosen[_fact_identity(row)] == row.place]
 
 
-def _said(row: RecordRow) -> tuple[object, ...]:
-    """What there is one fact of: an event's instant and sequence, a mark's kind and scope too."""
+def _fact_identity(row: RecordRow) -> tuple[object, ...]:
+    """What identifies a fact: instant and sequence of an event, and kind and scope of a mark."""
     event = row.keyed and row.kind in remembered.EVENTS
     return (row.start, row.sequence, *(() if event else (row.kind, row.scope)))
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.model import remembered as memory
 from backstory.model.instant import EPOCH, iso
-from backstory.model.keys import told_key
+from backstory.model.keys import key_text
 from backstory.model.layout import MEMORY, RECORDED_AT, Layout
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.upkeep.laws.judged import PREFIX, Judged
@@ -72,10 +72,10 @@ def mend(judged: Judged, names: Sequence[str], batches: Iterable[pa.RecordBatch]
 
 
 def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: MendTally) -> pa.Table | None:
-    told = life.to_pylist()
+    values = life.to_pylist()
     places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
-    twins = [repr([row[name] for name in names if name not in places]) for row in told]
-    rows = [judged.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(told)]
+    twins = [repr([row[name] for name in names if name not in places]) for row in values]
+    rows = [judged.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
     broken = violations(rows, judged.terms)
     if not broken:
         return None
@@ -83,7 +83,7 @@ def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: MendTal
     stays = {row.place: row for row in after}
     changed = [row for row in after if row != rows[row.place]]
     gone = [row.place for row in rows if row.place not in stays]
-    key = told_key(judged.shown, [told[0][name] for name in judged.shown])
+    key = key_text(judged.shown, [values[0][name] for name in judged.shown])
     for law in violations(after, judged.terms):
         tally.left[law.value] = [*tally.left.get(law.value, []), key][:MAX_KEYS]
     tally.laws.update({law.value: times for law, times in broken.items()})
@@ -177,17 +177,18 @@ def _shown(judged: Judged, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
     """The rows by what the layout's own columns say of them, by their starts; never their values."""
     span = judged.shape.layout.span
     assert span is not None
-    found = []
+    shown = []
     for row in sorted(rows, key=lambda row: (row.start or 0, row.place))[: 2 * MAX_KEYS]:
-        said: dict[str, Any] = {span.start: _told(row.start), span.end: _told(row.end)}
+        said: dict[str, Any] = {span.start: _time_text(row.start), span.end: _time_text(row.end)}
         said |= {span.flag: row.flag} if span.flag else {}
         said |= {span.state: row.state} if span.state else {}
         if judged.terms.remembers:
-            said |= {RECORDED_AT: _told(row.written)} | ({memory.ROLE: row.role} if row.role else {})
-        found.append(said)
-    return found
+            said |= {RECORDED_AT: _time_text(row.written)} | ({memory.ROLE: row.role} if row.role else {})
+        shown.append(said)
+    return shown
 
 
-def _told(micros: int | None) -> str | None:
-    found = _instant(micros)
-    return None if found is None else iso(found.astimezone(UTC))
+def _time_text(micros: int | None) -> str | None:
+    """Microseconds since 1970 as an ISO time in UTC."""
+    time = _instant(micros)
+    return None if time is None else iso(time.astimezone(UTC))

@@ -17,16 +17,16 @@ from backstory.upkeep.laws.judged import (
     PREFIX,
     Judged,
     Telling,
-    hashes_told,
     judged_rows,
     judged_spans,
-    marks_told,
     numbers_of,
+    read_marks,
+    read_row_hashes,
 )
 from backstory.upkeep.laws.lives import FOUND, Broken, added_up, examine, suspects
 from backstory.upkeep.laws.rule import broken_keys, violations
+from backstory.upkeep.laws.rule_columns import FLOOR, NEXT, healthy, key_columns, rule_columns, surely_hashed
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
-from backstory.upkeep.laws.told import FLOOR, NEXT, healthy, key_columns, surely_hashed, told_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -70,7 +70,7 @@ class ByKey:
 def judged_by(store: Store, table: StoredTable) -> Judged:
     """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
     telling = Telling(
-        lambda: next((told for each in ancestry(table) if (told := each.told(RECORDED))), None),
+        lambda: next((told for each in ancestry(table) if (told := each.get_property(RECORDED))), None),
         partial(_numbers, store, table),
         partial(_marks, store, table),
         partial(_hashes, store, table),
@@ -84,7 +84,7 @@ def _numbers(store: Store, table: StoredTable) -> Mapping[str, int]:
 
 def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
     """The hashes that a row may have, in Spark's words."""
-    if not (found := hashes_told(table, partial(_numbers, store, table))):
+    if not (found := read_row_hashes(table, partial(_numbers, store, table))):
         return ()
     from backstory.stores.sql.dialects.spark import Spark
 
@@ -96,12 +96,14 @@ def _marks(store: Store, table: StoredTable) -> tuple[RememberedMark, ...]:
     rows = store.spark.table(store.sql_name(table.shape.table))
     rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
     with translate_faults(table.shape.table):
-        told = rows.select(*(value.alias(name) for name, value in _said(rows, table).items())).toArrow()
-    return marks_told(table.shape, told.to_pylist())
+        told = rows.select(
+            *(value.alias(name) for name, value in _rule_values(rows, table).items())
+        ).toArrow()
+    return read_marks(table.shape, told.to_pylist())
 
 
-def _said(rows: "DataFrame", table: StoredTable) -> Mapping[str, Any]:
-    return told_columns(rows, Judged(table.shape, LawTerms()))
+def _rule_values(rows: "DataFrame", table: StoredTable) -> Mapping[str, Any]:
+    return rule_columns(rows, Judged(table.shape, LawTerms()))
 
 
 def suspected(rows: "DataFrame", judged: Judged) -> "DataFrame":
@@ -111,7 +113,7 @@ def suspected(rows: "DataFrame", judged: Judged) -> "DataFrame":
     from pyspark.sql.functions import min as least
 
     key = [quoted(name) for name in judged.identity]
-    told = rows.withColumns(dict(told_columns(rows, judged)))
+    told = rows.withColumns(dict(rule_columns(rows, judged)))
     window = Window.partitionBy(*key).orderBy(quoted(START))
     seen = {NEXT: lead(quoted(START)).over(window)}
     if judged.terms.remembers:

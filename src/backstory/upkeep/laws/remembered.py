@@ -108,7 +108,9 @@ def _repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
 
     Marks are rows of no key: of one kind, instant, sequence and scope there is one (V43).
     """
-    events = Counter((row.start, row.sequence) for row in rows if row.keyed and is_fact(row) and _says(row))
+    events = Counter(
+        (row.start, row.sequence) for row in rows if row.keyed and is_fact(row) and _is_event(row)
+    )
     marks = Counter(
         (row.start, row.kind, row.sequence, row.scope) for row in rows if not row.keyed and is_fact(row)
     )
@@ -117,7 +119,7 @@ def _repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     return repeated + len(cleared & set(events))
 
 
-def _says(row: RecordRow) -> bool:
+def _is_event(row: RecordRow) -> bool:
     return row.kind in EVENTS
 
 
@@ -128,7 +130,7 @@ class Said:
     versions: Sequence[RecordRow]
     events: Mapping[int, Sequence[RecordRow]]
     copied: Collection[int]
-    cleared: Mapping[int, tuple[Any, ...]]
+    cleared: Mapping[int, Sequence[tuple[Any, ...]]]
 
     @property
     def begun(self) -> set[int]:
@@ -157,20 +159,32 @@ class Said:
         """
         if instant in self.copied or is_settled(instant, terms):
             return self.at(instant, terms)
-        return _told(state, self.events.get(instant, []), self.cleared.get(instant), terms)
+        return _state_after(state, self.events.get(instant, []), self.cleared.get(instant, []), terms)
 
 
-def said_of(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
-    """What the rows of a record tell of its life, and the marks that speak of every key."""
+def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
+    """The versions and facts of a record, and the marks that apply to every key."""
     versions = sorted((row for row in rows if row.role is None), key=lambda row: row.start or 0)
     events: dict[int, list[RecordRow]] = {}
     for row in rows:
-        if is_fact(row) and row.start is not None and _says(row):
+        if is_fact(row) and row.start is not None and _is_event(row):
             events.setdefault(row.start, []).append(row)
-    voided = {(row.start, row.scope) for row in rows if is_fact(row) and row.kind == Told.VOID}
-    marks = [mark for mark in terms.marks if (mark.at, mark.scope) not in voided]
+    # The void of a truncate names no columns, where that of a copy has no list (V72).
+    voided = {
+        (row.start, row.columns is not None and not row.columns, row.sequence, row.scope)
+        for row in rows
+        if is_fact(row) and row.kind == Told.VOID
+    }
+    marks = [
+        mark
+        for mark in terms.marks
+        if (mark.at, mark.kind == Told.TRUNCATE, mark.sequence, mark.scope) not in voided
+    ]
     copied = {mark.at for mark in marks if mark.kind == Told.COPY}
-    cleared = {mark.at: mark.sequence for mark in marks if mark.kind == Told.TRUNCATE}
+    cleared: dict[int, list[tuple[Any, ...]]] = {}
+    for mark in marks:
+        if mark.kind == Told.TRUNCATE:
+            cleared.setdefault(mark.at, []).append(mark.sequence)
     return Said(versions, events, copied, cleared)
 
 
@@ -181,32 +195,32 @@ def alike(one: State, other: State) -> bool:
 
 def _unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     """The instants at which the life is not what the facts make of the state before (V23, V24)."""
-    said = said_of(rows, terms)
+    said = facts_of_record(rows, terms)
     begun, wrong = said.begun, 0
     for at in sorted(said.instants):
         if is_settled(at, terms):
             continue
         before, after = said.at(at - 1, terms), said.at(at, terms)
-        told = said.after(before, at, terms)
-        wrong += not alike(told, after) or (at in begun and alike(before, after))
+        expected = said.after(before, at, terms)
+        wrong += not alike(expected, after) or (at in begun and alike(before, after))
     return wrong
 
 
-def _told(
-    state: State, events: Sequence[RecordRow], cleared: tuple[Any, ...] | None, terms: LawTerms
+def _state_after(
+    state: State, events: Sequence[RecordRow], cleared: Sequence[tuple[Any, ...]], terms: LawTerms
 ) -> State:
-    """What is known after the events of one instant (V22), a truncate among them by its sequence."""
+    """What is known after the events of one instant (V22), truncates among them by their sequences."""
     steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
-    steps += [] if cleared is None else [(cleared, None)]
+    steps += [(sequence, None) for sequence in cleared]
     for _, row in sorted(steps, key=lambda each: each[0]):
         if row is None or row.kind == Told.DELETE:
             state = None
             continue
         asserted = row.columns
-        said = {
+        assigned = {
             name: row.values.get(name)
             for name in terms.tracked
             if asserted is None or terms.numbers.get(name) in asserted
         }
-        state = {**(state or dict.fromkeys(terms.tracked)), **said}
+        state = {**(state or dict.fromkeys(terms.tracked)), **assigned}
     return state

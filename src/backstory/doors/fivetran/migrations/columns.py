@@ -22,16 +22,17 @@ from backstory.strategies.shape_changes.operations import (
 
 def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> Change | None:
     """Add the column, and give every row the value, also if the column was there (6.2)."""
-    column = _asked_column(subject, asked)
+    column = _new_column(subject, asked)
     given = value(asked.default_value, column)
     if column in subject.shape.columns:
         return _set(subject, column, given)
     return subject.change(Add(subject.having(column), column, given))
 
 
-def _asked_column(
+def _new_column(
     subject: Subject, asked: sdk.AddColumnWithDefaultValue | sdk.AddColumnInHistoryMode
 ) -> Column:
+    """The column to add, as the table would have it."""
     name = user_column(asked.column)
     return subject.becoming(name, type_from(common.Column(name=name, type=asked.column_type)))
 
@@ -50,7 +51,7 @@ def update_value(subject: Subject, asked: sdk.UpdateColumnValueOperation) -> Cha
 def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> Change | None:
     """Add the column, and give each open version a successor with the value (6.3)."""
     subject.require_history()
-    column = _asked_column(subject, asked)
+    column = _new_column(subject, asked)
     is_new = column not in subject.shape.columns
     if not is_new:
         subject.require_values(column)

@@ -23,13 +23,13 @@ from backstory.strategies.shape_changes.operations import (
     ToSoftDelete,
 )
 
-Asked = sdk.TableSyncModeMigrationOperation
-ModeChange = Callable[[Subject, Asked], Change | None]
+Operation = sdk.TableSyncModeMigrationOperation
+ModeChange = Callable[[Subject, Operation], Change | None]
 _BOOLEAN, _INSTANT = ColumnType(Kind.BOOLEAN), ColumnType(Kind.UTC_DATETIME)
 _DELETED = Column(DELETED, _BOOLEAN)
 
 
-def change(asked: Asked, *, live_modes: bool) -> ModeChange | None:
+def change(asked: Operation, *, live_modes: bool) -> ModeChange | None:
     """What the migration type means; None for one that is not offered."""
     types = sdk.TableSyncModeMigrationType
     offered: dict[int, ModeChange] = {
@@ -46,7 +46,7 @@ def change(asked: Asked, *, live_modes: bool) -> ModeChange | None:
     return offered.get(asked.type)
 
 
-def soft_delete_to_history(subject: Subject, asked: Asked) -> Change | None:
+def soft_delete_to_history(subject: Subject, asked: Operation) -> Change | None:
     """Rows become open versions that start with the newest sync, flagged ones closed versions."""
     if subject.shape.layout is Layout.FIVETRAN_HISTORY:
         return None
@@ -59,7 +59,7 @@ def as_history(subject: Subject, flag: str) -> Change | None:
     return subject.change(ToHistory(_history(subject.shape, without=DELETED), deleted.name, _now()))
 
 
-def history_to_soft_delete(subject: Subject, asked: Asked) -> Change | None:
+def history_to_soft_delete(subject: Subject, asked: Operation) -> Change | None:
     """The newest version of each key stays, flagged if it is closed."""
     flag = _flag(subject, asked.soft_deleted_column or DELETED)
     shape = subject.shape
@@ -68,7 +68,7 @@ def history_to_soft_delete(subject: Subject, asked: Asked) -> Change | None:
     return _add_flag(subject, flag) if shape.column(flag.name) is None else None
 
 
-def soft_delete_to_live(subject: Subject, asked: Asked) -> Change | None:
+def soft_delete_to_live(subject: Subject, asked: Operation) -> Change | None:
     """Flagged rows go."""
     flag = _flag(subject, asked.soft_deleted_column or DELETED).name
     if subject.shape.layout is Layout.FIVETRAN_HISTORY or subject.shape.column(flag) is None:
@@ -77,7 +77,7 @@ def soft_delete_to_live(subject: Subject, asked: Asked) -> Change | None:
     return subject.change(SoftDeleteToLive(replace(subject.shape, columns=tuple(kept)), flag))
 
 
-def history_to_live(subject: Subject, asked: Asked) -> Change | None:
+def history_to_live(subject: Subject, asked: Operation) -> Change | None:
     """The newest version of each key stays if it is open, or if deleted rows are kept."""
     shape = subject.shape
     if shape.layout is not Layout.FIVETRAN_HISTORY:
@@ -85,7 +85,7 @@ def history_to_live(subject: Subject, asked: Asked) -> Change | None:
     return subject.change(HistoryToLive(_live(shape), asked.keep_deleted_rows))
 
 
-def live_to_soft_delete(subject: Subject, asked: Asked) -> Change | None:
+def live_to_soft_delete(subject: Subject, asked: Operation) -> Change | None:
     """The flag is there, and FALSE where it was NULL."""
     flag = _flag(subject, asked.soft_deleted_column or DELETED)
     if subject.shape.column(flag.name) is None:
@@ -93,7 +93,7 @@ def live_to_soft_delete(subject: Subject, asked: Asked) -> Change | None:
     return subject.change(FillFlag(flag.name))
 
 
-def live_to_history(subject: Subject, _asked: Asked) -> Change | None:
+def live_to_history(subject: Subject, _asked: Operation) -> Change | None:
     """Every row becomes an open version that starts now."""
     if subject.shape.layout is Layout.FIVETRAN_HISTORY:
         return None

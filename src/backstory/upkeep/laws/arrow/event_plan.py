@@ -10,14 +10,14 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.journal.chain import WATERMARK
 from backstory.journal.small_log import log_rows_here, snapshots_here
-from backstory.reading.arrow.known import micros
+from backstory.reading.arrow.knowledge import micros
 from backstory.reading.arrow.versions import ops
 from backstory.reading.frames.event_logs import identity_names, system_columns
 from backstory.stores.metadata.ordered import rows_in_order
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import values_of
 from backstory.upkeep.laws.arrow.rows import records
-from backstory.upkeep.laws.event_plan import KEYED, OP, TIME, ByEvents, facts_of, offsets_told
+from backstory.upkeep.laws.event_plan import KEYED, OP, TIME, ByEvents, facts_of, wrong_offsets
 from backstory.upkeep.laws.lives import Broken, added_up, broken_by
 from backstory.upkeep.laws.terms import Law
 
@@ -26,7 +26,7 @@ def broken_log(files: Files) -> Broken:
     """The laws that a dataset's rows break, as `broken_log` of Spark tells them."""
     table = files.table
     names, shape = system_columns(table), table.shape
-    log = facts_of(table, names, table.newest_told(WATERMARK))
+    log = facts_of(table, names, table.newest_property(WATERMARK))
     identity = (list(shape.key) if log.corrects else identity_names(names, shape)) or [names["offset"]]
     shown = shape.key or (names["offset"],)
     asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
@@ -42,7 +42,7 @@ def broken_log(files: Files) -> Broken:
 
 def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
     """How many offsets are missing, too many or of no block, and the first ten of them."""
-    told, wanted = offsets_told(log_rows_here(files), snapshots_here(files.table), len(offsets))
+    told, wanted = wrong_offsets(log_rows_here(files), snapshots_here(files.table), len(offsets))
     there = Counter(offsets.to_pylist())
     wrong = {each: off for each, times in there.items() if (off := abs(times - _due(each, wanted)))}
     missing = wanted - sum(_due(each, wanted) for each in there)

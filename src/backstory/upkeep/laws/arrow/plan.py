@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from backstory.model import remembered as memory
 from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.remembered import RECORDED, Role
-from backstory.reading.arrow.known import micros, within
+from backstory.reading.arrow.knowledge import micros, within
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.ordered import rows_in_order
 from backstory.stores.metadata.rows import Files
@@ -22,16 +22,16 @@ from backstory.upkeep.laws.judged import (
     PREFIX,
     Judged,
     Telling,
-    hashes_told,
     judged_rows,
     judged_spans,
-    marks_told,
     numbers_of,
+    read_marks,
+    read_row_hashes,
 )
 from backstory.upkeep.laws.lives import Broken, added_up, broken_by
 from backstory.upkeep.laws.plan import ByKey, ByLife
+from backstory.upkeep.laws.rule_columns import TIMELY
 from backstory.upkeep.laws.terms import LawTerms, RememberedMark
-from backstory.upkeep.laws.told import TIMELY
 
 if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
@@ -44,14 +44,14 @@ def broken_spans(files: Files) -> Broken:
     table = files.table
     numbers = partial(numbers_of, table.fields)
     telling = Telling(
-        lambda: table.newest_told(RECORDED), numbers, partial(_marks, files), partial(_hashes, files)
+        lambda: table.newest_property(RECORDED), numbers, partial(_marks, files), partial(_hashes, files)
     )
     judged = judged_spans(table, telling)
     span = table.shape.layout.span
     assert span is not None
-    rows = rows_in_order(files, _asked(files, judged), [*judged.identity, span.start])
+    rows = rows_in_order(files, _columns_to_read(files, judged), [*judged.identity, span.start])
     valued = judged.terms.tracked if judged.valued else ()
-    told = _shown(rows, [*judged.shown, *valued]) | _told(rows, judged)
+    told = _shown(rows, [*judged.shown, *valued]) | _rule_columns(rows, judged)
     lives = records(rows, judged.identity, told)
     return added_up(broken_by(ByLife(judged), judged.shown, lives))
 
@@ -70,25 +70,25 @@ def broken_rows(files: Files) -> Broken:
     return added_up(broken_by(ByKey(judged.terms), judged.shown, found))
 
 
-def _asked(files: Files, judged: Judged) -> list[str]:
-    """The columns that tell of versions."""
+def _columns_to_read(files: Files, judged: Judged) -> list[str]:
+    """The columns to read: those shown, those of versions, and hashes and values if the rule needs them."""
     shape, span = judged.shape, judged.shape.layout.span
     assert span is not None
     types = {each.name: each.type.kind for each in shape.columns}
-    asked = [span.start, span.end, span.flag, span.state]
-    asked += [span.written] if types.get(span.written) in TIMELY else []
-    asked += [MEMORY] if shape.layout is Layout.VERSIONS else []
-    asked += [ROW_HASH, *_hashed(files)] if judged.terms.hashed else []
-    asked += judged.terms.tracked if judged.valued else ()
-    return [name for name in (*judged.shown, *asked) if name]
+    names = [span.start, span.end, span.flag, span.state]
+    names += [span.written] if types.get(span.written) in TIMELY else []
+    names += [MEMORY] if shape.layout is Layout.VERSIONS else []
+    names += [ROW_HASH, *_hashed(files)] if judged.terms.hashed else []
+    names += judged.terms.tracked if judged.valued else ()
+    return [name for name in (*judged.shown, *names) if name]
 
 
 def _shown(rows: pa.Table, names: Sequence[str]) -> dict[str, Sequence[Any]]:
     return {name: values_of(rows[name]) for name in names}
 
 
-def _told(rows: pa.Table, judged: Judged) -> Told:
-    """What the columns of the layout say of each row, in the words of the rule."""
+def _rule_columns(rows: pa.Table, judged: Judged) -> Told:
+    """The columns that the rule judges by, a value a row, from the columns of the layout."""
     span = judged.shape.layout.span
     assert span is not None
     said: dict[str, Sequence[Any]] = dict.fromkeys(FIELDS, [None] * len(rows))
@@ -101,8 +101,8 @@ def _told(rows: pa.Table, judged: Judged) -> Told:
             said[name] = rows[column].to_pylist()
     if judged.shape.layout is Layout.VERSIONS:
         said |= _remembered(rows[MEMORY])
-    told = {PREFIX + name: values for name, values in said.items()}
-    return told | (_of_hashes(rows, judged) if judged.terms.hashed else {})
+    columns = {PREFIX + name: values for name, values in said.items()}
+    return columns | (_of_hashes(rows, judged) if judged.terms.hashed else {})
 
 
 def _remembered(column: pa.ChunkedArray) -> Told:
@@ -128,16 +128,16 @@ def _whole(rows: pa.Table, names: Sequence[str]) -> list[bool]:
 def _marks(files: Files) -> tuple[RememberedMark, ...]:
     """What a table remembers of every key, in rows without one."""
     judged = Judged(files.table.shape, LawTerms())
-    names = list(dict.fromkeys([*judged.identity, *_asked(files, judged)]))
+    names = list(dict.fromkeys([*judged.identity, *_columns_to_read(files, judged)]))
     rows = files.rows(files.table.snapshot, files.table.fields, names)
     is_fact = pc.equal(within(rows[MEMORY], memory.ROLE), Role.FACT.value)
-    told = _told(rows.filter(pc.and_(pc.is_null(rows[judged.shape.key[0]]), is_fact)), judged)
-    found = (dict(zip(told, row, strict=True)) for row in zip(*told.values(), strict=True))
-    return marks_told(judged.shape, found)
+    columns = _rule_columns(rows.filter(pc.and_(pc.is_null(rows[judged.shape.key[0]]), is_fact)), judged)
+    records = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    return read_marks(judged.shape, records)
 
 
 def _ways(files: Files) -> "tuple[RowHash, ...]":
-    return hashes_told(files.table, partial(numbers_of, files.table.fields))
+    return read_row_hashes(files.table, partial(numbers_of, files.table.fields))
 
 
 def _hashed(files: Files) -> list[str]:

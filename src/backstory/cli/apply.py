@@ -1,0 +1,119 @@
+"""`backstory apply`: changes of a source, in any order, become history."""
+
+from backstory.cli.asking import opened
+from backstory.cli.file_flags import FileFlags, parse_parts
+from backstory.cli.options import Flag, Names, NamesOrAll, Options, parse_names
+from backstory.cli.receipts import show_receipt
+from backstory.cli.starting import busy
+from backstory.doors.native.feeds.options import EnvelopeName, Late, parse_options
+from backstory.doors.native.request import TABLE, SnapshotRequest
+from backstory.formats.source_files import FileFormat
+from backstory.model.table import table_name
+
+DEFAULTS = Options()
+AS_EXPECTED = FileFlags()
+
+
+def apply(
+    source: str,
+    /,
+    *,
+    into: str,
+    key: Names = (),
+    sequence_by: Names = (),
+    apply_as_deletes: str | None = None,
+    apply_as_truncates: str | None = None,
+    ignore_null_updates: NamesOrAll = None,
+    columns_to_update: str | None = None,
+    unmodified: str | None = None,
+    envelope: EnvelopeName | None = None,
+    drop: Names = (),
+    track: Names = (),
+    ignore: Names = (),
+    overwrite: Names = (),
+    late: Late = "refuse",
+    restate_from: str | None = None,
+    restate_until: str | None = None,
+    all_keys: Flag = False,
+    allow_empty: Flag = False,
+    format: FileFormat | None = None,  # noqa: A002 - the option's name
+    files: FileFlags = AS_EXPECTED,
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Keep the history of a feed of changes, which may arrive late, twice and in any order.
+
+    Whatever the order, the table is the same. The first delivery creates it; it keeps the key, the order and
+    the tracked columns: they need not be repeated. Columns that a change does not have stay as they were.
+
+    Example: `backstory apply changes.jsonl --into crm.customer --key id --sequence-by changed_at,lsn`
+
+    Args:
+        source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), or table:schema.table.
+        into: The table, as schema.table.
+        key: Key columns, separated by commas.
+        sequence_by: Columns or SQL expressions that order the changes: first the time of the change, then
+            what orders changes of one time, such as a log position.
+        apply_as_deletes: SQL condition for rows that delete their record, such as "op = 'D'".
+        apply_as_truncates: SQL condition for rows that delete every record.
+        ignore_null_updates: NULL leaves a column as it was: these columns, or all without names.
+        columns_to_update: The column whose array names the columns that a row sets.
+        unmodified: The text that leaves a column as it was.
+        envelope: The form of the messages: debezium or changes.
+        drop: Columns that are not stored.
+        track: Columns whose changes make versions. Default: all.
+        ignore: Columns whose changes make no versions.
+        overwrite: Columns overwritten in place, with no history kept.
+        late: What happens to changes of a settled time.
+        restate_from: Replace what is stored from this time on, of the delivered keys.
+        restate_until: The end of what is replaced. Default: just after the last delivered time.
+        all_keys: Replace what is stored of all keys.
+        allow_empty: Accept an empty source, with option --all-keys.
+        format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
+        files: How the files are written.
+        dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
+        options: Common options.
+    """
+    table = table_name(into)
+    request = parse_options(
+        key=_names(key),
+        sequence_by=parse_parts(sequence_by) or None,
+        apply_as_deletes=apply_as_deletes,
+        apply_as_truncates=apply_as_truncates,
+        ignore_null_updates=False
+        if ignore_null_updates is None
+        else parse_names(ignore_null_updates) or True,
+        columns_to_update=columns_to_update,
+        unmodified=unmodified,
+        envelope=envelope,
+        drop=_names(drop),
+        track=_names(track),
+        ignore=_names(ignore),
+        overwrite=_names(overwrite),
+        late=late,
+        restate_from=restate_from,
+        restate_until=restate_until,
+        all_keys=all_keys,
+        allow_empty=allow_empty,
+        format=format,
+        dry_run=dry_run,
+        **files.arguments(),
+    )
+    if source.startswith(TABLE):
+        table_name(source.removeprefix(TABLE))
+    elif envelope is None:
+        from backstory.doors.native.ahead import refuse_ahead
+        from backstory.formats.source_files import source_files
+
+        readable = SnapshotRequest(allow_empty=True, format=format, files=request.files)
+        refuse_ahead(source_files(source, format), readable)
+    with opened(options) as warehouse:
+        from backstory.doors.native import door
+
+        with busy(options, "Folding the changes into what is stored ..."):
+            answer = door.apply(warehouse.store, source, table, request)
+    show_receipt(answer.to_dict(), options, dry_run=dry_run)
+
+
+def _names(given: tuple[str, ...]) -> list[str] | None:
+    return parse_names(given) or None

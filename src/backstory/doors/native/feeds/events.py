@@ -1,0 +1,156 @@
+"""The rows of a feed as events: what each does, when, and which columns it sets (V45 to V51)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.native.feeds.instants import instants_of
+from backstory.doors.native.feeds.ordering import Ordering
+from backstory.formats.delivered import arrow_schema
+from backstory.formats.rows import arrow_type
+from backstory.model.remembered import Told
+from backstory.model.schema import Column
+from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND
+
+# Columns beside those of the source: what orders its rows, and which rows delete; no column is called so.
+ORDER: Final = "backstory: order {}"
+DELETES: Final = "backstory: deletes"
+TRUNCATES: Final = "backstory: truncates"
+# Of a column: which rows leave it as it was, where an envelope says so.
+KEEPS: Final = "backstory: keeps {}"
+LIST: Final = pa.list_(pa.int32())
+
+
+@dataclass(frozen=True, slots=True)
+class Unmodified:
+    """Which cells of an upsert leave their column as it was (V50).
+
+    `nulls` are the columns in which NULL does, or True for all; `text` stands for it in columns of texts,
+    `names` is the column whose array names the others.
+    """
+
+    nulls: frozenset[str] | bool = False
+    text: str | None = None
+    names: str | None = None
+
+    def cells(self, rows: pa.Table, name: str) -> np.ndarray:
+        """Which rows leave a column as it was."""
+        values = rows[name]
+        if self.names is not None:
+            return _unnamed(rows[self.names], name)
+        cells = np.zeros(len(rows), bool)
+        if KEEPS.format(name) in rows.column_names:
+            cells |= np.asarray(pc.fill_null(rows[KEEPS.format(name)], False))
+        if self.nulls is True or (self.nulls and name in self.nulls):
+            cells |= np.asarray(pc.is_null(values))
+        if self.text is not None and pa.types.is_string(values.type):
+            cells |= np.asarray(pc.fill_null(pc.equal(values, self.text), False))
+        return cells
+
+
+def _unnamed(lists: pa.ChunkedArray, name: str) -> np.ndarray:
+    """The rows whose array of names lacks a column; a row without an array sets all columns."""
+    rows = lists.combine_chunks()
+    named = pc.fill_null(pc.equal(pc.list_flatten(rows), name), False)
+    lacking = np.array(rows.is_valid())
+    lacking[np.asarray(pc.list_parent_indices(rows).filter(named))] = False
+    return lacking
+
+
+@dataclass(frozen=True, slots=True)
+class EventTerms:
+    """What makes events of rows: the delivered columns in the table's types, and the ids of its columns.
+
+    `numbers` has all columns of the table but the key's; those that are not delivered are left as they were.
+    `counted`: rows have a number in their source. `before` are the columns of images of what was before.
+    """
+
+    delivered: tuple[Column, ...]
+    key: tuple[str, ...]
+    numbers: Mapping[str, int]
+    ordering: Ordering
+    unmodified: Unmodified
+    counted: bool = True
+    before: tuple[Column, ...] = ()
+
+
+def events_of(rows: pa.Table, terms: EventTerms) -> pa.Table:
+    """An event for each row: the record's columns in the table's types, and those of the strategy's terms.
+
+    `rows` have the source's columns, and those that its expressions make. Raises Refused for times that
+    cannot be read.
+    """
+    kinds = _kinds(rows)
+    upserts = np.asarray(pc.equal(kinds, Told.UPSERT.value))
+    at = instants_of(rows[ORDER.format(0)], terms.ordering.expressions[0], counted=terms.counted)
+    asserted, unmodified = _asserted(rows, terms, upserts)
+    schema = arrow_schema({each.name: each.type for each in terms.delivered})
+    values = {
+        field.name: _values(rows[field.name], field.type, unmodified.get(field.name)) for field in schema
+    }
+    events = {**values, AT: at, KIND: kinds, ASSERTED: asserted}
+    if terms.ordering.types:
+        events[FURTHER] = _further(rows, terms.ordering)
+    if terms.before:
+        events[BEFORE] = _before(rows[BEFORE].combine_chunks(), terms.before)
+    return pa.table(events)
+
+
+def _kinds(rows: pa.Table) -> pa.Array:
+    """What each row does; NULL in a condition is false, and a truncate goes before a delete (V48)."""
+    deletes, truncates = (
+        pc.fill_null(rows[name].combine_chunks(), False)
+        if name in rows.column_names
+        else pa.repeat(False, len(rows))
+        for name in (DELETES, TRUNCATES)
+    )
+    return pc.if_else(
+        truncates, Told.TRUNCATE.value, pc.if_else(deletes, Told.DELETE.value, Told.UPSERT.value)
+    )
+
+
+def _values(values: pa.ChunkedArray, type_: pa.DataType, unmodified: np.ndarray | None) -> pa.ChunkedArray:
+    if unmodified is not None:
+        values = pc.if_else(pa.chunked_array([unmodified]), pa.scalar(None, values.type), values)
+    return values.cast(type_)
+
+
+def _asserted(
+    rows: pa.Table, terms: EventTerms, upserts: np.ndarray
+) -> tuple[pa.Array, Mapping[str, np.ndarray]]:
+    """The ids of the columns that each row sets, NULL for all; and the cells that leave theirs alone."""
+    names = [each.name for each in terms.delivered if each.name not in terms.key]
+    unmodified = {name: terms.unmodified.cells(rows, name) & upserts for name in names}
+    unmodified = {name: cells for name, cells in unmodified.items() if cells.any()}
+    if not unmodified and len(names) == len(terms.numbers):
+        return pa.nulls(len(rows), LIST), {}
+    sets = np.ones((len(rows), len(names)), bool)
+    for place, name in enumerate(names):
+        if name in unmodified:
+            sets[:, place] = ~unmodified[name]
+    patterns, places = np.unique(sets, axis=0, return_inverse=True) if len(rows) else (sets, np.zeros(0, int))
+    numbers = np.array([terms.numbers[name] for name in names], np.int32)
+    lists = pa.array([sorted(numbers[each].tolist()) for each in patterns], LIST)
+    whole = pa.array([len(each) == len(terms.numbers) for each in lists.to_pylist()], pa.bool_())
+    lists = pc.if_else(whole, pa.scalar(None, LIST), lists)
+    chosen = lists.take(pa.array(places.ravel(), pa.int64()))
+    return pc.if_else(pa.array(upserts), chosen, pa.scalar(None, LIST)), unmodified
+
+
+def _before(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
+    """The images of what was before, in the table's types."""
+    parts = [images.field(each.name).cast(arrow_type(each.type)) for each in columns]
+    return pa.StructArray.from_arrays(parts, names=[each.name for each in columns], mask=images.is_null())
+
+
+def _further(rows: pa.Table, ordering: Ordering) -> pa.StructArray:
+    ((_, struct),) = ordering.memory_part
+    parts = [
+        rows[ORDER.format(number)].combine_chunks().cast(arrow_type(type_))
+        for number, (_, type_) in enumerate(struct.parts, 1)
+    ]
+    return pa.StructArray.from_arrays(parts, names=[name for name, _ in struct.parts])

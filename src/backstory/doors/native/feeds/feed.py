@@ -1,0 +1,148 @@
+"""A feed becomes one commit of a table of layout `versions`, or none (native.md, section 2.5)."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from backstory.doors.native.feeds.agreement import agree
+from backstory.doors.native.feeds.here import plan_here
+from backstory.doors.native.feeds.options import FeedRequest
+from backstory.doors.native.feeds.planned import PlannedFeed
+from backstory.doors.native.feeds.receipts import COUNTS, FeedPlan, FeedReceipt
+from backstory.doors.native.feeds.remembering import Remembering, remembering
+from backstory.doors.native.feeds.stream import StreamBatch
+from backstory.doors.native.feeds.tasks import planned_by_tasks
+from backstory.doors.native.feeds.terms import Feed
+from backstory.doors.native.source import Source
+from backstory.engine.deliver import Plan
+from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.change import Change, Committed, Note
+from backstory.model.instant import iso
+from backstory.model.layout import Layout
+from backstory.model.remembered import ORDERED_BY, RECORDED
+from backstory.model.table import TableName
+from backstory.spark.settled import hold_settings
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.port import require_layout
+from backstory.strategies.copies.touched import DRIVES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+LOG = structlog.get_logger()
+DOOR: Final = "native"
+Answer = FeedReceipt | FeedPlan
+
+
+@dataclass(frozen=True, slots=True)
+class NativeFeed:
+    """A feed as a delivery, perhaps a batch of a stream; `zoned`: its times without a zone are in UTC."""
+
+    name: TableName
+    source: Source
+    request: FeedRequest
+    zoned: bool = False
+    batch: StreamBatch | None = None
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """The one table."""
+        return [self.name]
+
+    @contextmanager
+    def planned(self, store: Store) -> Iterator[Plan[Answer]]:
+        """The plan on the table as it stands; Refused for what would not be right."""
+        with hold_settings(store.session), translate_faults(self.name), store.memory.lease() as lease:
+            table = load(store, self.name)
+            if table is not None:
+                require_layout(table, Layout.VERSIONS)
+            agreement = agree(store, table, self.name, self.source, self.request, zoned=self.zoned)
+            remembered = remembering(table, partial(_stored_rows, store, table))
+            feed = Feed(store, table, self.source, self.request, agreement, remembered)
+            with _planned(feed, lease) as planned:
+                change = _change(feed, planned)
+                note = Note(DOOR, "") if change is None else self._note(remembered, planned)
+                yield Plan(table, change, note, self._receipt(feed, planned), self.request.dry_run)
+
+    def _note(self, remembered: Remembering, planned: PlannedFeed) -> Note:
+        """What the commit says: its token is a digest of the events (V14)."""
+        content = json.dumps([str(self.name), iso(remembered.recorded), planned.content])
+        token = hashlib.sha256(content.encode()).hexdigest()
+        stream = {} if self.batch is None else self.batch.properties()
+        return Note(DOOR, token, {RECORDED: iso(remembered.recorded), **stream})
+
+    def _receipt(self, feed: Feed, planned: PlannedFeed) -> Callable[[Committed | None], Answer]:
+        table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in COUNTS}
+        left_out = [
+            f"column {name} is left out: all its values are empty, so its type is unknown"
+            for name in feed.agreement.evolved.left_out
+        ]
+        changes = [*feed.agreement.evolved.changes, *left_out] if planned.added else []
+        if self.request.dry_run:
+            keys = {name: planned.keys(name) for name in COUNTS if counts[name]}
+            driving = {
+                name.removeprefix(DRIVES): count
+                for name, count in planned.counts.items()
+                if name.startswith(DRIVES)
+            }
+            plan = FeedPlan(table, counts, keys, driving, changes, planned.taken_back)
+            return lambda _committed: plan
+
+        def receipt(committed: Committed | None) -> FeedReceipt:
+            if committed is None or committed.snapshot_id is None:
+                return FeedReceipt(table, counts)
+            return FeedReceipt(table, counts, changes, iso(feed.remembered.recorded), committed.snapshot_id)
+
+        return receipt
+
+
+@contextmanager
+def _planned(feed: Feed, lease: MemoryLease) -> Iterator[PlannedFeed]:
+    """The plan of a feed: here where the driver can hold it, else in Spark's tasks."""
+    planned = None
+    if feed.store.memory.most:
+        with suppress(TooLarge):
+            planned = plan_here(feed, lease)
+    if planned is not None:
+        yield planned
+        return
+    LOG.info("planned in Spark's tasks", table=str(feed.agreement.evolved.shape.table))
+    with planned_by_tasks(feed) as planned:
+        yield planned
+
+
+def _stored_rows(store: Store, table: StoredTable | None) -> "DataFrame":
+    assert table is not None
+    return store.spark.table(store.sql_name(table.shape.table))
+
+
+def _change(feed: Feed, planned: PlannedFeed) -> Change | None:
+    """What is to commit; None where nothing changes (V59)."""
+    if not planned.added:
+        return None
+    agreement, table = feed.agreement, feed.table
+    evolved, settings = agreement.evolved, agreement.settings
+    properties = {
+        ORDERED_BY: agreement.ordering.as_property(),
+        **feed.remembered.properties(),
+        **settings.properties(),
+    }
+    counts = {name: planned.counts.get(name, 0) for name in COUNTS}
+    if table is None:
+        return Change(counts, come=planned.come, into=evolved.shape, properties=properties)
+    kept = table.properties
+    return Change(
+        counts,
+        planned.gone,
+        planned.come,
+        evolved.shape if evolved.shape.columns != table.shape.columns else None,
+        properties={name: value for name, value in properties.items() if kept.get(name) != value},
+        expected=planned.added,
+    )

@@ -1,0 +1,195 @@
+"""What a caller asks of a feed, looked at before anything is read (native.md, sections 2.5 and 7.1)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Union, Unpack, cast, get_args
+
+from backstory.doors.native.request import bad_option, column_names, take_file_options
+from backstory.formats.file_options import FileOptions
+from backstory.formats.source_files import FileFormat
+from backstory.model.instant import instant_of
+from backstory.model.types import ColumnType
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Late = Literal["refuse", "drop"]
+EnvelopeName = Literal["debezium", "changes"]
+Expression = Union[str, "Column"]
+# Words of other systems, and those of this one (V123).
+ELSEWHERE: Final = {
+    "keys": "key",
+    "except_column_list": "drop",
+    "track_history_column_list": "track",
+    "track_history_except_column_list": "ignore",
+    "stored_as_scd_type": "no option: both axes are always kept",
+    "system_sequence_by": "no option: recorded_at is the time of the commit",
+    "apply_changes": "apply",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRequest:
+    """The options of `apply`; those that are None are as the table keeps them (V13).
+
+    `ignore_nulls` are the columns whose NULLs are unmodified, or True for all. The window of a restatement is
+    half-open; without an end it ends just behind the delivery's last instant (V86).
+    """
+
+    key: tuple[str, ...] | None = None
+    sequence_by: tuple[Expression, ...] | None = None
+    apply_as_deletes: Expression | None = None
+    apply_as_truncates: Expression | None = None
+    ignore_nulls: frozenset[str] | bool = False
+    columns_to_update: str | None = None
+    unmodified: str | None = None
+    envelope: EnvelopeName | None = None
+    drop: frozenset[str] = frozenset()
+    track: frozenset[str] | None = None
+    ignore: frozenset[str] | None = None
+    overwrite: frozenset[str] | None = None
+    late: Late = "refuse"
+    restate_from: datetime | None = None
+    restate_until: datetime | None = None
+    all_keys: bool = False
+    allow_empty: bool = False
+    format: FileFormat | None = None
+    files: FileOptions = field(default_factory=FileOptions)
+    dry_run: bool = False
+
+    @property
+    def rename(self) -> Mapping[str, str]:
+        """A feed renames no columns."""
+        return {}
+
+    @property
+    def retype(self) -> Mapping[str, ColumnType]:
+        """A feed gives columns no other types."""
+        return {}
+
+    def __post_init__(self) -> None:
+        self._refuse_words()
+        self._refuse_columns()
+        if self.restate_from is None and (self.restate_until is not None or self.all_keys):
+            raise bad_option(
+                "`restate_until=` and `all_keys=` need the beginning of a window.",
+                "Name it with `restate_from=TIME`.",
+            )
+        if self.restate_from and self.restate_until and self.restate_until <= self.restate_from:
+            raise bad_option("The window of the restatement is empty.", "Let it end after it begins.")
+        if self.allow_empty and not self.all_keys:
+            raise bad_option(
+                "`allow_empty=True` is for restatements of all keys.",
+                "Use it with `all_keys=True`, or omit it.",
+            )
+
+    def _refuse_words(self) -> None:
+        words = {"late": Late, "envelope": EnvelopeName, "format": FileFormat}
+        for name, choices in words.items():
+            word = getattr(self, name)
+            if word is not None and word not in get_args(choices):
+                raise bad_option(
+                    f"`{name}=` must be one of {', '.join(get_args(choices))}, not {word!r}.",
+                    "Use one of them.",
+                )
+
+    def _refuse_columns(self) -> None:
+        if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
+            raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
+        if self.sequence_by is not None and not self.sequence_by:
+            raise bad_option("`sequence_by=` is empty.", "Name the time of the change first.")
+        if self.track is not None and self.ignore is not None:
+            raise bad_option(
+                "Both `track=` and `ignore=` are given.",
+                "Use one of them: a column that is not tracked is ignored.",
+            )
+        if self.columns_to_update is not None and self.ignore_nulls is not False:
+            raise bad_option(
+                "Both `columns_to_update=` and `ignore_null_updates=` are given.",
+                "Use one of them: the array of names says which columns an event sets.",
+            )
+
+
+class FeedOptions(TypedDict, total=False):
+    """The options of `apply`, as the command line has them.
+
+    Attributes:
+        key: key columns; an existing table keeps its own.
+        sequence_by: columns or SQL expressions that order the changes: first the time of the change, then
+            what orders changes of one time, such as a log position. An existing table keeps its own.
+        apply_as_deletes: SQL condition for rows that delete their record, such as `op = 'D'`.
+        apply_as_truncates: SQL condition for rows that delete every record.
+        ignore_null_updates: NULL leaves a column as it was: True for all columns, or their names.
+        columns_to_update: the column whose array names the columns that a row sets.
+        unmodified: the text that leaves a column as it was.
+        envelope: the form of the messages: `debezium` or `changes`.
+        drop: columns that are not stored.
+        track: columns whose changes make versions. Default: all.
+        ignore: columns whose changes make no versions.
+        overwrite: columns overwritten in place, with no history kept.
+        late: what happens to changes of a settled time: `refuse` (the default) or `drop`.
+        restate_from: replace what is stored from this time on, of the delivered keys.
+        restate_until: the end of what is replaced. Default: just after the last delivered time.
+        all_keys: replace what is stored of all keys.
+        allow_empty: accept an empty source, with `all_keys`.
+        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
+        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
+        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
+        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
+        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
+        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
+            all values.
+        dry_run: return the plan, and write nothing.
+    """
+
+    key: str | Sequence[str] | None
+    sequence_by: "Expression | Sequence[Expression] | None"
+    apply_as_deletes: Expression | None
+    apply_as_truncates: Expression | None
+    ignore_null_updates: bool | str | Sequence[str]
+    columns_to_update: str | None
+    unmodified: str | None
+    envelope: EnvelopeName | None
+    drop: Sequence[str] | None
+    track: Sequence[str] | None
+    ignore: Sequence[str] | None
+    overwrite: Sequence[str] | None
+    late: Late
+    restate_from: str | date | None
+    restate_until: str | date | None
+    all_keys: bool
+    allow_empty: bool
+    format: FileFormat | None
+    separator: str | None
+    encoding: str | None
+    decimal: str | None
+    null: str | None
+    quote: str | None
+    type: Mapping[str, str] | None
+    dry_run: bool
+
+
+def parse_options(**options: Unpack[FeedOptions]) -> FeedRequest:
+    """The options as a caller gives them; UsageError for those that nothing can be done with."""
+    given = dict(cast("dict[str, Any]", options))
+    for name in given.keys() - FeedOptions.__annotations__.keys():
+        word = ELSEWHERE.get(name)
+        remedy = (
+            f"Use {word}." if word else f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
+        )
+        raise bad_option(f"There is no option {name}.", remedy)
+    nulls = given.pop("ignore_null_updates", False)
+    given["ignore_nulls"] = nulls if isinstance(nulls, bool) else column_names(nulls)
+    for name in ("key", "sequence_by"):
+        if given.get(name) is not None:
+            given[name] = tuple(given[name]) if isinstance(given[name], list | tuple) else (given[name],)
+    for name in ("track", "ignore", "overwrite"):
+        given[name] = column_names(given.get(name))
+    given["drop"] = column_names(given.get("drop")) or frozenset()
+    for name in ("restate_from", "restate_until"):
+        if given.get(name) is not None:
+            given[name] = instant_of(given[name])
+    files = take_file_options(given)
+    return FeedRequest(**given, files=files)

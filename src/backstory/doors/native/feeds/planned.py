@@ -1,0 +1,22 @@
+"""A feed planned, wherever that was done."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFeed:
+    """What a feed makes of its table: `keys` gives up to ten keys of an outcome.
+
+    `gone` are places of stored rows, `come` the rows to write, both None for none; `added` is their number.
+    `content` is a number made of the events.
+    """
+
+    counts: Mapping[str, int]
+    keys: Callable[[str], list[str]]
+    taken_back: int
+    gone: Any
+    come: Any
+    added: int
+    content: int

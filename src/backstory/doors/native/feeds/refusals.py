@@ -1,0 +1,86 @@
+"""What a feed is refused for, with up to ten keys and what would allow it (V126)."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from backstory.doors.native.feeds.options import FeedRequest
+from backstory.doors.native.feeds.ordering import Ordering
+from backstory.doors.native.refusals import refuse_null_keys, refuse_spoilt
+from backstory.errors import Refused, option
+from backstory.model.instant import iso
+from backstory.strategies.feeds.arrival import CONFLICT, MEETS, NO_KEY, NO_SEQUENCE, OUTSIDE, SETTLED, SPOILT
+from backstory.strategies.feeds.terms import FeedTerms
+
+
+def refuse_faults(
+    counts: Mapping[str, int],
+    keys: Callable[[str], list[str]],
+    terms: FeedTerms,
+    ordering: Ordering,
+    settled: tuple[datetime | None, datetime] | tuple[()],
+) -> None:
+    """Raise Refused for the first fault that a delivery has; `keys` gives those of a fault."""
+    faults = {name: count for name, count in counts.items() if count}
+    refuse_null_keys(faults.get(NO_KEY, 0), terms.key, lambda: keys(NO_KEY))
+    if number := faults.get(NO_SEQUENCE, 0):
+        raise Refused(
+            "null-sequence",
+            f"{number} {'row has' if number == 1 else 'rows have'} no value in "
+            f"{' or '.join(ordering.expressions)}.",
+            "Nothing was written; give each change its time and place in the order, or leave such rows out.",
+            keys(NO_SEQUENCE),
+        )
+    if faults.get(OUTSIDE):
+        raise Refused(
+            "outside-restatement",
+            f"{_changes(faults[OUTSIDE])} outside the time that is restated.",
+            "Nothing was written; choose a longer time, or apply these changes without `restate_from=`.",
+            keys(OUTSIDE),
+        )
+    if MEETS in faults:
+        raise Refused(
+            "settled",
+            f"The time that is restated overlaps with the time between {_span(settled)}, which is settled.",
+            "Nothing was written; choose a time that does not.",
+        )
+    if faults.get(SETTLED):
+        raise _settled(faults[SETTLED], settled, keys(SETTLED))
+    refuse_spoilt(keys(SPOILT) if faults.get(SPOILT) else [], terms.key)
+    if faults.get(CONFLICT):
+        raise Refused(
+            "sequence-conflict",
+            f"{_changes(faults[CONFLICT])} of the same time and order as another one of the record, "
+            "with different content.",
+            "Nothing was written; order them by a further column: "
+            f"{option('sequence_by', [*ordering.expressions, '…'])}.",
+            keys(CONFLICT),
+        )
+
+
+def refuse_empty_restatement(count: int, request: FeedRequest) -> None:
+    """A delivery without changes would take back everything of its time (V86)."""
+    if not count and request.all_keys and not request.allow_empty:
+        raise Refused(
+            "empty-snapshot",
+            "The source has no changes, and everything of the time that is restated would be taken back.",
+            f"Nothing was written; use {option('allow_empty', value=True)} to accept it.",
+        )
+
+
+def _changes(number: int) -> str:
+    return "1 change is" if number == 1 else f"{number} changes are"
+
+
+def _settled(number: int, settled: tuple[datetime | None, datetime] | tuple[()], keys: list[str]) -> Refused:
+    return Refused(
+        "settled",
+        f"{_changes(number)} of a time between {_span(settled)}, and no changes of that time are accepted "
+        "any more.",
+        f"Nothing was written; use {option('late', 'drop')} to leave such changes out and count them.",
+        keys,
+    )
+
+
+def _span(settled: tuple[datetime | None, datetime] | tuple[()]) -> str:
+    first, last = settled or (None, None)
+    return f"{'the beginning' if first is None else iso(first)} and {'' if last is None else iso(last)}"

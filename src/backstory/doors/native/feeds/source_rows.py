@@ -1,0 +1,52 @@
+"""The rows of a feed with what its expressions say of each, read here where nothing asks for Spark."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from backstory.doors.native.feeds.expressions import computed_by_spark, computed_here
+from backstory.doors.native.feeds.options import Expression
+from backstory.doors.native.source import Source
+from backstory.formats.memory import MemoryLease
+from backstory.stores.metadata.hidden import Unreadable
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def read_rows(source: Source, computed: Mapping[str, Expression], lease: MemoryLease) -> pa.Table:
+    """All rows, with a column more for each expression; TooLarge for more than the lease can hold."""
+    with suppress(Unreadable):
+        rows = _read_here(source, computed, lease)
+        if rows is not None:
+            return rows
+    if source.size is not None:
+        lease.hold("feed", source.size)
+    rows = frame_of_feed(source, computed).toArrow()
+    lease.hold("feed", rows.nbytes)
+    return rows
+
+
+def frame_of_feed(source: Source, computed: Mapping[str, Expression]) -> "DataFrame":
+    """The same as a frame."""
+    return computed_by_spark(source.frame(), computed)
+
+
+def _read_here(source: Source, computed: Mapping[str, Expression], lease: MemoryLease) -> pa.Table | None:
+    if source.batches is None:
+        return None
+    parts: list[pa.Table] = []
+    for rows in source.batches(source.fields.names):
+        makes = {name: computed_here(each, rows.schema) for name, each in computed.items()}
+        columns = {}
+        for name, make in makes.items():
+            if make is None:
+                return None
+            columns[name] = make(rows)
+        parts.append(pa.table({**{name: rows[name] for name in rows.column_names}, **columns}))
+        lease.hold("feed", sum(each.nbytes for each in parts))
+    if not parts:
+        return None
+    return pa.concat_tables(parts, promote_options="permissive")

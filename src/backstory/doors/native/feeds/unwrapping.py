@@ -1,0 +1,124 @@
+"""Messages in an envelope as the rows of a feed, and the options that say what they do (V61 to V65)."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.native.feeds.events import KEEPS
+from backstory.doors.native.feeds.options import FeedRequest
+from backstory.doors.native.feeds.source_rows import read_rows
+from backstory.doors.native.request import bad_option
+from backstory.doors.native.source import Source, rows_of_arrow
+from backstory.errors import UsageError
+from backstory.formats.envelopes.change_feed import unwrap_changes
+from backstory.formats.envelopes.debezium import unwrap_debezium
+from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
+from backstory.formats.envelopes.unavailable import UNAVAILABLE
+from backstory.formats.envelopes.unwrapped import Unwrapped
+from backstory.formats.memory import MemoryLease
+from backstory.formats.source_files import SourceFiles
+from backstory.stores.iceberg.store import Store
+from backstory.strategies.feeds.terms import BEFORE
+
+# Columns of unwrapped rows beside the record's own; no column of a source is called so.
+TIME, OPERATION, ORDERED = "{}: time", "{}: operation", "{}: {}"
+# The columns of a message as Kafka gives it.
+KEY: Final = "key"
+VALUE: Final = "value"
+
+
+def unwrap(
+    store: Store, rows: pa.Table, request: FeedRequest, key: Sequence[str]
+) -> tuple[Source, FeedRequest]:
+    """The rows of a feed with what its messages say of each, and a request that reads it there.
+
+    `rows` are messages: structs of Debezium, or its texts in a column `value`, with `key` beside, or rows of
+    a feed of changes. Raises Refused for what is no message, UsageError where the order is not known.
+    """
+    if request.envelope == "changes":
+        return _source(store, unwrap_changes(rows, key), rows, request)
+    unavailable = request.unmodified or UNAVAILABLE
+    if set(rows.column_names) >= {VALUE} and not {"op", "payload"} & set(rows.column_names):
+        keys = _texts(rows[KEY]) if KEY in rows.column_names else None
+        rows = debezium_messages(keys, _texts(rows[VALUE]), unavailable=unavailable)
+    return _source(store, unwrap_debezium(rows, key, unavailable=unavailable), rows, request)
+
+
+def messages_of(source: Source, lease: MemoryLease) -> pa.Table:
+    """All messages of a source, on the driver."""
+    return read_rows(source, {}, lease)
+
+
+def messages_of_files(files: SourceFiles, request: FeedRequest) -> pa.Table | None:
+    """Debezium's messages in lines of JSON, as they were sent; None for files of other forms."""
+    if request.envelope != "debezium" or files.format not in {"jsonl", "json"}:
+        return None
+    unavailable = request.unmodified or UNAVAILABLE
+    read = [
+        debezium_lines(Path(each.path), request.files.text_encoding, unavailable=unavailable, name=each.name)
+        for each in files.files
+    ]
+    return pa.concat_tables(read, promote_options="permissive")
+
+
+def _texts(values: pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks().cast(pa.string())
+
+
+def _source(
+    store: Store, events: Unwrapped, messages: pa.Table, request: FeedRequest
+) -> tuple[Source, FeedRequest]:
+    name = str(request.envelope)
+    if events.unordered and request.sequence_by is None:
+        raise UsageError(
+            "bad-option",
+            f"The order of changes of the connector {events.unordered} is unknown.",
+            "Name it with `sequence_by=`: paths into the message, such as source.ts_us,source.pos.",
+        )
+    order = {TIME.format(name): events.instants}
+    order |= {ORDERED.format(name, each): events.sequence[each] for each in events.sequence.column_names}
+    if request.sequence_by is not None and not _are_own(request.sequence_by, order):
+        order = {str(path): _at_path(messages, str(path)).take(events.places) for path in request.sequence_by}
+    beside: dict[str, Any] = {**order, OPERATION.format(name): events.kinds}
+    beside |= {KEEPS.format(each): events.unmodified[each] for each in events.unmodified.column_names}
+    if events.before is not None:
+        before = events.before.to_struct_array().combine_chunks() if len(events.before) else None
+        if before is not None:
+            parts = [before.field(place) for place in range(before.type.num_fields)]
+            mask = pc.invert(events.has_before)
+            beside[BEFORE] = pa.StructArray.from_arrays(parts, fields=list(before.type), mask=mask)
+    rows = pa.table({**{each: events.rows[each] for each in events.rows.column_names}, **beside})
+    operation = f"`{OPERATION.format(name)}`"
+    asked = replace(
+        request,
+        envelope=None,
+        unmodified=None,
+        sequence_by=tuple(f"`{each}`" for each in order),
+        apply_as_deletes=f"{operation} = 'delete'",
+        apply_as_truncates=f"{operation} = 'truncate'",
+        drop=request.drop | beside.keys(),
+    )
+    images = events.before.column_names if events.before is not None else ()
+    return replace(rows_of_arrow(store, rows), images=frozenset(images)), asked
+
+
+def _are_own(expressions: Sequence[Any], order: dict[str, Any]) -> bool:
+    """Whether what is given is what the envelope orders by itself, as the table keeps it."""
+    return tuple(map(str, expressions)) == tuple(f"`{each}`" for each in order)
+
+
+def _at_path(messages: pa.Table, path: str) -> pa.Array:
+    """The values at a path into messages, such as `source.lsn`."""
+    first, *rest = path.split(".")
+    if first not in messages.column_names:
+        raise bad_option(f"The messages have no {first}.", f"They have {', '.join(messages.column_names)}.")
+    values = messages[first].combine_chunks()
+    for name in rest:
+        if not pa.types.is_struct(values.type) or values.type.get_field_index(name) < 0:
+            raise bad_option(f"The messages have no {path}.", "Name a path that they have.")
+        values = pc.struct_field(values, name)
+    return values

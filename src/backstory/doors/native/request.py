@@ -1,0 +1,241 @@
+"""The options of a snapshot, checked before anything is read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime
+from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, get_args
+
+from backstory.errors import UsageError
+from backstory.formats.file_options import FileOptions
+from backstory.formats.source_files import FileFormat
+from backstory.model.instant import instant_of
+from backstory.model.types import ColumnType, type_named
+
+Deletes = Literal["close", "ignore"]
+RATIO: Final = 0.5
+# What names a table of the warehouse as a source.
+TABLE: Final = "table:"
+
+
+class TableRequest(Protocol):
+    """What a delivery asks of its table: the key, names and types of columns, and which make versions."""
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """The key columns."""
+
+    @property
+    def rename(self) -> Mapping[str, str]:
+        """New names of columns."""
+
+    @property
+    def retype(self) -> Mapping[str, ColumnType]:
+        """New types of columns."""
+
+    @property
+    def track(self) -> frozenset[str] | None:
+        """Columns whose changes make versions."""
+
+    @property
+    def ignore(self) -> frozenset[str] | None:
+        """Columns whose changes make none."""
+
+    @property
+    def overwrite(self) -> frozenset[str] | None:
+        """Columns without history."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """The options of `snapshot`; column lists that are None are those that the table keeps (V13).
+
+    `at` is None for `begun`: when the call began, before anything of the source was read. A copy that is
+    planned anew keeps it, for its rows are no younger.
+    """
+
+    key: tuple[str, ...] | None = None
+    at: datetime | None = None
+    begun: datetime = field(default_factory=_now)
+    deletes: Deletes = "close"
+    max_delete_ratio: float = RATIO
+    max_null_ratio: float = RATIO
+    allow_empty: bool = False
+    track: frozenset[str] | None = None
+    ignore: frozenset[str] | None = None
+    overwrite: frozenset[str] | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    retype: Mapping[str, ColumnType] = field(default_factory=dict)
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    backfill: bool = False
+    remember: bool = False
+    restate: bool = False
+    backfill_added: bool = False
+    format: FileFormat | None = None
+    files: FileOptions = field(default_factory=FileOptions)
+    dry_run: bool = False
+
+    @property
+    def instant(self) -> datetime:
+        """The time of which the copy is."""
+        return self.at or self.begun
+
+    @property
+    def begins_memory(self) -> bool:
+        """Whether a table without a memory begins one with this copy (V28)."""
+        return self.backfill or self.remember or bool(self.scope)
+
+    def __post_init__(self) -> None:
+        if self.deletes not in {"close", "ignore"}:
+            raise bad_option(f"`deletes=` must be close or ignore, not {self.deletes!r}.", "Use one of them.")
+        for name in ("max_delete_ratio", "max_null_ratio"):
+            if not 0 <= (ratio := getattr(self, name)) <= 1:
+                told = f"`{name}=` must be between 0 and 1, not {ratio}."
+                raise bad_option(told, "Give a share, such as 0.8.")
+        if self.track is not None and self.ignore is not None:
+            raise bad_option(
+                "Both `track=` and `ignore=` are given.",
+                "Use one of them: a column that is not tracked is ignored.",
+            )
+        both = (self.track or frozenset()) & (self.overwrite or frozenset())
+        both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
+        if both:
+            told = ", ".join(sorted(both))
+            raise bad_option(
+                f"`overwrite=` and `track=` or `ignore=` name the same columns: {told}.",
+                "Name each column in one of them.",
+            )
+        if self.format is not None and self.format not in get_args(FileFormat):
+            raise bad_option(
+                f"There is no file format {self.format}.",
+                f"Use one of {', '.join(get_args(FileFormat))} for `format=`.",
+            )
+        if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
+            raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
+
+
+class SnapshotOptions(TypedDict, total=False):
+    """The options of `snapshot`, as the command line has them.
+
+    Attributes:
+        key: key columns; an existing table keeps its own.
+        at: the time the copy was taken. Default: now. A copy that changes nothing leaves no trace of its
+            time unless the table remembers its copies (option `remember`).
+        deletes: what happens to records that are missing from the copy: `close` (the default) or `ignore`.
+        max_delete_ratio: the largest share of the records that one copy may close. Default: 0.5.
+        max_null_ratio: the largest share of a column's values that one copy may replace by NULL. Default:
+            0.5; a loss of fewer than 20 is always allowed.
+        allow_empty: accept an empty source.
+        track: columns whose changes make versions. Default: all.
+        ignore: columns whose changes make no versions.
+        overwrite: columns overwritten in place, with no history kept.
+        rename: new names of columns, by the old names.
+        retype: new types of columns, by name. Refused where a stored value would change.
+        scope: the part of the source that the copy is of, as values of columns: `{"region": "EU"}`. Records
+            outside it stay as they are.
+        backfill: accept a copy older than everything stored; from then on the table remembers its copies.
+        remember: from now on store the time of every copy, also of those that change nothing, so that a late
+            copy holds only until the next one. Needed once: the table keeps it.
+        backfill_added: write the values of a new column into the open versions instead of opening new ones.
+        restate: replace the stored copy for the same time.
+        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
+        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
+        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
+        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
+        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
+        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
+            all values.
+        dry_run: return the plan, and write nothing.
+    """
+
+    key: str | Sequence[str] | None
+    at: str | date | None
+    deletes: Deletes
+    max_delete_ratio: float
+    max_null_ratio: float
+    allow_empty: bool
+    track: Sequence[str] | None
+    ignore: Sequence[str] | None
+    overwrite: Sequence[str] | None
+    rename: Mapping[str, str] | None
+    retype: Mapping[str, str] | None
+    scope: Mapping[str, Any] | None
+    backfill: bool
+    remember: bool
+    backfill_added: bool
+    restate: bool
+    format: FileFormat | None
+    separator: str | None
+    encoding: str | None
+    decimal: str | None
+    null: str | None
+    quote: str | None
+    type: Mapping[str, str] | None
+    dry_run: bool
+
+
+FILE_OPTIONS: Final = frozenset(each.name for each in fields(FileOptions))
+# Words of other systems, and those of this one (V123).
+_ELSEWHERE: Final = {
+    "keys": "key",
+    "except_column_list": "ignore",
+    "track_history_column_list": "track",
+    "track_history_except_column_list": "ignore",
+    "stored_as_scd_type": "no option: both axes are always kept",
+    "system_sequence_by": "no option: recorded_at is the time of the commit",
+}
+
+
+def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
+    """The request that a caller's options make; UsageError for an unknown option or a wrong value."""
+    given = dict(cast("dict[str, Any]", options))
+    for name in given.keys() - SnapshotOptions.__annotations__.keys():
+        word = _ELSEWHERE.get(name)
+        remedy = f"Use {word}." if word else "See `backstory snapshot --help`."
+        raise bad_option(f"There is no option {name}.", remedy)
+    key, at = given.get("key"), given.get("at")
+    names = {each: column_names(given.get(each)) for each in ("track", "ignore", "overwrite")}
+    told = {
+        "key": None if key is None else (key,) if isinstance(key, str) else tuple(key),
+        "at": None if at is None else instant_of(at),
+        "rename": dict(given.get("rename") or {}),
+        "scope": dict(given.get("scope") or {}),
+        "retype": _types(given.get("retype")),
+    }
+    files = take_file_options(given)
+    return SnapshotRequest(**{**given, **names, **told, "files": files})
+
+
+def take_file_options(given: dict[str, Any]) -> FileOptions:
+    """The options of files, which are then none of the others."""
+    files = {name: given.pop(name) for name in FILE_OPTIONS & given.keys()}
+    return FileOptions(**{**files, "type": _types(files.get("type"))})
+
+
+def column_names(given: Sequence[str] | None) -> frozenset[str] | None:
+    """The columns that an option names, one or more; None where it is left out."""
+    return None if given is None else frozenset([given] if isinstance(given, str) else given)
+
+
+def _types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
+    return {name: _type(name, word) for name, word in (words or {}).items()}
+
+
+def _type(name: str, word: str) -> ColumnType:
+    try:
+        return type_named(word)
+    except ValueError:
+        raise bad_option(
+            f"There is no type {word} for column {name}.",
+            "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
+            "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
+        ) from None
+
+
+def bad_option(told: str, remedy: str) -> UsageError:
+    """The error for options that nothing can be done with."""
+    return UsageError("bad-option", told, remedy)

@@ -1,0 +1,150 @@
+"""Feeds of changes as ours, Delta's and Spark's `CHANGES` have them become events (native.md, V65)."""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import Refused, UsageError
+from backstory.formats.envelopes.parsing import REMEDY
+from backstory.formats.envelopes.structs import whole_columns
+from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
+from backstory.formats.produced import malformed, shortened
+from backstory.formats.values.cells import UnreadableCell, first_failing
+from backstory.formats.values.texts import TextForms, parser
+from backstory.model.change_feed import (
+    CHANGE_COLUMNS,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    ChangeType,
+)
+
+_COMING: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())
+
+
+def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed") -> Unwrapped:
+    """The events of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
+
+    What a commit inserts or updates is an upsert. A row that it deletes or updates is the before image of
+    the row of the same key in the same commit; where there is none, the record is deleted: so is the old
+    key of an update that changed it. `places` are those of the rows that are events; the instant is the
+    commit's time, the further sequence its version.
+
+    Raises Refused for another `_change_type` (`malformed-row`), and for a time or version that cannot be
+    read (`unreadable-value`); UsageError for a feed without one of these columns, or without the key's
+    (`missing-column`).
+    """
+    _refuse_columns(rows, key)
+    columns = whole_columns(rows, name)
+    types = _change_types(columns[CHANGE_TYPE], name)
+    instants = _instants(columns[COMMIT_TIMESTAMP], name)
+    versions = _versions(columns[COMMIT_VERSION], name)
+    comes = pc.is_in(types, _COMING).to_numpy(zero_copy_only=False)
+    groups = _groups([columns[each] for each in key] + [versions, instants])
+    before = _rows_before(groups, comes)
+    goes = ~comes & ~np.isin(groups, groups[comes])
+    places = np.flatnonzero(comes | goes)
+    taken = pa.array(places)
+    upserts = pa.array(comes[places])
+    records = pa.table({each: part for each, part in columns.items() if each not in CHANGE_COLUMNS})
+    # A deleted row is its own before image.
+    imaged = np.where(comes, before, np.arange(len(comes)))[places]
+    images = pa.array(imaged, mask=imaged < 0)
+    events = records.take(taken)
+    bare = {
+        each: part if each in key else pc.if_else(upserts, part, None)
+        for each, part in zip(events.column_names, events.columns, strict=True)
+    }
+    has_before = images.is_valid()
+    return Unwrapped(
+        rows=pa.table(bare),
+        kinds=pc.if_else(upserts, UPSERT, DELETE),
+        instants=instants.take(taken),
+        sequence=pa.table({COMMIT_VERSION: versions.take(taken)}),
+        unmodified=pa.table({}),
+        before=records.take(images) if has_before.true_count else None,
+        has_before=has_before,
+        places=taken,
+    )
+
+
+def _refuse_columns(rows: pa.Table, key: Sequence[str]) -> None:
+    if lacking := [each for each in (*CHANGE_COLUMNS, *key) if each not in rows.column_names]:
+        raise UsageError(
+            "missing-column",
+            f"The feed of changes has no column {lacking[0]}.",
+            f"Its columns are {', '.join(rows.column_names)}.",
+            lacking,
+        )
+    if nested := [each for each in key if pa.types.is_nested(rows[each].type)]:
+        raise UsageError(
+            "bad-option", f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns."
+        )
+
+
+def _change_types(types: pa.Array, name: str) -> pa.Array:
+    known = [each.value for each in ChangeType]
+    texts = types.cast(pa.string())
+    strange = pc.invert(pc.is_in(texts, pa.array(known)))
+    if strange.true_count:
+        row = pc.index(strange, True).as_py()
+        why = f"`{CHANGE_TYPE}` is `{shortened(texts[row])}`, which is not one of {', '.join(known)}"
+        raise malformed(name, f"row {row + 1}", why, REMEDY)
+    return texts
+
+
+def _instants(times: pa.Array, name: str) -> pa.Array:
+    """The times of commits in UTC: instants, or ISO 8601 texts."""
+    if pa.types.is_null(times.type):
+        return times.cast(INSTANT)
+    if pa.types.is_timestamp(times.type) and times.type.tz is not None:
+        return pc.floor_temporal(times, unit="microsecond").cast(INSTANT)
+    if not pa.types.is_string(times.type):
+        code = "naive-time" if pa.types.is_timestamp(times.type) else "no-instant"
+        raise UsageError(
+            code,
+            f"{name}: column {COMMIT_TIMESTAMP} has type {times.type}, which is not a time with a zone.",
+            "Convert it, such as with `to_utc_timestamp`, or order events with `sequence_by`.",
+            [COMMIT_TIMESTAMP],
+        )
+    field = pa.field(COMMIT_TIMESTAMP, INSTANT)
+    return _read(times, field, parser(field, TextForms()), name)
+
+
+def _versions(versions: pa.Array, name: str) -> pa.Array:
+    field = pa.field(COMMIT_VERSION, pa.int64())
+    if pa.types.is_string(versions.type):
+        return _read(versions, field, parser(field, TextForms()), name)
+    return _read(versions, field, lambda part: part.cast(pa.int64()), name)
+
+
+def _read(cells: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.Array], name: str) -> pa.Array:
+    try:
+        return convert(cells)
+    except UnreadableCell as cell:
+        row = cell.row
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        row = first_failing(cells, convert)
+    raise Refused("unreadable-value", f"{name}, row {row + 1}: `{field.name}` cannot be read.", REMEDY)
+
+
+def _groups(columns: Sequence[pa.Array]) -> np.ndarray:
+    """A number for each row; rows have the same one if they are alike in all columns."""
+    numbers = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        codes = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
+        _, numbers = np.unique(numbers * (int(codes.max(initial=0)) + 1) + codes, return_inverse=True)
+    return numbers
+
+
+def _rows_before(groups: np.ndarray, comes: np.ndarray) -> np.ndarray:
+    """For each row the one row that goes in its group; -1 where there is none, or several."""
+    going = np.flatnonzero(~comes)
+    count = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
+    np.add.at(count, groups[going], 1)
+    first = np.full(len(count), -1)
+    first[groups[going]] = going
+    return np.where(count[groups] == 1, first[groups], -1) if len(groups) else groups

@@ -1,0 +1,152 @@
+"""When a change was, and where it is in its connector's log (native.md, V62)."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import Refused
+from backstory.formats.envelopes.unwrapped import INSTANT
+from backstory.formats.produced import malformed
+from backstory.formats.values.cells import DAY, require_years
+
+REMEDY: Final = "Nothing was written; fix the message, or order events by other columns with `sequence_by`."
+CHANGE: Final = "is_change"  # reads of a snapshot come before changes of the same instant
+_FILE = r"\.(?P<number>[0-9]{1,18})$"
+_LSN = r"^(?P<log>[0-9a-f]{1,8}):(?P<block>[0-9a-f]{1,8}):(?P<slot>[0-9a-f]{1,4})$"
+_LSN_WIDTHS = (8, 8, 4)
+Columns = Mapping[str, pa.Array]
+Place = Callable[[int], str]
+
+
+class Unplaced(ValueError):
+    """A value is not of its kind; `row` counts from 0."""
+
+    def __init__(self, row: int) -> None:
+        super().__init__(f"row {row}")
+        self.row = row
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """How a connector's log positions are read, in the order in which they sort.
+
+    `logs_whole_rows` says that the before image of a delete is the whole row: PostgreSQL logs the key of it
+    alone, unless its table has `REPLICA IDENTITY FULL`, and Debezium fills the rest with NULL and defaults.
+    """
+
+    positions: Mapping[str, Callable[[pa.Array], pa.Array]]
+    logs_whole_rows: bool = True
+
+
+def _integers(values: pa.Array) -> pa.Array:
+    if pa.types.is_null(values.type) or pa.types.is_integer(values.type):
+        return values.cast(pa.int64())
+    raise Unplaced(pc.index(values.is_valid(), True).as_py())
+
+
+def _file_numbers(names: pa.Array) -> pa.Array:
+    """The numbers of MySQL's log files, `mysql-bin.000003`: their digits grow, so text does not sort."""
+    numbers = pc.struct_field(_matched(names, _FILE), "number")
+    return numbers.cast(pa.int64())
+
+
+def _lsns(texts: pa.Array) -> pa.Array:
+    """SQL Server's positions, three hexadecimal numbers, with as many digits each as sort as numbers do."""
+    parts = _matched(pc.utf8_lower(texts.cast(pa.string())), _LSN).flatten()
+    padded = [pc.utf8_lpad(part, width, "0") for part, width in zip(parts, _LSN_WIDTHS, strict=True)]
+    return pc.binary_join_element_wise(*padded, ":")
+
+
+def _matched(texts: pa.Array, pattern: str) -> pa.Array:
+    if not pa.types.is_string(texts.type) and not pa.types.is_null(texts.type):
+        raise Unplaced(pc.index(texts.is_valid(), True).as_py())
+    texts = pc.if_else(pc.equal(texts.cast(pa.string()), ""), None, texts.cast(pa.string()))
+    found = pc.extract_regex(texts, pattern)
+    odd = pc.and_(texts.is_valid(), found.is_null())
+    if odd.true_count:
+        raise Unplaced(pc.index(odd, True).as_py())
+    return found
+
+
+_MYSQL = Connector({"file": _file_numbers, "pos": _integers, "row": _integers})
+CONNECTORS: Final[Mapping[str, Connector]] = {
+    "postgresql": Connector({"lsn": _integers}, logs_whole_rows=False),
+    "mysql": _MYSQL,
+    "mariadb": _MYSQL,
+    "sqlserver": Connector({"commit_lsn": _lsns, "change_lsn": _lsns, "event_serial_no": _integers}),
+}
+
+
+def connector_of(names: pa.Array, name: str, place: Place) -> str:
+    """The one connector that the messages are of, empty where they do not say it; Refused for several."""
+    if not pa.types.is_string(names.type):
+        if names.null_count < len(names):
+            row = pc.index(names.is_valid(), True).as_py()
+            raise malformed(name, place(row), "`source.connector` is not a text", REMEDY)
+        return ""
+    several = sorted(str(each) for each in pc.unique(names).to_pylist() if each is not None)
+    if len(several) > 1:
+        raise Refused(
+            "malformed-row",
+            f"{name} has messages of several connectors: {', '.join(several)}.",
+            "Nothing was written; apply the messages of each connector separately.",
+        )
+    return several[0] if several else ""
+
+
+def logs_whole_rows(connector: str) -> bool:
+    """Whether the before image of a delete is known to be the whole row."""
+    return connector in CONNECTORS and CONNECTORS[connector].logs_whole_rows
+
+
+def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, place: Place) -> pa.Table:
+    """Columns that order changes of one instant; none for a connector whose positions are not known.
+
+    A read without a position is before all others. Refused for a position that cannot be read.
+    """
+    if connector not in CONNECTORS:
+        return pa.table({})
+    columns = {CHANGE: pc.invert(reads)}
+    for field, read in CONNECTORS[connector].positions.items():
+        values = source.get(field, pa.nulls(len(reads)))
+        try:
+            built = read(values)
+        except Unplaced as stop:
+            why = f"`source.{field}` is not a log position of {connector}"
+            raise malformed(name, place(stop.row), why, REMEDY) from None
+        first = "" if pa.types.is_string(built.type) else 0
+        columns[field] = pc.if_else(pc.and_(reads, built.is_null()), pa.scalar(first, built.type), built)
+    return pa.table(columns)
+
+
+def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place: Place) -> pa.Array:
+    """`source.ts_us`, else `source.ts_ms`; of a read without one, or with 0, the time it was `sent` at.
+
+    NULL where there is none. Refused for what is not a time.
+    """
+    micros = _checked(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", name, place)
+    millis = _checked(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", name, place)
+    known = pc.coalesce(micros, millis)
+    # Debezium's older readers of snapshots had no time, and wrote 0.
+    lacks = pc.and_(reads, pc.equal(pc.fill_null(known, 0), 0))
+    if lacks.true_count:
+        known = pc.if_else(lacks, _checked(sent, 1_000, "ts_ms", name, place), known)
+    return known.cast(pa.timestamp("us")).cast(INSTANT)
+
+
+def _checked(counts: pa.Array, micros: int, field: str, name: str, place: Place) -> pa.Array:
+    """Counts of so many microseconds as microseconds, within the years 1 to 9999."""
+    try:
+        built = pc.multiply_checked(_integers(counts), micros)
+        require_years(built, DAY)
+    except Unplaced as stop:
+        raise malformed(name, place(stop.row), f"`{field}` is not a number", REMEDY) from None
+    except pa.ArrowInvalid:
+        values = counts.fill_null(0).to_numpy(zero_copy_only=False)
+        row = int(np.argmax(np.abs(values.astype(float))))
+        raise malformed(name, place(row), f"`{field}` is outside of the years 1 to 9999", REMEDY) from None
+    return built

@@ -1,0 +1,199 @@
+"""A model's history in a database, read by its table alone: no model, no lock file, no Spark."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+from backstory.errors import UsageError
+from backstory.model.history import ARCHIVE_SUFFIX, History
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
+from backstory.reading.comparisons import ENDS, Comparison
+from backstory.reading.lives import shown_name
+from backstory.reading.rules.differences import Side, differences, in_order
+from backstory.reading.rules.passages import Lived, passages
+from backstory.reading.selection import EVERYTHING, Selection
+from backstory.reading.statements.keys import literal, type_in
+from backstory.reading.statements.point_in_time import valid
+from backstory.reading.statements.stored_history import Shown, StoredHistory, select
+from backstory.reading.timelines import Timeline, timeline_of
+from backstory.stores.refusals import no_table
+from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.stores.sql.engines.engine import Engine
+
+SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
+_BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseHistory:
+    """A history in a database, and the types of its columns there."""
+
+    engine: Engine
+    history: StoredHistory
+    types: Mapping[str, str]
+
+    @property
+    def users(self) -> list[str]:
+        """The user's columns."""
+        return [name for name in self.types if not Layout.HIST.owns(name, self.history.model.name)]
+
+    def ask(self, condition: str, *more: Shown) -> tuple[list[str], Rows]:
+        """The columns and rows of the versions of which this is true, as a warehouse shows them."""
+        history = self.history
+        users = [Shown(shown_name(name), history.of("h", name)) for name in self.users]
+        ends = [Shown(VALID_FROM, history.started("h")), Shown(VALID_TO, history.ended("h"))]
+        rows = f"FROM {history.table} AS h\nWHERE {condition}"
+        query = select(history.dialect, [*users, *ends, *more], rows)
+        return list(query.columns), [
+            {name: _aware(value) for name, value in zip(query.columns, row, strict=True)}
+            for row in self.engine.fetch_all(query.sql)
+        ]
+
+    def require_key(self, key: Sequence[str]) -> None:
+        """Raise UsageError for a key that is not of the user's columns; the database does not tell it."""
+        if unknown := [name for name in key if name not in self.users]:
+            raise UsageError(
+                "other-key",
+                f"{self.history.model.shape.table} has no column {unknown[0]}.",
+                f"Its columns are {', '.join(self.users)}.",
+            )
+
+    def is_record(self, key: Mapping[str, object]) -> str:
+        """Whether a version is of the record with these values; UsageError for what no key of its type is."""
+        history, dialect = self.history, self.history.dialect
+        self.require_key(list(key))
+        return " AND ".join(
+            f"{history.of('h', name)} = "
+            + dialect.cast_expression(
+                literal(dialect, name, value, type_in(self.types[name])), self.types[name]
+            )
+            for name, value in key.items()
+        )
+
+
+def rows_of(
+    url: str, table: TableName, time: datetime | None = None, selection: Selection = EVERYTHING
+) -> tuple[list[str], Rows]:
+    """The columns and rows of a history that are true now, or were at a time: as a warehouse answers.
+
+    The user's columns, `valid_from` and `valid_to`. Raises UsageError for an address of no database, a table
+    that is not there or keeps no history, and Refused for a time before what was pruned.
+    """
+    with _open_history(url, table) as database:
+        history, key = database.history, selection.key
+        condition = f"{history.ended('h')} IS NULL" if time is None else f"({valid(history, 'h', time)})"
+        if isinstance(key, Mapping):
+            condition += f" AND {database.is_record(key)}"
+        names, rows = database.ask(condition)
+        of_key = [shown_name(name) for name in key] if isinstance(key, Mapping) else []
+        names = selection.chosen(table, of_key, names)
+        return names, [{name: row[name] for name in names} for row in rows]
+
+
+def differences_of(
+    url: str,
+    table: TableName,
+    between: tuple[datetime, datetime],
+    key: Sequence[str],
+    comparison: Comparison = ENDS,
+) -> Rows:
+    """How the records at one instant differ from those at another, by these columns: as a warehouse tells it.
+
+    Raises what `rows_of` raises, and UsageError for a key of other columns.
+    """
+    with _open_history(url, table) as database:
+        database.require_key(key)
+        at_either = [f"({valid(database.history, 'h', time)})" for time in between]
+        marks = [
+            Shown(name, f"CASE WHEN {holds} THEN 1 ELSE 0 END")
+            for name, holds in zip((_BEFORE, _AFTER), at_either, strict=True)
+        ]
+        low, high = map(database.history.instant, sorted(between))
+        touched = " OR ".join(
+            f"({border} > {low} AND {border} <= {high})"
+            for border in (database.history.started("h"), database.history.ended("h"))
+        )
+        _, rows = database.ask(touched, *marks)
+        of_key = [shown_name(name) for name in key]
+        names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
+    lived = [
+        Lived(
+            {name: row[name] for name in names},
+            row[VALID_FROM],
+            row[VALID_TO],
+            bool(row[_BEFORE]),
+            bool(row[_AFTER]),
+        )
+        for row in rows
+    ]
+    if comparison.through:
+        changes = passages(lived, of_key)
+    else:
+        sides = [Side(each.row, each.after) for each in lived if each.before != each.after]
+        changes = differences(sides, of_key)
+    return [dict(each) for each in in_order(comparison.listed(changes), ["key"])]
+
+
+def life_of(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
+    """The life of the record with these values, as text, in columns; raises what `differences_of` raises."""
+    with _open_history(url, table) as database:
+        names, rows = database.ask(database.is_record(key))
+    values = {shown_name(name): value for name, value in key.items()}
+    names = Selection(columns=columns).chosen(table, list(values), names)
+    return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
+
+
+@contextmanager
+def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
+    with _open_database(url) as (engine, dialect_name):
+        columns = engine.introspect_table(table.schema, table.name)
+        if columns is None:
+            raise no_table(table)
+        if layout_of(None, table.name, frozenset(columns)) is not Layout.HIST:
+            raise UsageError(
+                "no-history", f"{table} is not a history of a model.", "Name a table that ends in _hist."
+            )
+        model = History(Shape(table, (), (), Layout.HIST), whole_since=_pruned(engine, dialect_name, table))
+        yield DatabaseHistory(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
+
+
+def _pruned(engine: Engine, dialect_name: str, table: TableName) -> datetime | None:
+    """Until when versions were taken out into the archive, if there is one."""
+    archive = f"{table.name}{ARCHIVE_SUFFIX}"
+    if engine.introspect_table(table.schema, archive) is None:
+        return None
+    name = get_dialect(dialect_name).render_table_identifier(table.schema, archive)
+    span = Layout.HIST.span
+    assert span is not None
+    newest = engine.execute_scalar(f"SELECT MAX({span.end}) FROM {name}")
+    return newest and _aware(newest)
+
+
+@contextmanager
+def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
+    scheme, _, path = url.partition("://")
+    if scheme not in SCHEMES:
+        raise UsageError(
+            "wrong-url",
+            "This is not the address of a database.",
+            "Write duckdb:///path or postgresql://host/name.",
+        )
+    if scheme == "duckdb" and not Path(path).is_file():  # DuckDB would make one
+        raise UsageError("wrong-url", "The DuckDB file does not exist.", "Write duckdb:///path/file.duckdb.")
+    name = SCHEMES[scheme]
+    with get_dialect(name).get_execution_engine(url) as engine:
+        yield engine, name
+
+
+def _aware(value: Any) -> Any:
+    """Times of a database are in UTC."""
+    if not isinstance(value, datetime):
+        return value
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

@@ -1,0 +1,114 @@
+"""Read the chosen rows of a Parquet file: from few of its row groups, and most columns from even fewer."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from backstory.formats.memory import MemoryLease
+from backstory.stores.metadata.columns import Values, read_fields
+from backstory.stores.metadata.row_groups import Field, MayHave, groups_that, groups_with, positions_in
+from backstory.stores.metadata.values import integers, truths_of
+
+# So many rows of a file are read together, or more where a row group has more.
+AT_ONCE: Final = 1 << 20
+Chosen = Callable[[pa.Table], Values]
+
+
+def _always(_: object) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class RowSelection:
+    """What is read of each file: the columns `asked`, of the rows that are `chosen` by the columns `of`.
+
+    `may_have` tells by the statistics of a row group whether it may have such rows; `parted` are the ids of
+    the fields that partitions are of.
+    """
+
+    asked: Sequence[Field]
+    parted: Collection[int]
+    of: Sequence[Field] = ()
+    chosen: Chosen | None = None
+    may_have: MayHave = _always
+
+    def parts(
+        self,
+        file: pq.ParquetFile,
+        standing: Callable[[], pa.Array | None],
+        hold: Callable[[int], None],
+    ) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """The rows of a file and their positions, some row groups at a time.
+
+        `standing` tells which rows of the whole file are not hidden, None where all are; `hold` is told how
+        many bytes a part takes, first at least, then in truth; it may refuse.
+        """
+        for groups in together(file.metadata, groups_that(file, self.of, self.may_have)):
+            if (found := self._rows(file, groups, standing, hold)) is not None:
+                yield found
+
+    def _rows(
+        self,
+        file: pq.ParquetFile,
+        groups: Sequence[int],
+        standing: Callable[[], pa.Array | None],
+        hold: Callable[[int], None],
+    ) -> tuple[pa.Table, np.ndarray] | None:
+        alive: pa.Array | None = None
+        if self.chosen is not None:
+            these = self.chosen(read_fields(file, self.of, self.parted, hold, groups))
+            groups, alive = groups_with(file.metadata, groups, truths_of(these))
+            if not groups:
+                return None
+        places = positions_in(file.metadata, groups)
+        if (there := standing()) is not None:
+            there = there.take(integers(places))
+            alive = there if alive is None else pc.and_(alive, there)
+        if alive is not None and not pc.any(alive).as_py():
+            return None
+        rows = read_fields(file, self.asked, self.parted, hold, groups)
+        if alive is None or pc.all(alive).as_py():
+            return rows, places
+        return rows.filter(alive), places[truths_of(alive)]
+
+
+@dataclass(slots=True)
+class HeldParts:
+    """Parts of a file's rows that are kept, and what the lease holds for them."""
+
+    lease: MemoryLease
+    name: str
+    parts: list[pa.Table] = field(default_factory=list)
+    kept: int = 0
+
+    def hold(self, size: int) -> None:
+        """The part that is read takes so many bytes; raises TooLarge for more than the lease can hold."""
+        self.lease.hold(self.name, self.kept + size)
+
+    def keep(self, rows: pa.Table) -> None:
+        """Keep what is left of the part."""
+        self.parts.append(rows)
+        self.kept += rows.nbytes
+
+    def whole(self) -> list[pa.Table]:
+        """All parts; from now on the lease holds these alone."""
+        self.hold(0)
+        return self.parts
+
+
+def together(metadata: pq.FileMetaData, groups: Sequence[int]) -> Iterator[list[int]]:
+    """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
+    batch, rows = list[int](), 0
+    for number in groups:
+        batch.append(number)
+        rows += metadata.row_group(number).num_rows
+        if rows >= AT_ONCE:
+            yield batch
+            batch, rows = [], 0
+    if batch:
+        yield batch

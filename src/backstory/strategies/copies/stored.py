@@ -1,0 +1,120 @@
+"""Stored rows of a table of layout `versions`, and how their ends move (native.md V1 to V8), in plain Python.
+
+Instants and recorded times are anything ordered.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backstory.model.remembered import Role, Told
+
+Key = Any
+Instant = Any
+Values = Mapping[str, Any]
+# Columns and the values that they all have in a copy's scope, sorted; without one it is of all records.
+Scope = tuple[tuple[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRow:
+    """A stored row (V1, V2); a mark has no key and no values."""
+
+    key: Key | None
+    values: Values
+    start: Instant
+    end: Instant | None
+    recorded: Instant
+    role: Role | None = None
+    ended_at: Instant | None = None
+    end_before: Instant | None = None
+    kind: Told | None = None
+    columns: tuple[str, ...] | None = None
+    sequence: tuple[Any, ...] = ()
+    scope: Scope | None = None
+
+    @property
+    def is_version(self) -> bool:
+        """Whether it is one, and no memory (V3)."""
+        return self.role is None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether it is a version, or a fact that holds (V4)."""
+        return self.role is None or (self.role is Role.FACT and self.ended_at is None)
+
+    @property
+    def is_event(self) -> bool:
+        """Whether it stands for an event of its key that holds (V4)."""
+        return self.is_live and self.kind in {Told.UPSERT, Told.DELETE}
+
+    @property
+    def is_mark(self) -> bool:
+        """Whether it stands for a remembered copy that was not taken back (V31)."""
+        return self.kind is Told.COPY and self.role is Role.FACT and self.ended_at is None
+
+    def covers(self, instant: Instant) -> bool:
+        """Whether the record was so at an instant; ends are exclusive (V99)."""
+        return bool(self.start <= instant and (self.end is None or instant < self.end))
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersions:
+    """Stored rows; `settled` is None without memory, else no or two instants, the first None: always (V13).
+
+    `columns` are those of the data, `key` is the name of the key's. Columns of `ignored` and `overwritten`
+    make no version.
+    """
+
+    columns: tuple[str, ...]
+    rows: tuple[StoredRow, ...] = ()
+    newest: Instant | None = None
+    settled: tuple[Instant, ...] | None = None
+    ignored: frozenset[str] = frozenset()
+    overwritten: frozenset[str] = frozenset()
+    key: str = "k"
+
+    @property
+    def versions(self) -> list[StoredRow]:
+        """The rows that are versions, as known now."""
+        return [row for row in self.rows if row.is_version]
+
+    @property
+    def tracked(self) -> list[str]:
+        """The columns whose values make versions."""
+        return [name for name in self.columns if name not in self.ignored | self.overwritten]
+
+    def life(self, key: Key) -> list[StoredRow]:
+        """The versions of a record."""
+        return [row for row in self.versions if row.key == key]
+
+    def as_of(self, key: Key, instant: Instant) -> Values | None:
+        """What a record was at an instant; None while it was not there."""
+        return next((row.values for row in self.life(key) if row.covers(instant)), None)
+
+    def statements_at(self, recorded: Instant) -> list[tuple[Key, Instant, Instant | None, Values]]:
+        """What the table told at a recorded time: key, start, end and values (V6)."""
+        told = []
+        for row in self.rows:
+            if row.recorded <= recorded and row.role is not Role.FACT:
+                moved_later = row.ended_at is not None and row.ended_at > recorded
+                end = row.end_before if moved_later else row.end
+                if end is None or row.start < end:
+                    told.append((row.key, row.start, end, row.values))
+        return told
+
+
+def move_end(row: StoredRow, end: Instant | None, recorded: Instant) -> list[StoredRow]:
+    """The row with another end, and the statement that this would forget (V7)."""
+    if end == row.end:
+        return [row]
+    moved = replace(row, end=end, ended_at=recorded, end_before=row.end)
+    if row.ended_at is None:
+        return [moved]
+    return [replace(moved, recorded=row.ended_at), replace(row, role=Role.PAST, end=row.start)]
+
+
+def take_back(row: StoredRow, recorded: Instant) -> list[StoredRow]:
+    """The version as one that was told, and is not any more (V8)."""
+    moved, *left = move_end(row, row.start, recorded)
+    return [replace(moved, role=Role.PAST), *left]

@@ -1,1 +1,0 @@
-"""A small delivery on the driver, by the outcomes that it shares with Spark."""

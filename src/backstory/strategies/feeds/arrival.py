@@ -1,0 +1,177 @@
+"""A delivery as a whole: what is refused or left out, and its truncates (native.md V29, V47, V56, V86)."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import MAX_KEYS
+from backstory.formats.delivered import shaped
+from backstory.model.layout import VALID_FROM
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import Role, Told
+from backstory.strategies.alike import Values
+from backstory.strategies.copies.rows import OPEN, micros, withdraw_facts
+from backstory.strategies.feeds.records import is_of, sequence_codes, sequences
+from backstory.strategies.feeds.rows import Remembered, kinds, rows_of
+from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
+from backstory.strategies.keys import pair_codes
+
+# What a delivery is refused for, with samples of the keys; a window that meets what is settled has none.
+FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, MEETS, CONFLICT, SPOILT = (
+    "without a key",
+    "without a sequence",
+    "settled",
+    "outside the window",
+    "a settled window",
+    "of one sequence",
+    "spoilt",
+)
+DUPLICATE, TOO_LATE = "duplicate", "too_late"
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A delivery of events against the marks of its table.
+
+    `events` are those of records, `truncates` those of all that are not known. `standing` are the live marks
+    that still speak, `silenced` those that a restatement silences for the keys that it names; `later` says of
+    each truncate whether a mark is known that comes after it. `gone` and `come` are rows of marks. With
+    faults in `counts` nothing else is to be trusted.
+    """
+
+    events: pa.Table
+    truncates: pa.Table
+    later: np.ndarray
+    standing: pa.Table
+    silenced: pa.Table
+    gone: pa.Table
+    come: pa.Table
+    counts: Mapping[str, int]
+    samples: Mapping[str, pa.Table]
+
+
+def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
+    """The delivery, once looked at as a whole; `marks` are the table's live ones, with their places."""
+    truncate = of_kind(delivered, Told.TRUNCATE)
+    flags = {
+        NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key], nan=False),
+        NO_SEQUENCE: _any_null([delivered[AT], *_further(terms, delivered)], nan=True),
+    }
+    at = micros(delivered[AT])
+    late = in_interval(at, terms.settled)
+    flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
+    keys = delivered.select(terms.key)
+    found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
+    timely = delivered.filter(pa.array(~late))
+    counts = {name: len(rows) for name, rows in found.items()}
+    if _meets(terms):
+        counts[MEETS] = 1
+    truncates = timely.filter(pa.array(of_kind(timely, Told.TRUNCATE)))
+    events = timely.filter(pa.array(~of_kind(timely, Told.TRUNCATE)))
+    return _placed(
+        terms,
+        events,
+        truncates,
+        marks,
+        counts,
+        {name: rows.slice(0, MAX_KEYS) for name, rows in found.items()},
+    )
+
+
+def _meets(terms: FeedTerms) -> bool:
+    """Whether the window meets what is settled (V86)."""
+    if terms.window is None or not terms.settled:
+        return False
+    first, last = terms.settled
+    return terms.window[0] <= last and (first is None or terms.window[1] > first)
+
+
+def _placed(
+    terms: FeedTerms,
+    events: pa.Table,
+    truncates: pa.Table,
+    marks: pa.Table,
+    counts: Mapping[str, int],
+    samples: Mapping[str, pa.Table],
+) -> Arrival:
+    """Truncates against the marks: one that is known is a duplicate, unless it is restated (V52, V86)."""
+    at, known_at = micros(truncates[AT]), micros(marks[VALID_FROM])
+    sides = [(further(terms, truncates), len(truncates)), (sequences(marks), len(marks))]
+    mine, theirs = sequence_codes(terms, sides)
+    copy = is_of(marks, Told.COPY)
+    codes, _ = pair_codes(
+        np.concatenate([mine, np.where(copy, -1, theirs)]) + 1, np.concatenate([at, known_at])
+    )
+    mine_codes, their_codes = np.split(codes, [len(at)])
+    first = np.zeros(len(at), bool)
+    first[np.unique(mine_codes, return_index=True)[1]] = True
+    known = np.isin(mine_codes, their_codes[~copy])
+    inside = in_window(known_at, terms.window) & (terms.window is not None)
+    again = ~copy & np.isin(their_codes, mine_codes) & inside
+    kept = first & (~known if terms.window is None else True)
+    goes = inside & ~again & terms.all_keys
+    left = truncates.filter(pa.array(kept))
+    come = _new_marks(terms, left.filter(pa.array(~known[kept])))
+    ended = marks.filter(pa.array(goes))
+    back = shaped(withdraw_facts(ended, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
+    return Arrival(
+        events,
+        left,
+        _later(at[kept], mine[kept], known_at, np.where(copy, OPEN, theirs)),
+        marks.filter(pa.array(~again & ~goes)),
+        marks.filter(pa.array(inside & ~again & (not terms.all_keys))),
+        ended.select([FILE, POSITION]),
+        pa.concat_tables([come, back]),
+        {**counts, DUPLICATE: int((~kept).sum())},
+        samples,
+    )
+
+
+def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.ndarray) -> np.ndarray:
+    """Whether a mark is known that comes after each truncate."""
+    latest = known_at.max(initial=FIRST)
+    last = known[known_at == latest].max(initial=-1)
+    return (at < latest) | ((at == latest) & (order < last))
+
+
+def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
+    told = Remembered(kinds(len(truncates), Told.TRUNCATE), further(terms, truncates), role=Role.FACT)
+    at = micros(truncates[AT])
+    return rows_of(terms, {}, at, at, told)
+
+
+def further(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
+    """The further sequence of delivered events; None where the feed has none."""
+    return delivered[FURTHER].combine_chunks() if terms.sequence else None
+
+
+def _further(terms: FeedTerms, delivered: pa.Table) -> Sequence[Values]:
+    side = further(terms, delivered)
+    return [] if side is None else [pc.struct_field(side, name) for name in terms.sequence]
+
+
+def of_kind(delivered: pa.Table, kind: Told) -> np.ndarray:
+    """Whether delivered events are of a kind."""
+    return np.asarray(pc.equal(delivered[KIND], kind.value).combine_chunks())
+
+
+def _any_null(columns: Sequence[Values], *, nan: bool) -> np.ndarray:
+    """Whether a value of a row is NULL; in a sequence NaN is NULL (V47), as a key it is a value (V16)."""
+    found = [pc.is_null(each, nan_is_null=nan) for each in columns]
+    return np.logical_or.reduce([np.asarray(each) for each in found])
+
+
+def in_interval(at: np.ndarray, interval: tuple[int | None, int] | tuple[()]) -> np.ndarray:
+    """Whether instants lie in an interval, bounds included; its first may be None, which is always."""
+    if not interval:
+        return np.zeros(len(at), bool)
+    first, last = interval
+    return (at <= last) & (True if first is None else at >= first)
+
+
+def in_window(at: np.ndarray, window: tuple[int, int] | None) -> np.ndarray:
+    """Whether instants lie in a window, the end excluded; without one all do."""
+    return np.ones(len(at), bool) if window is None else (at >= window[0]) & (at < window[1])

@@ -1,0 +1,100 @@
+"""What a full or scoped copy does to a table that remembers (native.md V35 to V44, V69 to V71).
+
+A copy is one fact of each record. What it listed is read off the table afterwards, so that its mark is all
+that is remembered of it (V31).
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+from backstory.errors import Refused
+from backstory.model.remembered import Role, Told
+from backstory.model.values import equal_in
+from backstory.strategies.copies.rule import OUTCOMES, Copy, Taken
+from backstory.strategies.copies.stored import Instant, Key, Scope, StoredRow, StoredVersions
+from backstory.strategies.feeds.fold import Fact, Life, folded, lies_in, same
+from backstory.strategies.feeds.remembering import (
+    facts_of,
+    is_settled,
+    mark_of,
+    recorded_life,
+    voids_of,
+)
+from backstory.strategies.feeds.rule import remembering
+
+
+def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scope | None = None) -> Taken:
+    """The table after the copy, of all records or of a scope; Refused where it would not be right."""
+    before, table = table, remembering(table)
+    _refuse(table, copy, scope)
+    columns = None if set(copy.columns) >= set(table.columns) else copy.columns
+    mark = StoredRow(
+        None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns, scope=scope
+    )
+    stored = [row for row in table.rows if row.key is None and row.is_live and mark_of(row) == mark_of(mark)]
+    rows: list[StoredRow] = []
+    counts = Counter(dict.fromkeys(OUTCOMES, 0))
+    keys = dict.fromkeys([*(row.key for row in table.rows if row.key is not None), *copy.rows])
+    for key in keys:
+        others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
+        listed = copy.rows.get(key)
+        life = folded(table, key, [*others, Fact(Told.COPY, copy.at, listed, columns, scope=scope)], copy.at)
+        counts.update(_outcome(table, key, life, copy))
+        rows += recorded_life(table, key, life, recorded)
+        rows += voids_of(table, key, [], {mark_of(mark)} if copy.restate or not stored else set(), recorded)
+    differs = any(number for outcome, number in counts.items() if outcome != "unchanged")
+    if stored and not copy.restate:
+        if differs:
+            raise Refused("same-instant", "Another copy for this time is stored.")
+        return Taken(before, counts)
+    keeps = bool(stored) and (stored[0].columns == columns or not differs)
+    for row in (row for row in table.rows if row.key is None):
+        rows.append(replace(row, ended_at=recorded) if row in stored and not keeps else row)
+    after = replace(table, rows=(*rows, *([] if keeps else [mark])))
+    changed = Counter(map(repr, after.rows)) != Counter(map(repr, table.rows))
+    return Taken(after if changed else before, counts)
+
+
+def _refuse(table: StoredVersions, copy: Copy, scope: Scope | None) -> None:
+    if is_settled(table, copy.at):
+        raise Refused("settled", "The time is settled.")
+    if not copy.closes:
+        raise Refused("partial-copy", "A copy that may lack records is a feed.")
+    if not all(lies_in(table, scope, key, values) for key, values in copy.rows.items()):
+        raise Refused("out-of-scope", "A row is not in the scope.")
+    beside = [
+        row
+        for row in table.rows
+        if row.key is None
+        and row.is_live
+        and row.kind is Told.COPY
+        and row.start == copy.at
+        and row.scope != scope
+    ]
+    if not all(_disjoint(scope, row.scope) for row in beside):
+        raise Refused("same-instant", "A copy for this time is stored whose scope meets this one.")
+    listed = (fact for key in copy.rows for fact in facts_of(table, key) if fact.values is not None)
+    if any(fact.kind is Told.COPY and fact.at == copy.at and fact.scope != scope for fact in listed):
+        raise Refused("same-instant", "A copy of another scope has the record at this time.")
+
+
+def _disjoint(one: Scope | None, other: Scope | None) -> bool:
+    """Whether no record lies in both: they want two values of one column (V43)."""
+    wanted = dict(one or ())
+    return any(name in wanted and wanted[name] != value for name, value in other or ())
+
+
+def _is(fact: Fact, at: Instant, scope: Scope | None) -> bool:
+    return fact.kind is Told.COPY and (fact.at, fact.scope) == (at, scope)
+
+
+def _outcome(table: StoredVersions, key: Key, life: Life, copy: Copy) -> Sequence[str]:
+    """What a record counts as: `as_of` the copy's instant before and after (V36)."""
+    before, after = table.as_of(key, copy.at), life.as_of(copy.at)
+    if key not in copy.rows:
+        return ["closed"] if before is not None and after is None else []
+    if before is None:
+        return ["reopened" if table.life(key) else "new"]
+    renewed = not equal_in(table.overwritten, before, after or {})
+    return ["changed" if renewed or not same(table, before, after, table.columns) else "unchanged"]

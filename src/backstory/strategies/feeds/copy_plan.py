@@ -1,0 +1,202 @@
+"""What a full or scoped copy makes of records that have events, as Arrow tables (native.md V35 to V44, V69).
+
+The copy is a mark like those that are stored, but what it listed is delivered. It is planned as a feed is:
+its facts are folded among all others. Only records that differ at its instant come here: the sift has the
+rest.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.errors import MAX_KEYS
+from backstory.formats.delivered import shaped
+from backstory.model.layout import VALID_FROM
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import COLUMNS, SEQUENCE, Told
+from backstory.strategies.copies.rows import memory_field, micros, withdraw_facts
+from backstory.strategies.copies.touched import (
+    APPEARED,
+    CHANGED,
+    CLOSED,
+    DRIVES,
+    HAD,
+    LOSES,
+    TAKEN_BACK,
+    UNCHANGED,
+    CopyPlan,
+)
+from backstory.strategies.feeds.arrival import Arrival
+from backstory.strategies.feeds.difference import Difference
+from backstory.strategies.feeds.gathering import NONE, Facts
+from backstory.strategies.feeds.marks import Marks
+from backstory.strategies.feeds.records import is_of, live_rows
+from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
+from backstory.strategies.feeds.touched import Records
+
+THERE = "there before"
+
+
+@dataclass(frozen=True, slots=True)
+class Among:
+    """What a copy meets in a table of events: terms of feeds, and marks, of which its own is the last.
+
+    `restated`: a mark of its instant and scope was there, and is not among them. `compared` are the columns
+    that it delivers beside the key.
+    """
+
+    terms: FeedTerms
+    at: int
+    marks: pa.Table
+    compared: tuple[str, ...]
+    restated: bool = False
+
+
+@dataclass(frozen=True)
+class _CopiedRecords(Records):
+    """Delivered rows and live stored rows of the same records, all of which the copy may change."""
+
+    at: int
+
+    @property
+    def count(self) -> int:
+        """How many records there are."""
+        return self.codes[1]
+
+    @property
+    def own(self) -> int:
+        """The number of the copy's own mark."""
+        return len(self.arrival.standing) - 1
+
+    @cached_property
+    def since(self) -> np.ndarray:
+        """For each record the copy's instant."""
+        return np.full(self.codes[1], self.at)
+
+    @cached_property
+    def kept(self) -> np.ndarray:
+        """There are no new events."""
+        return np.zeros(0, np.int64)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """The marks that speak; the copy itself does of every record."""
+        marks = super().marks
+        others = marks.silent[marks.silent % len(marks) != self.own]
+        return replace(marks, silent=others)
+
+    @cached_property
+    def listed(self) -> np.ndarray:
+        """For each record the place of its delivered row in the pool, `NONE` where there is none."""
+        places = np.full(self.codes[1], NONE)
+        places[self.codes[0][0]] = len(self.rows) + np.arange(len(self.events))
+        return places
+
+    def _copies(self, record: np.ndarray, mark: np.ndarray) -> Facts:
+        """What copies say; of this one that is delivered."""
+        said = super()._copies(record, mark)
+        own = mark == self.own
+        said.source[own] = self.listed[record[own]]
+        return said
+
+
+def plan_among(among: Among, delivered: pa.Table, slice_: pa.Table) -> CopyPlan:
+    """The rows that go and come of these records, and counts; the mark of the copy is not among them.
+
+    `delivered` has each key once, `slice_` all live rows of the records that are open or end at or after the
+    copy's instant.
+    """
+    terms, count = among.terms, len(delivered)
+    own = among.marks.slice(len(among.marks) - 1)
+    places = pa.array(np.zeros(count, np.int64))
+    events = {
+        **{name: delivered[name] for name in delivered.column_names},
+        AT: own[VALID_FROM].take(places),
+        KIND: pa.repeat(Told.COPY.value, count),
+        ASSERTED: memory_field(own, COLUMNS).take(places),
+    }
+    if terms.sequence:
+        events[FURTHER] = memory_field(own, SEQUENCE).take(places)
+    rows = live_rows(slice_)
+    arrival = _arrival(among, pa.table(events))
+    records = _CopiedRecords(terms, arrival, arrival.events, rows, among.at)
+    made = Difference(terms, records.pool, records.stored, records.states, records.since, records.further)
+    parts = [*made.rows(), *_voids(among, rows)]
+    outcome = _outcomes(among, records)
+    counts = {name: int(rows.sum()) for name, rows in outcome.items()}
+    counts[TAKEN_BACK] = len(made.taken_back)
+    counts[UNCHANGED] = int((outcome[THERE] & ~outcome[CHANGED] & ~outcome[CLOSED]).sum())
+    del outcome[THERE], counts[THERE]
+    keys = _keys(records)
+    few = {name: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for name, rows in outcome.items()}
+    none = rows.select([FILE, POSITION]).slice(0, 0)
+    return CopyPlan(
+        pa.concat_tables([none, *(each.select([FILE, POSITION]) for each, instead in parts if instead)]),
+        pa.concat_tables([shaped(each, terms.columns, ids=terms.ids) for each, _ in parts]),
+        {name: number for name, number in counts.items() if number},
+        {name: each for name, each in few.items() if len(each)},
+        keys.filter(pa.array(outcome[APPEARED])),
+    )
+
+
+def _arrival(among: Among, events: pa.Table) -> Arrival:
+    none = among.marks.slice(0, 0)
+    return Arrival(
+        events,
+        events.slice(0, 0),
+        np.zeros(0, bool),
+        among.marks,
+        none,
+        none.select([]),
+        none.select([]),
+        {},
+        {},
+    )
+
+
+def _voids(among: Among, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
+    """A copy that is restated speaks again of the records of which its mark said nothing (V72)."""
+    if not among.restated or not len(rows):
+        return []
+    void = is_of(rows, Told.VOID) & (micros(rows[VALID_FROM]) == among.at)
+    if not void.any():
+        return []
+    terms = among.terms
+    return [(withdraw_facts(rows.filter(pa.array(void)), terms.recorded, terms.memory), True)]
+
+
+def _outcomes(among: Among, records: _CopiedRecords) -> dict[str, np.ndarray]:
+    """Of each record whether it is so at the copy's instant, before and after (V36)."""
+    states, stored = records.states, records.stored
+    count = records.count
+    everyone = np.arange(count)
+    before = stored.covering(everyone, np.full(count, among.at))
+    own = np.flatnonzero(states.facts.mark == records.own)
+    last = np.zeros(count, np.int64)
+    last[states.facts.record[own]] = states.lasts[states.instant[own]]
+    after, there = states.there[last], before >= 0
+    pool, both = records.pool, np.flatnonzero(states.there[last] & (before >= 0))
+    found = {THERE: there, APPEARED: after & ~there, CLOSED: there & ~after}
+    drives: dict[str, np.ndarray] = {}
+    changed = np.zeros(count, bool)
+    for name in (*among.terms.tracked, *among.terms.overwritten):
+        differs = np.zeros(count, bool)
+        differs[both] = ~pool.alike(name, states.place(name)[last[both]], before[both])
+        drives[name] = differs
+        changed |= differs
+    found[CHANGED] = changed
+    found |= {f"{DRIVES}{name}": rows for name, rows in drives.items() if name in among.compared}
+    for name in among.compared:
+        had, loses = np.zeros(count, bool), np.zeros(count, bool)
+        had[both] = np.asarray(pool.at(name, before[both]).is_valid())
+        if name in drives:
+            loses[both] = had[both] & np.asarray(pool.at(name, states.place(name)[last[both]]).is_null())
+        found |= {f"{HAD}{name}": had, f"{LOSES}{name}": loses}
+    return found
+
+
+def _keys(records: _CopiedRecords) -> pa.Table:
+    places = records.row_of
+    return pa.table({name: records.pool.at(name, places) for name in records.terms.key})

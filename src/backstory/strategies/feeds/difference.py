@@ -1,0 +1,192 @@
+"""The new lives of records against their stored rows: what goes, and what comes (native.md V4, V7 to V9)."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.model.remembered import Role, Told
+from backstory.strategies.copies.rows import OPEN, left_behind, moved, withdraw_facts
+from backstory.strategies.feeds.gathering import BEFORE, CLEAR, UPSERT, Facts
+from backstory.strategies.feeds.records import Pool, StoredRecords
+from backstory.strategies.feeds.rows import Remembered, renewed, rows_of, values_at
+from backstory.strategies.feeds.states import Runs, States
+from backstory.strategies.feeds.terms import FeedTerms
+
+
+@dataclass(frozen=True)
+class Difference:
+    """New lives and stored rows of the same records.
+
+    `since` is the first instant of each record that may move; `sequence` has that of each place of the pool.
+    """
+
+    terms: FeedTerms
+    pool: Pool
+    stored: StoredRecords
+    states: States
+    since: np.ndarray
+    sequence: pa.Array | None
+
+    @property
+    def facts(self) -> Facts:
+        """The facts of the lives."""
+        return self.states.facts
+
+    @property
+    def runs(self) -> Runs:
+        """The versions of the lives."""
+        return self.states.runs
+
+    def rows(self) -> Iterator[tuple[pa.Table, bool]]:
+        """The rows that come, and whether each part stands for stored rows, whose places it has."""
+        yield from self._moves()
+        yield from self._takes_back()
+        yield self._begins(), False
+        yield from self._ends_facts()
+        yield self._keeps_facts(), False
+
+    @cached_property
+    def taken_back(self) -> np.ndarray:
+        """Places of stored versions that the new lives do not have."""
+        stored = self.stored
+        stays = np.zeros(len(stored.rows), bool)
+        stays[self._row[self._matched]] = True
+        return np.flatnonzero(stored.version & (stored.start >= self.since[stored.record]) & ~stays)
+
+    @cached_property
+    def _row(self) -> np.ndarray:
+        """Of each version the place of the stored row that its first fact stands in, -1 for none."""
+        return self.facts.stored[self.runs.begin]
+
+    @cached_property
+    def _matched(self) -> np.ndarray:
+        """Whether a version is stored as it is, but for its end and for what has no history (V9)."""
+        rows, begin = self._row, self.runs.begin
+        found = rows >= 0
+        if len(self.stored.rows):
+            found &= self.stored.version[rows]
+        for name in (*self.terms.tracked, *self.terms.ignored):
+            where = np.flatnonzero(found)
+            found[where] = self.pool.alike(name, self.places(name)[where], rows[where])
+        told = self.facts.told[begin]
+        where = np.flatnonzero(found & (self.facts.event[begin] >= 0))
+        found[where] = self._same_columns(told[where], rows[where])
+        return found
+
+    def _same_columns(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Whether lists of columns name the same."""
+        same = np.ones(len(one), bool)
+        for name in self.terms.data:
+            same &= self.pool.has(name)[one] == self.pool.has(name)[other]
+        return same
+
+    def places(self, name: str) -> np.ndarray:
+        """The places of the values with which versions begin; of what has no history those of the newest."""
+        if name in self.terms.overwritten:
+            return self.states.place(name)[self.runs.newest]
+        if name in self.terms.tracked:
+            return self.states.place(name)[self.runs.begin]
+        return self.states.place_at_begin(name)[self.runs.begin]
+
+    @cached_property
+    def _renewed(self) -> np.ndarray:
+        """The open versions that are stored with older values of what has no history (V18)."""
+        found = np.zeros(len(self._row), bool)
+        where = np.flatnonzero(self._matched & (self.runs.end == OPEN))
+        for name in self.terms.overwritten:
+            found[where] |= ~self.pool.alike(name, self.places(name)[where], self._row[where])
+        return found
+
+    def _moves(self) -> Iterator[tuple[pa.Table, bool]]:
+        """Stored versions with another end, and open ones with newer values of what has no history."""
+        rows, ends = self._row, self.runs.end
+        moves = self._matched.copy()
+        moves[moves] = self.stored.end[rows[moves]] != ends[moves]
+        for where, ended in ((moves, True), (self._renewed & ~moves, False)):
+            if not where.any():
+                continue
+            stored = self.stored.rows.take(pa.array(rows[where]))
+            for name in self.terms.overwritten:
+                stored = renewed(stored, self.pool, (name,), self.places(name)[where], self._renewed[where])
+            if not ended:
+                yield stored, True
+                continue
+            yield moved(stored, ends[where], self.terms.recorded, self.terms.memory), True
+            yield left_behind(stored, self.terms.memory), False
+
+    def _takes_back(self) -> Iterator[tuple[pa.Table, bool]]:
+        if not len(self.taken_back):
+            return
+        stored = self.stored.rows.take(pa.array(self.taken_back))
+        ends = self.stored.start[self.taken_back]
+        yield moved(stored, ends, self.terms.recorded, self.terms.memory, Role.PAST), True
+        yield left_behind(stored, self.terms.memory), False
+
+    def _begins(self) -> pa.Table:
+        """Versions that were not stored."""
+        new = ~self._matched & (self.facts.said[self.runs.begin] != BEFORE)
+        begin = self.runs.begin[new]
+        row = self.facts.source[begin]
+        values = values_at(self.pool, self.terms.key, row)
+        values |= {name: self.pool.at(name, self.places(name)[new]) for name in self.terms.data}
+        event = self.facts.said[begin] == UPSERT
+        kind = pa.array(np.full(len(begin), Told.UPSERT.value), pa.string(), mask=~event)
+        told = Remembered(kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event))
+        return rows_of(self.terms, values, self.facts.at[begin], self.runs.end[new], told)
+
+    @cached_property
+    def _silent(self) -> np.ndarray:
+        """The events that begin no version."""
+        event = (self.facts.said == UPSERT) | ((self.facts.said == CLEAR) & (self.facts.source >= 0))
+        event[self.runs.begin] = False
+        return np.flatnonzero(event)
+
+    @cached_property
+    def _kept(self) -> np.ndarray:
+        """The stored facts that stay as they are."""
+        rows = self.facts.stored[self._silent]
+        there = (
+            np.flatnonzero((rows >= 0) & ~self.stored.version[rows]) if len(self.stored.rows) else rows[:0]
+        )
+        rows, source = rows[there], self.facts.source[self._silent[there]]
+        told = self.facts.told[self._silent[there]]
+        same = self._same_columns(told, rows)
+        for name in (*self.terms.tracked, *self.terms.ignored):
+            says = self.pool.has(name)[told]
+            same &= ~says | self.pool.alike(name, source, rows)
+        return there[same]
+
+    def _ends_facts(self) -> Iterator[tuple[pa.Table, bool]]:
+        """Stored facts that show as versions now, or are taken back (V8)."""
+        stored = self.stored
+        event = (
+            (stored.upsert | stored.delete) & ~stored.version & (stored.start >= self.since[stored.record])
+        )
+        event[self.facts.stored[self._silent[self._kept]]] = False
+        if event.any():
+            yield (
+                withdraw_facts(stored.rows.filter(pa.array(event)), self.terms.recorded, self.terms.memory),
+                True,
+            )
+
+    def _keeps_facts(self) -> pa.Table:
+        """Events that show no version, and are not stored so (V4, V32)."""
+        places = np.delete(self._silent, self._kept)
+        row, delete = self.facts.source[places], self.facts.said[places] == CLEAR
+        values = values_at(self.pool, self.terms.key, row)
+        told = self.facts.told[places]
+        for name in self.terms.data:
+            values[name] = self.pool.at(name, np.where(self.pool.has(name)[told] & ~delete, row, -1))
+        kind = pa.array(np.where(delete, Told.DELETE.value, Told.UPSERT.value), pa.string())
+        kept = Remembered(kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT)
+        return rows_of(self.terms, values, self.facts.at[places], self.facts.at[places], kept)
+
+    def _sequence(self, rows: np.ndarray) -> pa.Array | None:
+        return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))
+
+    def _lists(self, places: np.ndarray, event: np.ndarray) -> pa.Array:
+        told = np.where(event, self.facts.told[places], -1)
+        return self.pool.lists.take(pa.array(told, mask=told < 0))

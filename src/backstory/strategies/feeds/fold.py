@@ -1,0 +1,164 @@
+"""What facts make of a record (native.md V20 to V26): what is known after each, and its life."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+
+from backstory.model.remembered import Told
+from backstory.model.values import alike, equal_in
+from backstory.strategies.copies.stored import Instant, Key, Scope, StoredRow, StoredVersions, Values
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """One thing that was said of one record (V20).
+
+    Of a copy `values` are what it listed of the record, None where it did not list it. `columns` are those
+    that an upsert asserts or a copy delivers, None for all. `row` is the live row of a stored fact; a `new`
+    one comes with a delivery.
+    """
+
+    kind: Told
+    at: Instant
+    values: Values | None = None
+    columns: tuple[str, ...] | None = None
+    sequence: tuple[object, ...] = ()
+    scope: Scope | None = None
+    row: StoredRow | None = None
+    new: bool = False
+
+    @property
+    def place(self) -> tuple[Instant, bool, tuple[object, ...]]:
+        """Its place among the record's facts: copies come after the events of their instant (V21)."""
+        if self.kind is Told.COPY:
+            return (self.at, True, self.scope or ())
+        return (self.at, False, self.sequence)
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A fact, what was known before and after it, and whether a version begins or ends with it (V24)."""
+
+    fact: Fact
+    before: Values | None
+    after: Values | None
+    begins: bool = False
+    ends: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version of the folded life, and the fact that begins it."""
+
+    start: Instant
+    end: Instant | None
+    values: Values
+    fact: Fact
+
+
+@dataclass(frozen=True, slots=True)
+class Life:
+    """A record's life as its facts tell it, and the steps to it."""
+
+    versions: tuple[Version, ...]
+    steps: tuple[Step, ...]
+
+    def as_of(self, instant: Instant) -> Values | None:
+        """What the record was at an instant; None while it was not there."""
+        covering = (
+            each.values
+            for each in self.versions
+            if each.start <= instant and (each.end is None or instant < each.end)
+        )
+        return next(covering, None)
+
+
+def same(table: StoredVersions, one: Values | None, other: Values | None, names: Iterable[str]) -> bool:
+    """Whether two states are alike on the tracked ones of these columns."""
+    if one is None or other is None:
+        return one is other
+    return equal_in((name for name in names if name in table.tracked), one, other)
+
+
+def lies_in(table: StoredVersions, scope: Scope | None, key: Key, state: Values | None) -> bool:
+    """Whether a record that is there is in a scope (V41)."""
+    values = None if state is None else {**state, table.key: key}
+    return values is not None and all(alike(values.get(name)) == alike(value) for name, value in scope or ())
+
+
+def state_after(table: StoredVersions, key: Key, state: Values | None, fact: Fact) -> Values | None:
+    """What is known of the record after a fact (V22)."""
+    names = table.columns if fact.columns is None else fact.columns
+    if fact.kind in {Told.DELETE, Told.TRUNCATE}:
+        return None
+    if fact.values is None:
+        return None if lies_in(table, fact.scope, key, state) else state
+    said = {name: fact.values.get(name) for name in names}
+    if fact.kind is Told.UPSERT:
+        return {**(state or dict.fromkeys(table.columns)), **said}
+    if state is not None and same(table, state, said, names):
+        return {**state, **{name: said[name] for name in names if name in table.overwritten}}
+    return {**dict.fromkeys(table.columns), **said}
+
+
+def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instant) -> Life:
+    """The life that the facts of a record tell, in whatever order they are given (V23).
+
+    What makes no version is, before the first new fact, as the stored version has it (V18).
+    """
+    stored = next((row.values for row in table.life(key) if _reaches(row, since)), None)
+    steps: list[Step] = []
+    versions: list[Version] = []
+    state: Values | None = None
+    for instant, group in groupby(sorted(facts, key=lambda fact: fact.place), key=lambda fact: fact.at):
+        if state is not None and stored is not None and instant >= since:
+            names = [name for name in table.columns if name not in table.tracked]
+            state, stored = {**state, **{name: stored[name] for name in names}}, None
+            versions[-1] = replace(versions[-1], values=state)
+        told = list(_steps(table, key, state, list(group)))
+        after = told[-1].after
+        if same(table, state, after, table.columns):
+            # What shows no version changes nothing but what has no history (V18).
+            state = None if state is None or after is None else _renewed(table, state, after)
+        else:
+            last = max(place for place, step in enumerate(told) if _changes(table, step))
+            if state is not None:
+                versions[-1] = replace(versions[-1], end=instant)
+                told = [_ending(step) for step in told]
+            if after is not None:
+                state = _renewed(table, told[last].after or after, after)
+                versions.append(Version(instant, None, state, told[last].fact))
+                told[last] = replace(told[last], begins=True)
+            else:
+                state = None
+        steps += told
+    if versions and state is not None:
+        versions[-1] = replace(versions[-1], values=_renewed(table, versions[-1].values, state))
+    return Life(tuple(versions), tuple(steps))
+
+
+def _reaches(row: StoredRow, instant: Instant) -> bool:
+    """Whether a version is what was known just before an instant (V78)."""
+    return bool(row.start < instant and (row.end is None or row.end >= instant))
+
+
+def _steps(table: StoredVersions, key: Key, state: Values | None, facts: Sequence[Fact]) -> Iterator[Step]:
+    for fact in facts:
+        after = state_after(table, key, state, fact)
+        yield Step(fact, state, after)
+        state = after
+
+
+def _changes(table: StoredVersions, step: Step) -> bool:
+    return not same(table, step.before, step.after, table.columns)
+
+
+def _renewed(table: StoredVersions, state: Values, newest: Values) -> Values:
+    """A state with the newest values of what has no history."""
+    return {**state, **{name: newest[name] for name in table.overwritten}}
+
+
+def _ending(step: Step) -> Step:
+    """A step at whose instant a version ends; a delete or truncate that took a record away ends it (V58)."""
+    takes = step.fact.kind in {Told.DELETE, Told.TRUNCATE} and step.before is not None
+    return replace(step, ends=takes)

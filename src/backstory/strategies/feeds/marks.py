@@ -1,0 +1,67 @@
+"""Remembered copies and truncates, and the records for which they are silent (native.md V31, V72)."""
+
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.model.layout import VALID_FROM
+from backstory.model.remembered import COLUMNS, SCOPE, Told
+from backstory.strategies.copies.rows import memory_field, micros
+from backstory.strategies.feeds.records import StoredRecords, is_of
+from backstory.strategies.feeds.terms import Scope
+from backstory.strategies.keys import pair_codes, ranks
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Marks: an instant for each, whether it is a truncate, and its place among the facts of its instant.
+
+    `scopes` are those of copies. `silent` are pairs of a record and a mark, as numbers.
+    """
+
+    at: np.ndarray
+    truncate: np.ndarray
+    order: np.ndarray
+    scopes: list[Scope | None]
+    silent: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.at)
+
+    def speaks(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
+        """For pairs of a record and a mark whether it says something of it."""
+        return ~np.isin(record * len(self) + mark, self.silent)
+
+
+def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_codes: np.ndarray) -> Marks:
+    """The marks, beside what stored rows say of them; `codes` are numbers of the further sequences."""
+    voids = np.flatnonzero(stored.void)
+    scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
+    order = ranks(scopes)
+    truncate = np.concatenate([is_of(rows, Told.TRUNCATE), of_truncates(stored.rows)[voids]])
+    at = np.concatenate([micros(rows[VALID_FROM]), stored.start[voids]])
+    identity, _ = pair_codes(at, np.concatenate([codes, stored_codes[voids]]))
+    identity, _ = pair_codes(identity, order)
+    identity, size = pair_codes(identity, truncate.astype(np.int64))
+    count = len(rows)
+    mark = np.full(size, -1)
+    mark[identity[:count]] = np.arange(count)
+    of_void = mark[identity[count:]]
+    silent = (stored.record[voids] * count + of_void)[of_void >= 0]
+    of_copies = order[:count] + 1
+    told = [scope_of(each) for each in scopes.slice(0, count).to_pylist()]
+    return Marks(at[:count], truncate[:count], np.where(truncate[:count], codes, of_copies), told, silent)
+
+
+def scope_of(text: str | None) -> Scope | None:
+    """The equalities of a scope, as marks keep them."""
+    return None if text is None else tuple(sorted(json.loads(text).items()))
+
+
+def of_truncates(rows: pa.Table) -> np.ndarray:
+    """Whether voids are of truncates: they name no columns, where those of copies have no list."""
+    lengths = pc.list_value_length(memory_field(rows, COLUMNS))
+    return np.asarray(pc.fill_null(pc.equal(lengths, 0), False))

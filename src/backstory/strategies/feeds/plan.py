@@ -1,0 +1,160 @@
+"""What a feed makes of the records that it touches, as Arrow tables (native.md V9, V78).
+
+Stored rows and delivered events become facts in one order (`touched`), which are folded side by side
+(`states`); what differs from the stored rows is written (`difference`). Records of different keys never meet
+here, so that they are planned together or in parts by key, with one result.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.errors import MAX_KEYS
+from backstory.formats.delivered import shaped
+from backstory.model.places import FILE, POSITION
+from backstory.strategies.copies.touched import DRIVES, TAKEN_BACK
+from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SPOILT, Arrival
+from backstory.strategies.feeds.difference import Difference
+from backstory.strategies.feeds.outcomes import (
+    BEGAN,
+    ENDED,
+    LATE,
+    MISMATCHED,
+    PARTIAL,
+    SILENT,
+    Outcomes,
+    driving,
+    outcomes,
+)
+from backstory.strategies.feeds.records import live_rows
+from backstory.strategies.feeds.terms import BEFORE, FeedTerms
+from backstory.strategies.feeds.touched import Records
+from backstory.strategies.feeds.voids import voids
+
+
+@dataclass(frozen=True, slots=True)
+class FeedPlan:
+    """What becomes of touched records.
+
+    `gone` are places of stored rows, `come` the rows to write with the ids that they keep; a row that is
+    written anew is in both. `counts` are events by outcome (V58), by column those that changed it (`DRIVES`),
+    faults, and statements that are taken back; `samples` are a few keys of each. `ended` and `late` say so of
+    each truncate of the arrival, of these records.
+    """
+
+    gone: pa.Table
+    come: pa.Table
+    counts: Mapping[str, int]
+    samples: Mapping[str, pa.Table]
+    ended: np.ndarray
+    late: np.ndarray
+
+
+def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> FeedPlan:
+    """The rows that go and come, and all counts but those of the arrival.
+
+    `events` are those of the arrival, or the part of them with some keys, `slice_` the stored rows that are
+    open or end at or after the first instant of the delivery, or of its window: of these keys, or with
+    truncates or `all_keys` of all. With faults in the counts nothing else is to be trusted.
+    """
+    records = Records(terms, arrival, events, live_rows(slice_))
+    faults = _faults(records)
+    none = records.rows.select([FILE, POSITION]).slice(0, 0)
+    nothing = np.zeros(len(arrival.truncates), bool)
+    if faults:
+        counts = {name: len(rows) for name, rows in faults.items()}
+        samples = {name: rows.slice(0, MAX_KEYS) for name, rows in faults.items()}
+        return FeedPlan(
+            none, shaped(none.select([]), terms.columns, ids=terms.ids), counts, samples, nothing, nothing
+        )
+    made = difference_of(records)
+    parts = [*made.rows(), *voids(records)]
+    before = records.events[BEFORE].combine_chunks() if BEFORE in records.events.column_names else None
+    found = outcomes(records.states, before)
+    counts, samples = _counted(records, found)
+    if len(made.taken_back):
+        counts[TAKEN_BACK] = len(made.taken_back)
+    return FeedPlan(
+        pa.concat_tables([none, *(rows.select([FILE, POSITION]) for rows, instead in parts if instead)]),
+        pa.concat_tables([shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]),
+        counts,
+        samples,
+        *(_of_truncates(records, flags, nothing) for flags in (found.ended, found.late)),
+    )
+
+
+def difference_of(records: Records) -> Difference:
+    """The new lives of records against their stored rows."""
+    return Difference(
+        records.terms, records.pool, records.stored, records.states, records.since, records.further
+    )
+
+
+def joined_plans(arrival: Arrival, plans: Sequence[FeedPlan]) -> FeedPlan:
+    """The plans of the parts of a delivery as one, with the arrival's own rows and counts."""
+    counts, samples = Counter(arrival.counts), dict(arrival.samples)
+    for plan in plans:
+        counts.update(plan.counts)
+        for kind, rows in plan.samples.items():
+            samples[kind] = pa.concat_tables([samples.get(kind, rows.slice(0, 0)), rows]).slice(0, MAX_KEYS)
+    ended = np.logical_or.reduce([plan.ended for plan in plans])
+    late = np.logical_or.reduce([arrival.later, *(plan.late for plan in plans)])
+    counts.update({ENDED: int(ended.sum()), SILENT: int((~ended).sum()), LATE: int(late.sum())})
+    gone, come = (
+        pa.concat_tables([getattr(arrival, name), *(getattr(plan, name) for plan in plans)])
+        for name in ("gone", "come")
+    )
+    return FeedPlan(
+        gone, come, {name: count for name, count in counts.items() if count}, samples, ended, late
+    )
+
+
+def _faults(records: Records) -> dict[str, pa.Table]:
+    """The keys of events that conflict, and of spoilt records, if there are any."""
+    events, stored = records.clashes
+    conflicts = np.union1d(events, np.flatnonzero(records.ties.conflict))
+    key = list(records.terms.key)
+    found = {
+        CONFLICT: [(records.events, conflicts), (records.rows, stored)],
+        SPOILT: [(records.rows, records.stored.spoilt())],
+    }
+    keys = {
+        name: pa.concat_tables([rows.select(key).take(pa.array(places)) for rows, places in each])
+        for name, each in found.items()
+    }
+    return {name: rows for name, rows in keys.items() if len(rows)}
+
+
+def _counted(records: Records, found: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
+    """The events of records by outcome, and a few keys of each."""
+    facts = records.states.facts
+    event = facts.event >= 0
+    silent = event & ~found.began & ~found.ended
+    kinds = {
+        BEGAN: found.began & event,
+        ENDED: found.ended & event,
+        SILENT: silent,
+        LATE: found.late & event,
+        PARTIAL: found.partial & event,
+        MISMATCHED: found.mismatched,
+    }
+    keys = records.events.select(list(records.terms.key))
+    places = {name: facts.event[rows] for name, rows in kinds.items()} | {
+        DUPLICATE: np.flatnonzero(records.ties.again)
+    }
+    counts = {name: len(each) for name, each in places.items() if len(each)}
+    samples = {name: keys.take(pa.array(places[name][:MAX_KEYS])) for name in counts}
+    drives = driving(records.states, found.began & event)
+    counts |= {f"{DRIVES}{name}": len(each) for name, each in drives.items() if len(each)}
+    return counts, samples
+
+
+def _of_truncates(records: Records, flags: np.ndarray, nothing: np.ndarray) -> np.ndarray:
+    """Of which truncates something is so for any record."""
+    truncate = records.states.facts.truncate
+    found = nothing.copy()
+    found[truncate[flags & (truncate >= 0)]] = True
+    return found

@@ -1,0 +1,207 @@
+"""The live stored rows of records, and the values of stored and delivered rows together, as Arrow tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.delivered import shaped
+from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
+from backstory.model.remembered import COLUMNS, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role, Told
+from backstory.model.schema import Column
+from backstory.strategies.alike import alike
+from backstory.strategies.copies.rows import memory_field, micros
+from backstory.strategies.feeds.terms import FeedTerms, Scope
+from backstory.strategies.keys import ranks
+
+
+def live_rows(rows: pa.Table) -> pa.Table:
+    """Versions, and facts that hold; what was taken back is left out."""
+    role, ended = memory_field(rows, ROLE), memory_field(rows, ENDED_AT)
+    fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), ended.is_null())
+    return rows.filter(pc.or_(role.is_null(), fact))
+
+
+def is_of(rows: pa.Table, *kinds: Told) -> np.ndarray:
+    """Whether rows remember one of these kinds of facts."""
+    told = pa.array([each.value for each in kinds], pa.string())
+    return np.asarray(pc.is_in(memory_field(rows, KIND), value_set=told))
+
+
+def sequences(rows: pa.Table) -> pa.Array | None:
+    """The further sequence of stored rows; None where the table has none yet."""
+    return (
+        memory_field(rows, SEQUENCE)
+        if rows.schema.field(MEMORY).type.get_field_index(SEQUENCE) >= 0
+        else None
+    )
+
+
+def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]]) -> list[np.ndarray]:
+    """For each row of each side a number in the order of its further sequence (V21); NULL comes first."""
+    sizes = [count for _, count in sides]
+    codes = np.zeros(sum(sizes), np.int64)
+    for name in terms.sequence:
+        found = [_field(side, name, count) for side, count in sides]
+        type_ = next((each.type for each in found if not pa.types.is_null(each.type)), pa.null())
+        order = ranks(pa.concat_arrays([each.cast(type_) for each in found])) + 1
+        codes = np.unique(codes * (int(order.max(initial=0)) + 1) + order, return_inverse=True)[1]
+    return np.split(codes, np.cumsum(sizes)[:-1])
+
+
+def _field(side: pa.Array | None, name: str, count: int) -> pa.Array:
+    if side is None:
+        return pa.nulls(count)
+    return pc.struct_field(side, side.type.get_field_index(name))
+
+
+@dataclass(frozen=True)
+class StoredRecords:
+    """Live stored rows with their places, and a number of the record for each of them."""
+
+    rows: pa.Table
+    record: np.ndarray
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        """The instants at which versions begin, and of facts."""
+        return micros(self.rows[VALID_FROM])
+
+    @cached_property
+    def end(self) -> np.ndarray:
+        """The instants at which versions end."""
+        return micros(self.rows[VALID_TO])
+
+    @cached_property
+    def version(self) -> np.ndarray:
+        """Whether a row is a version."""
+        return np.asarray(memory_field(self.rows, ROLE).is_null())
+
+    @cached_property
+    def upsert(self) -> np.ndarray:
+        """Whether it stands for an upsert."""
+        return is_of(self.rows, Told.UPSERT)
+
+    @cached_property
+    def delete(self) -> np.ndarray:
+        """Whether it stands for a delete."""
+        return is_of(self.rows, Told.DELETE)
+
+    @cached_property
+    def void(self) -> np.ndarray:
+        """Whether it silences a mark (V72)."""
+        return is_of(self.rows, Told.VOID)
+
+    @cached_property
+    def scope(self) -> pa.Array:
+        """The scope of a mark, or of the one that a row silences."""
+        return memory_field(self.rows, SCOPE)
+
+    def covering(self, record: np.ndarray, at: np.ndarray) -> np.ndarray:
+        """For each record and instant the place of the version that covers it, -1 where there is none."""
+        versions = np.flatnonzero(self.version)
+        count = len(versions)
+        records = np.concatenate([self.record[versions], record])
+        times = np.concatenate([self.start[versions], at])
+        asks = np.arange(len(records)) >= count
+        order = np.lexsort((asks, times, records))
+        latest = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
+        found = np.full(len(records), -1, np.int64)
+        there = latest >= 0
+        found[order[there]] = versions[order[latest[there]]] if count else -1
+        found = found[count:]
+        fits = (found >= 0) & (self.record[found] == record) & (self.end[found] > at) if count else found >= 0
+        return np.where(fits, found, -1)
+
+    def spoilt(self) -> np.ndarray:
+        """Places of versions that begin before the one before them ends (V119)."""
+        versions = np.flatnonzero(self.version)
+        order = versions[np.lexsort((self.start[versions], self.record[versions]))]
+        one, other = order[:-1], order[1:]
+        beside = self.record[one] == self.record[other]
+        return other[beside & ((self.end[one] > self.start[other]) | (self.start[one] == self.start[other]))]
+
+
+@dataclass(frozen=True)
+class Pool:
+    """The user's values of stored rows and then of delivered ones, and the columns that each asserts."""
+
+    values: Mapping[str, pa.Array]
+    lists: pa.Array
+    numbers: dict[str, int]
+
+    def at(self, name: str, places: np.ndarray) -> pa.Array:
+        """The values at these places; NULL at -1."""
+        return self.values[name].take(pa.array(places, mask=places < 0))
+
+    @cached_property
+    def whole(self) -> np.ndarray:
+        """Whether a list names all columns."""
+        return np.asarray(self.lists.is_null())
+
+    @cached_property
+    def _has(self) -> dict[str, np.ndarray]:
+        return {}
+
+    @cached_property
+    def _named(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of each number in a list the list's place, and the number."""
+        filled = self.lists.drop_null()
+        owners = np.flatnonzero(~self.whole)
+        return np.repeat(owners, np.asarray(pc.list_value_length(filled))), np.asarray(filled.flatten())
+
+    def has(self, name: str) -> np.ndarray:
+        """For each list whether it names a column."""
+        if name not in self._has:
+            owners, numbers = self._named
+            self._has[name] = self.whole.copy()
+            self._has[name][owners[numbers == self.numbers[name]]] = True
+        return self._has[name]
+
+    def within(self, scope: Scope, places: Mapping[str, np.ndarray], count: int) -> np.ndarray:
+        """Whether so many records are in a scope (V41); `places` are those of their values, by column."""
+        found = np.ones(count, bool)
+        for name, value in scope:
+            values = self.at(name, places[name])
+            wanted = pa.array([value]).cast(values.type)[0]
+            found &= alike(values, pa.repeat(wanted, count))
+        return found
+
+    def alike(self, name: str, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """For pairs of places whether the values there are one; -1 is NULL."""
+        found = one == other
+        differ = np.flatnonzero(~found)
+        if len(differ):
+            found[differ] = alike(self.at(name, one[differ]), self.at(name, other[differ]))
+        return found
+
+
+def pool_of(
+    terms: FeedTerms, stored: pa.Table, delivered: pa.Table, asserted: pa.Array, marks: pa.Table
+) -> Pool:
+    """The values of both, and the lists of columns of both and of marks, in this order.
+
+    A list that names every column of the data is as none (V2).
+    """
+    users = [each for each in terms.columns if each.name in {*terms.key, *terms.data}]
+    joined = pa.concat_tables([shaped(_only(each, users), users) for each in (stored, delivered)])
+    values = {each.name: joined[each.name].combine_chunks() for each in users}
+    parts = [memory_field(stored, COLUMNS), asserted, memory_field(marks, COLUMNS)]
+    type_ = pa.list_(pa.int32())
+    lists = pa.concat_arrays([each.cast(type_) for each in parts])
+    return Pool(values, _sparse(lists, terms), dict(terms.numbers))
+
+
+def _sparse(lists: pa.ListArray, terms: FeedTerms) -> pa.ListArray:
+    filled = lists.drop_null()
+    owners = np.repeat(np.flatnonzero(np.asarray(lists.is_valid())), np.asarray(pc.list_value_length(filled)))
+    of_data = np.isin(np.asarray(filled.flatten()), list(terms.numbers.values()))
+    full = np.bincount(owners[of_data], minlength=len(lists)) >= len(terms.numbers)
+    return pc.if_else(pa.array(full), pa.scalar(None, lists.type), lists)
+
+
+def _only(rows: pa.Table, users: Sequence[Column]) -> pa.Table:
+    return rows.select([each.name for each in users if each.name in rows.column_names])

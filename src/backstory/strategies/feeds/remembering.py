@@ -1,0 +1,178 @@
+"""What stored rows remember as facts, and the rows that a new life leaves (native.md V2 to V9, V72)."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from backstory.model.remembered import Role, Told
+from backstory.model.values import equal_in
+from backstory.strategies.copies.stored import (
+    Instant,
+    Key,
+    Scope,
+    StoredRow,
+    StoredVersions,
+    Values,
+    move_end,
+    take_back,
+)
+from backstory.strategies.feeds.fold import Fact, Life, lies_in
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """The instants of which facts are taken back (V86): from `start` up to `end`, which is exclusive."""
+
+    start: Instant
+    end: Instant
+
+    def has(self, instant: Instant) -> bool:
+        """Whether an instant lies in it."""
+        return bool(self.start <= instant < self.end)
+
+
+def facts_of(table: StoredVersions, key: Key, window: Window | None = None) -> list[Fact]:
+    """What the table remembers of a record, but for what a window takes back of it."""
+    rows = [row for row in table.rows if row.key == key and row.is_live]
+    said = [
+        Fact(row.kind, row.start, asserted(row), row.columns, row.sequence, row=row)
+        for row in rows
+        if row.is_event and row.kind is not None and not is_settled(table, row.start)
+    ]
+    voided = {mark_of(row) for row in rows if row.kind is Told.VOID}
+    marks = (row for row in table.rows if row.key is None and row.is_live and mark_of(row) not in voided)
+    told = [*said, *(mark_fact(table, key, row) for row in marks)]
+    return [*_settled(table, key), *(fact for fact in told if window is None or not window.has(fact.at))]
+
+
+def asserted(row: StoredRow) -> Values:
+    """The values that an event asserted; of a version the row has all of them."""
+    return row.values if row.columns is None else {name: row.values.get(name) for name in row.columns}
+
+
+def mark_of(row: StoredRow) -> tuple[Instant, bool, tuple[Any, ...], Scope | None]:
+    """The mark that a row is, or that it voids; the void of a truncate names no columns, not all (V72)."""
+    truncate = row.kind is Told.TRUNCATE or (row.kind is Told.VOID and row.columns == ())
+    return (row.start, truncate, row.sequence, row.scope)
+
+
+def voids_of(
+    table: StoredVersions,
+    key: Key,
+    silenced: Sequence[StoredRow],
+    spoken: Collection[Any],
+    recorded: Instant,
+) -> list[StoredRow]:
+    """The voids of a key once some marks are silent of it, and others speak of it again (V72)."""
+    stored = [row for row in table.rows if row.key == key and row.kind is Told.VOID]
+    there = {mark_of(row) for row in stored if row.is_live}
+    kept = [
+        replace(row, ended_at=recorded) if row.is_live and mark_of(row) in spoken else row for row in stored
+    ]
+    new = [
+        replace(
+            mark,
+            key=key,
+            kind=Told.VOID,
+            columns=() if mark.kind is Told.TRUNCATE else None,
+            recorded=recorded,
+        )
+        for mark in silenced
+        if mark_of(mark) not in there
+    ]
+    return [*kept, *new]
+
+
+def is_settled(table: StoredVersions, instant: Instant) -> bool:
+    """Whether nothing moves any more at an instant; bounds are included (V29)."""
+    if not table.settled:
+        return False
+    first, last = table.settled
+    return bool((first is None or first <= instant) and instant <= last)
+
+
+def mark_fact(table: StoredVersions, key: Key | None, mark: StoredRow) -> Fact:
+    """What a mark says of a record: a copy, what the table has at its instant and in its scope (V31)."""
+    assert mark.kind is not None
+    if mark.kind is Told.TRUNCATE:
+        return Fact(Told.TRUNCATE, mark.start, sequence=mark.sequence)
+    found = table.as_of(key, mark.start)
+    listed = found if lies_in(table, mark.scope, key, found) else None
+    return Fact(Told.COPY, mark.start, listed, mark.columns, scope=mark.scope)
+
+
+def _settled(table: StoredVersions, key: Key) -> Iterator[Fact]:
+    """What is settled, as facts: like a copy of each instant at which the record moves there (V30)."""
+    if not table.settled:
+        return
+    life = table.life(key)
+    instants = {table.settled[0], *(each for row in life for each in (row.start, row.end))} - {None}
+    for instant in instants:
+        if is_settled(table, instant):
+            row = next((row for row in life if row.covers(instant)), None)
+            begins = row if row is not None and row.start == instant else None
+            yield Fact(Told.COPY, instant, None if row is None else row.values, row=begins)
+
+
+def recorded_life(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> list[StoredRow]:
+    """The record's stored rows and those of its new life, brought together (V9); voids are told apart."""
+    left = {_identity(row): row for row in _rows_of(table, key, life, recorded)}
+    rows: list[StoredRow] = []
+    for row in (row for row in table.rows if row.key == key and row.kind is not Told.VOID):
+        new = left.get(_identity(row))
+        if not row.is_live:
+            rows.append(row)
+        elif new is not None and _tells_the_same(table, row, new):
+            left.pop(_identity(row))
+            kept = row if row.role is Role.FACT else replace(row, values=_renewed(table, row, new))
+            rows += move_end(kept, new.end, recorded)
+        elif row.role is Role.FACT:
+            rows.append(replace(row, ended_at=recorded))
+        else:
+            rows += take_back(row, recorded)
+    return [*rows, *left.values()]
+
+
+def _rows_of(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> Iterator[StoredRow]:
+    """The versions of a life, and the events that show none (V4)."""
+    for each in life.versions:
+        fact, row = each.fact, each.fact.row
+        said = row if row is not None and fact.kind is Told.COPY else None  # settled: it stays what it is
+        kind = Told.UPSERT if fact.kind is Told.UPSERT else (said.kind if said else None)
+        columns = fact.columns if fact.kind is Told.UPSERT else (said.columns if said else None)
+        sequence = fact.sequence if fact.kind is Told.UPSERT else (said.sequence if said else ())
+        yield StoredRow(
+            key, each.values, each.start, each.end, recorded, kind=kind, columns=columns, sequence=sequence
+        )
+    for step in life.steps:
+        fact = step.fact
+        if fact.kind in {Told.UPSERT, Told.DELETE} and not step.begins:
+            values = fact.values or {}
+            yield StoredRow(
+                key,
+                {name: values.get(name) for name in table.columns},
+                fact.at,
+                fact.at,
+                recorded,
+                Role.FACT,
+                kind=fact.kind,
+                columns=fact.columns,
+                sequence=fact.sequence,
+            )
+
+
+def _identity(row: StoredRow) -> tuple[Any, ...]:
+    """What tells facts of a record apart (V9)."""
+    return (row.start, row.kind, row.sequence, row.scope)
+
+
+def _tells_the_same(table: StoredVersions, row: StoredRow, new: StoredRow) -> bool:
+    names = (name for name in table.columns if name not in table.overwritten)
+    return row.role is new.role and row.columns == new.columns and equal_in(names, row.values, new.values)
+
+
+def _renewed(table: StoredVersions, row: StoredRow, new: StoredRow) -> Mapping[str, Any]:
+    """An open version has the newest values of what has no history, any other those that it has (V18)."""
+    if new.end is not None:
+        return row.values
+    return {**row.values, **{name: new.values.get(name) for name in table.overwritten}}

@@ -1,0 +1,179 @@
+"""What is known after each fact, and where versions begin and end (native.md V22 to V26), as arrays."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from backstory.strategies.copies.rows import OPEN
+from backstory.strategies.feeds.gathering import BEFORE, CLEAR, COPY, UPSERT, Facts
+from backstory.strategies.feeds.records import Pool
+from backstory.strategies.feeds.terms import FeedTerms
+
+
+@dataclass(frozen=True)
+class Effects:
+    """What facts do to a record: take it away, say that it is there, assert some of its columns.
+
+    `keeps` are copies that listed a record as it was known, or did not list one that is not in their scope:
+    they change nothing but what has no history.
+    """
+
+    facts: Facts
+    pool: Pool
+    terms: FeedTerms
+    keeps: np.ndarray
+
+    @property
+    def listed(self) -> np.ndarray:
+        """The copies that listed the record."""
+        return (self.facts.said == COPY) & (self.facts.source >= 0)
+
+    @cached_property
+    def clears(self) -> np.ndarray:
+        """Whether a fact leaves nothing of what was known; a copy then says what is."""
+        said = self.facts.said
+        return (said == BEFORE) | (said == CLEAR) | ((said == COPY) & ~self.keeps)
+
+    @cached_property
+    def appears(self) -> np.ndarray:
+        """Whether a fact says that the record is there."""
+        said = self.facts.said
+        return (said == UPSERT) | ((said == BEFORE) & (self.facts.source >= 0)) | self.listed
+
+    def asserts(self, name: str) -> np.ndarray:
+        """Whether a fact says what a column is."""
+        told = self.facts.told
+        names = (told < 0) | self.pool.has(name)[told] if len(self.pool.lists) else told < 0
+        kept = self.keeps if name not in self.terms.overwritten else np.zeros_like(self.keeps)
+        return self.appears & names & ~kept
+
+
+@dataclass(frozen=True)
+class States:
+    """What is known after each fact: by column the place of the value in the pool, -1 for NULL."""
+
+    effects: Effects
+
+    @property
+    def facts(self) -> Facts:
+        """The facts in their order."""
+        return self.effects.facts
+
+    @cached_property
+    def there(self) -> np.ndarray:
+        """Whether the record is there."""
+        return _latest(self.effects.appears) >= self._cleared
+
+    @cached_property
+    def _cleared(self) -> np.ndarray:
+        return _latest(self.effects.clears)
+
+    @cached_property
+    def _places(self) -> Mapping[str, np.ndarray]:
+        terms = self.effects.terms
+        return {name: self._filled(self.effects.asserts(name), self._cleared) for name in _lasting(terms)}
+
+    def place(self, name: str) -> np.ndarray:
+        """Where the value of a column is that makes versions, or has no history."""
+        return self._places[name]
+
+    def place_at_begin(self, name: str) -> np.ndarray:
+        """The same of a column that only facts count for that begin a version, or end one."""
+        counts = self.effects.facts.said == BEFORE
+        moved = self.moves[self.instant]
+        counts |= moved & (np.arange(len(counts)) <= self.changer[self.instant])
+        return self._filled(self.effects.asserts(name) & counts, _latest(self.effects.clears & counts))
+
+    def _filled(self, asserts: np.ndarray, cleared: np.ndarray) -> np.ndarray:
+        said = _latest(asserts)
+        return np.where(said >= cleared, self.facts.source[said], -1)
+
+    def same(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+        """Whether the records are alike after two facts, for pairs of these."""
+        alike = self.there[one] == self.there[other]
+        for name in self.effects.terms.tracked:
+            place = self.place(name)
+            rows = np.flatnonzero(alike & self.there[one] & (place[one] != place[other]))
+            alike[rows] = self.effects.pool.alike(name, place[one[rows]], place[other[rows]])
+        return alike
+
+    @cached_property
+    def changes(self) -> np.ndarray:
+        """Whether a fact changes what is known."""
+        later = np.flatnonzero(self.facts.said != BEFORE)
+        found = np.zeros(len(self.facts), bool)
+        found[later] = ~self.same(later - 1, later)
+        return found
+
+    @cached_property
+    def firsts(self) -> np.ndarray:
+        """The first fact of each instant of each record."""
+        record, at = self.facts.record, self.facts.at
+        differs = np.ones(len(record), bool)
+        differs[1:] = (record[1:] != record[:-1]) | (at[1:] != at[:-1])
+        return np.flatnonzero(differs)
+
+    @cached_property
+    def lasts(self) -> np.ndarray:
+        """The last fact of each instant."""
+        return np.append(self.firsts[1:], len(self.facts)) - 1
+
+    @cached_property
+    def instant(self) -> np.ndarray:
+        """The number of each fact's instant among those of all records."""
+        return np.repeat(np.arange(len(self.firsts)), np.diff(np.append(self.firsts, len(self.facts))))
+
+    @cached_property
+    def base(self) -> np.ndarray:
+        """Which instants are what was known before all others."""
+        return self.facts.said[self.firsts] == BEFORE
+
+    @cached_property
+    def moves(self) -> np.ndarray:
+        """The instants after which a record is another one than before (V24)."""
+        found = np.zeros(len(self.firsts), bool)
+        later = np.flatnonzero(~self.base)
+        found[later] = ~self.same(self.lasts[later - 1], self.lasts[later])
+        return found
+
+    @cached_property
+    def changer(self) -> np.ndarray:
+        """The last fact of each instant that changed anything, -1 where none did."""
+        places = np.where(self.changes, np.arange(len(self.facts)), -1)
+        return np.maximum.reduceat(places, self.firsts) if len(places) else places
+
+    @cached_property
+    def runs(self) -> "Runs":
+        """The versions of the new lives."""
+        borders = np.flatnonzero(self.moves | self.base)
+        record = self.facts.record[self.firsts[borders]]
+        ends = np.full(len(borders), OPEN)
+        more = np.flatnonzero(record[1:] == record[:-1])
+        ends[more] = self.facts.at[self.firsts[borders[more + 1]]]
+        there = self.there[self.lasts[borders]]
+        borders, ends = borders[there], ends[there]
+        begin = np.where(self.base[borders], self.firsts[borders], self.changer[borders])
+        final = np.searchsorted(self.facts.record, self.facts.record[begin], "right") - 1
+        return Runs(begin, np.where(ends == OPEN, final, self.lasts[borders]), ends)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Versions: the fact that begins each, the one after which it has its newest values, and its end."""
+
+    begin: np.ndarray
+    newest: np.ndarray
+    end: np.ndarray
+
+
+def _lasting(terms: FeedTerms) -> Sequence[str]:
+    return (*terms.tracked, *terms.overwritten)
+
+
+def _latest(flags: np.ndarray) -> np.ndarray:
+    """For each place the last one up to it that has the flag, -1 before the first."""
+    return (
+        np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1)) if len(flags) else flags.astype(int)
+    )

@@ -1,0 +1,61 @@
+"""What a feed is planned by, and the columns in which it is delivered."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from backstory.model.layout import MEMORY
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType
+
+# Of each delivered event: its instant, what it is (`Told`), its further sequence (a struct), the field ids of
+# the columns that it asserts (NULL: all), and what the source says the record was before (a struct, or NULL).
+AT: Final = "backstory: at"
+KIND: Final = "backstory: kind"
+FURTHER: Final = "backstory: sequence"
+ASSERTED: Final = "backstory: columns"
+BEFORE: Final = "backstory: before"
+# Numbers for what has no instant before it.
+FIRST: Final = -(1 << 63)
+
+Scope = tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedTerms:
+    """What a feed, or a copy among events, is planned by; instants are microseconds.
+
+    `columns` are the table's with the layout's own, `numbers` the field ids of the data's. Columns that are
+    neither `tracked` nor `overwritten` have the values of the fact that began a version. `settled` are no or
+    two instants, the first None where everything before the second is settled. With `drops` events of settled
+    instants are left out. A `window` takes back what is known of it, of the delivered keys or of `all_keys`.
+    `ids`: the table's rows have ids.
+    """
+
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    tracked: tuple[str, ...]
+    recorded: int
+    numbers: Mapping[str, int]
+    overwritten: tuple[str, ...] = ()
+    sequence: tuple[str, ...] = ()
+    settled: tuple[int | None, int] | tuple[()] = ()
+    drops: bool = False
+    window: tuple[int, int] | None = None
+    all_keys: bool = False
+    ids: bool = False
+
+    @property
+    def memory(self) -> ColumnType:
+        """The type of what rows remember."""
+        return next(each.type for each in self.columns if each.name == MEMORY)
+
+    @property
+    def data(self) -> tuple[str, ...]:
+        """The columns beside the key's."""
+        return tuple(self.numbers)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The columns that make no version and are not kept current either."""
+        return tuple(name for name in self.data if name not in {*self.tracked, *self.overwritten})

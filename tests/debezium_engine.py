@@ -1,0 +1,175 @@
+"""A real Debezium: its engine follows a real PostgreSQL, and leaves its messages in a file.
+
+`tests/debezium` has what happens in the database, and the messages that were recorded of it; run as a program
+with the address of a server it records them again.
+"""
+
+import gzip
+import itertools
+import subprocess
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import psycopg
+import pyarrow as pa
+import pyspark
+
+HERE = Path(__file__).parent / "debezium"
+RECORDED = HERE / "postgresql.tsv.gz"
+MARIADB = HERE / "mariadb.tsv.gz"
+JARS = Path(__file__).parents[1] / ".pytest_cache" / "debezium"
+VERSION = "3.3.1.Final"
+NUMBERS = itertools.count(1)
+PROPERTIES = {
+    "name": "engine",
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
+    "offset.flush.interval.ms": 1000,
+    "topic.prefix": "crm",
+    "plugin.name": "pgoutput",
+    "poll.interval.ms": 50,
+    "skipped.operations": "none",
+}
+
+
+def jars() -> Path:
+    """The engine's jars, fetched once by the resolver that Spark has."""
+    if not (JARS / "ready").exists():
+        ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
+        for name in ("debezium-embedded", "debezium-connector-postgres"):
+            pattern = JARS / "[artifact]-[revision](-[classifier]).[ext]"
+            words = [
+                "-dependency",
+                "io.debezium",
+                name,
+                VERSION,
+                "-retrieve",
+                pattern,
+                "-types",
+                "jar",
+                "bundle",
+            ]
+            subprocess.run(
+                ["java", "-jar", ivy, "-confs", "default", *words], check=True, capture_output=True
+            )
+        (JARS / "ready").touch()
+    return JARS
+
+
+def run(connection, script: str) -> None:
+    """The statements of a script, each by itself: what they are told of is committed one by one."""
+    for statement in (HERE / script).read_text("utf-8").split(";\n"):
+        if statement.strip():
+            connection.execute(statement)
+
+
+@contextmanager
+def empty_database(server_url):
+    """The address of a database that is dropped at the end, with what Debezium leaves in it."""
+    name = f"debezium_{next(NUMBERS)}"
+    with psycopg.connect(server_url, autocommit=True) as server:
+        server.execute(f"CREATE DATABASE {name}")
+        try:
+            yield f"{server_url.rpartition('/')[0]}/{name}"
+        finally:
+            server.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", [name]
+            )
+            deadline = time.monotonic() + 60
+            while server.execute(
+                "SELECT 1 FROM pg_replication_slots WHERE active AND slot_name = %s", [name]
+            ).fetchone():
+                assert time.monotonic() < deadline, "the slot is still in use"
+                time.sleep(0.1)
+            server.execute(
+                "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = %s",
+                [name],
+            )
+            server.execute(f"DROP DATABASE {name} WITH (FORCE)")
+
+
+def record(url: str, folder: Path, **properties) -> Path:
+    """What Debezium says of `snapshot.sql`, which it finds, and `changes.sql`, which it follows."""
+    at = urlsplit(url)
+    database, messages, settings = at.path[1:], folder / "messages.tsv", folder / "engine.properties"
+    place = {
+        "hostname": at.hostname,
+        "port": at.port,
+        "user": at.username,
+        "password": "",
+        "dbname": database,
+    }
+    told = {
+        **PROPERTIES,
+        "slot.name": database,
+        **{f"database.{each}": value for each, value in place.items()},
+    }
+    settings.write_text("".join(f"{each}={value}\n" for each, value in (told | properties).items()), "utf-8")
+    messages.touch()
+    with psycopg.connect(url, autocommit=True) as connection, (folder / "java.log").open("w") as log:
+        run(connection, "snapshot.sql")
+        words = ["java", "-cp", f"{jars()}/*", HERE / "Recorder.java", settings, messages]
+        engine = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            _wait(
+                engine,
+                lambda: connection.execute(
+                    "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
+                ).fetchone(),
+                log,
+            )
+            run(connection, "changes.sql")
+            _wait(engine, lambda: '"table":"done"' in messages.read_text("utf-8"), log)
+        finally:
+            engine.terminate()
+            engine.wait(60)
+    return messages
+
+
+def _wait(engine, happened, log):
+    deadline = time.monotonic() + 240
+    while not happened():
+        assert engine.poll() is None, Path(log.name).read_text("utf-8")
+        assert time.monotonic() < deadline, Path(log.name).read_text("utf-8")
+        time.sleep(0.2)
+
+
+def messages_of(path: Path, table: str) -> tuple[pa.Array, pa.Array]:
+    """Keys and values of the messages of a table, and of the deletes after which a key is compacted."""
+    whole = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    rows = [line.split("\t") for line in whole.decode().split("\n")[:-1]]
+    follows, kept = False, []
+    for key, value in rows:
+        if value != "null":
+            follows = f'"table":"{table}"' in value
+        if follows:
+            kept.append([None if each == "null" else each for each in (key, value)])
+    return tuple(pa.array(list(each), pa.string()) for each in zip(*kept, strict=True))
+
+
+def last_rows(events, key) -> dict[tuple, dict]:
+    """What the events leave, by key: one after the other in their order, as slowly as can be."""
+    order = [
+        (instant, *sequence.values())
+        for instant, sequence in zip(events.instants.to_pylist(), events.sequence.to_pylist(), strict=True)
+    ]
+    kinds, rows = events.kinds.to_pylist(), events.rows.to_pylist()
+    records: dict[tuple, dict] = {}
+    for place in sorted(range(len(rows)), key=order.__getitem__):
+        row, at = rows[place], tuple(rows[place][each] for each in key)
+        if kinds[place] == "truncate":
+            records.clear()
+        elif kinds[place] == "delete":
+            records.pop(at, None)
+        else:
+            kept = [each for each in events.unmodified.column_names if events.unmodified[each][place].as_py()]
+            records[at] = row | {each: records.get(at, {}).get(each) for each in kept}
+    return records
+
+
+if __name__ == "__main__":
+    with empty_database(sys.argv[1]) as url:
+        RECORDED.write_bytes(gzip.compress(record(url, Path(sys.argv[2])).read_bytes(), mtime=0))

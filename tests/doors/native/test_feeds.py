@@ -1,0 +1,393 @@
+"""Feeds of changes through the door: the worked examples of native.md, section 8, and what is refused."""
+
+import re
+from dataclasses import replace
+from datetime import timedelta
+
+import pyarrow as pa
+import pytest
+from depth import DEPTH
+from remembering import ZERO, day, lives
+
+from backstory.errors import BackstoryError
+from backstory.formats.memory import Memory
+from backstory.model.remembered import MEMORY_SINCE, SETTLED
+from backstory.model.table import table_name
+from backstory.stores.iceberg.store import existing
+from backstory.warehouse import Warehouse
+
+EVENT = re.compile(r"(?P<key>\w+): (?P<value>[^\s@]+)@(?P<at>\d+)(?:\.(?P<seq>\d+))?")
+TYPES = pa.schema(
+    {
+        "k": pa.string(),
+        "v": pa.string(),
+        "at": pa.timestamp("us", "UTC"),
+        "seq": pa.int64(),
+        "op": pa.string(),
+    }
+)
+FEED = {
+    "key": "k",
+    "sequence_by": ["at", "seq"],
+    "apply_as_deletes": "op = 'D'",
+    "apply_as_truncates": "op = 'T'",
+    "drop": ["op", "seq"],
+    "ignore": ["at"],
+}
+
+
+def events(text):
+    """`k: a@10 k: -@30 truncate: !@40`, the further sequence after a point."""
+    ops = {"-": "D", "!": "T"}
+    rows = []
+    for match in EVENT.finditer(text):
+        value = match["value"]
+        op = ops.get(value, "U")
+        rows.append(
+            {
+                "k": None if op == "T" else match["key"],
+                "v": None if op != "U" or value == "~" else value,
+                "at": day(match["at"]),
+                "seq": int(match["seq"] or 0),
+                "op": op,
+            }
+        )
+    return pa.Table.from_pylist(rows, TYPES)
+
+
+class Fed:
+    """A table that is fed, and copied into, at recorded times of its own."""
+
+    numbers = iter(range(1000))
+
+    def __init__(self, warehouse, **options):
+        self.warehouse, self.store = warehouse, warehouse.store
+        self.name = f"feeds.t{next(self.numbers)}"
+        self.options = FEED | options
+
+    def apply(self, text, **options):
+        receipt = self.warehouse.apply(events(text), into=self.name, **self.options | options)
+        return {name: count for name, count in receipt.counts.items() if count}
+
+    def refused(self, text, **options):
+        with pytest.raises(BackstoryError) as stop:
+            self.apply(text, **options)
+        return stop.value.code
+
+    def copy(self, at, text, **options):
+        rows = [dict(zip(("k", "v"), each.split(":"), strict=True)) for each in text.split()]
+        rows = pa.Table.from_pylist(rows, pa.schema({"k": pa.string(), "v": pa.string()}))
+        receipt = self.warehouse.snapshot(rows, into=self.name, key="k", at=day(at), **options)
+        return {name: count for name, count in receipt.counts.items() if count}
+
+    @property
+    def rows(self):
+        name = self.store.sql_name(table_name(self.name))
+        return self.store.spark.sql(f"SELECT * FROM {name}").toArrow().to_pylist()
+
+    @property
+    def lives(self):
+        return lives([row for row in self.rows if (row["_memory"] or {}).get("role") is None])
+
+    @property
+    def remembered(self):
+        """The live facts without a version, as `kind@instant` in their order."""
+        live = (row for row in self.rows if (row["_memory"] or {}).get("role") == "fact")
+        live = (row for row in live if row["_memory"]["ended_at"] is None)
+        return sorted(f"{row['_memory']['kind']}@{(row['valid_from'] - ZERO).days}" for row in live)
+
+    @property
+    def commits(self):
+        return len(self.warehouse.table(self.name).log())
+
+    def check(self):
+        return [
+            (each["law"], each["violations"])
+            for each in self.warehouse.table(self.name).check()
+            if each["violations"]
+        ]
+
+
+def in_tasks_of(store):
+    return Fed(Warehouse(replace(store, memory=Memory(0)), embedded=False))
+
+
+@pytest.fixture(params=["here", "tasks"] if DEPTH == "laws" else ["here"])
+def fed(store, request):
+    return Fed(Warehouse(store, embedded=False)) if request.param == "here" else in_tasks_of(store)
+
+
+@pytest.fixture
+def in_tasks(store):
+    """A table whose deliveries are all planned in Spark's tasks."""
+    return in_tasks_of(store)
+
+
+def test_spark_alone_plans_feeds_truncates_and_late_copies(in_tasks):
+    """With `driver-memory = "0m"`: the life of E2, E8, E10 and E5 in one table."""
+    in_tasks.apply("k: c@40 k: a@10 m: a@10")
+    in_tasks.apply("k: -@30 all: !@35")
+    in_tasks.apply("k: b@20 n: x@25")
+    assert in_tasks.lives == ["k: a[10,20) b[20,30) c[40,)", "m: a[10,35)", "n: x[25,35)"]
+    assert in_tasks.apply("k: b@20") == {"duplicate": 1}
+    assert in_tasks.refused("k: z@20") == "sequence-conflict"
+    in_tasks.copy(15, "k:y m:a", max_delete_ratio=1)
+    assert in_tasks.lives == ["k: a[10,15) y[15,20) b[20,30) c[40,)", "m: a[10,35)", "n: x[25,35)"]
+    in_tasks.copy(50, "k:c m:d", max_delete_ratio=1)
+    assert in_tasks.lives[1] == "m: a[10,35) d[50,)"
+    assert in_tasks.check() == []
+
+
+def test_E1_a_feed_in_order(fed):
+    for text in ("k: a@10", "k: b@20", "k: -@30", "k: c@40"):
+        fed.apply(text)
+    assert fed.lives == ["k: a[10,20) b[20,30) c[40,)"]
+    assert (fed.remembered, fed.commits, fed.check()) == (["delete@30"], 4, [])
+
+
+def test_E2_the_same_facts_in_another_order(fed):
+    for text in ("k: c@40", "k: a@10", "k: -@30", "k: b@20"):
+        fed.apply(text)
+    assert fed.lives == ["k: a[10,20) b[20,30) c[40,)"]
+    assert fed.check() == []
+
+
+def test_E3_late_before_a_delete_and_a_delete_before_anything(fed):
+    fed.apply("k: a@10")
+    assert fed.apply("k: -@30 m: -@20") == {"ended": 1, "silent": 1}
+    fed.apply("k: b@20 m: x@10")
+    assert fed.lives == ["k: a[10,20) b[20,30)", "m: x[10,20)"]
+
+
+def test_E4_what_says_nothing_new_is_remembered(fed):
+    for text in ("k: A@5", "k: A@10", "k: A@15", "k: C@20", "k: B@12"):
+        fed.apply(text)
+    assert fed.lives == ["k: A[5,12) B[12,15) A[15,20) C[20,)"]
+    assert fed.check() == []
+
+
+def test_E5_one_instant_twice(fed):
+    fed.apply("k: a@10 m: a@10.1")
+    assert fed.apply("k: a@10") == {"duplicate": 1}
+    assert (fed.refused("k: b@10"), fed.refused("k: -@10")) == ("sequence-conflict", "sequence-conflict")
+    fed.apply("m: b@10.2")
+    assert fed.refused("n: x@10 n: y@10") == "sequence-conflict"
+    assert (fed.lives, fed.commits) == (["k: a[10,)", "m: b[10,)"], 2)
+
+
+def test_E8_a_truncate_and_what_comes_late_before_it(fed):
+    fed.apply("k: a@10 m: a@10")
+    assert fed.apply("all: !@30") == {"ended": 1}
+    fed.apply("k: b@20 n: x@25")
+    fed.apply("m: c@35")
+    assert fed.lives == ["k: a[10,20) b[20,30)", "m: a[10,30) c[35,)", "n: x[25,30)"]
+    assert fed.check() == []
+
+
+def test_E9_a_full_copy_corrects_a_feed_and_late_events_find_it_there(fed):
+    fed.apply("k: a@10 m: a@10 p: a@10")
+    assert fed.copy(30, "k:a m:b n:x") == {"new": 1, "changed": 1, "closed": 1, "unchanged": 1}
+    assert fed.lives == ["k: a[10,)", "m: a[10,30) b[30,)", "n: x[30,)", "p: a[10,30)"]
+    fed.apply("k: z@20 m: b@20 p: -@25")
+    assert fed.lives == ["k: a[10,20) z[20,30) a[30,)", "m: a[10,20) b[20,)", "n: x[30,)", "p: a[10,25)"]
+    assert fed.check() == []
+
+
+def test_E10_a_copy_that_comes_late_itself(fed):
+    fed.apply("k: a@10 n: a@10 n: c@40")
+    fed.apply("k: b@30")
+    fed.copy(20, "k:x m:y", max_delete_ratio=1)
+    assert fed.lives == ["k: a[10,20) x[20,30) b[30,)", "m: y[20,)", "n: a[10,20) c[40,)"]
+
+
+def test_E11_copies_of_two_scopes_at_one_instant_and_a_record_moves_between_them(fed):
+    def copy(at, text, **options):
+        rows = [dict(zip(("k", "v", "region"), each.split(":"), strict=True)) for each in text.split()]
+        rows = pa.Table.from_pylist(rows)
+        return fed.warehouse.snapshot(rows, into=fed.name, key="k", at=day(at), max_delete_ratio=1, **options)
+
+    copy(10, "k:ann:e m:bob:u n:cy:e")
+    copy(20, "k:ann:e", scope={"region": "e"})
+    assert fed.lives == ["k: ann[10,)", "m: bob[10,)", "n: cy[10,20)"]
+    copy(20, "m:bob:u n:cy:u", scope={"region": "u"})
+    assert fed.lives == ["k: ann[10,)", "m: bob[10,)", "n: cy[10,20) cy[20,)"]
+    for at, text, scope, code in (
+        (30, "k:ann:u", {"region": "e"}, "out-of-scope"),
+        (20, "k:ann:e", {"v": "ann"}, "same-instant"),
+        (20, "k:ann:e n:cy:e", {"region": "e"}, "same-instant"),
+        (30, "k:ann:e", {"country": "e"}, "bad-option"),
+    ):
+        with pytest.raises(BackstoryError) as stop:
+            copy(at, text, scope=scope)
+        assert stop.value.code == code
+    assert copy(20, "k:ann:e", scope={"region": "e"}).snapshot_id is None
+    assert fed.check() == []
+
+
+def test_E12_copies_first_a_feed_afterwards(fed):
+    fed.copy(10, "k:a m:a")
+    fed.copy(20, "k:b m:a")
+    fed.apply("k: c@25")
+    assert fed.lives == ["k: a[10,20) b[20,25) c[25,)", "m: a[10,)"]
+    assert fed.refused("m: z@15") == "settled"
+    assert fed.apply("m: z@15", late="drop") == {"too_late": 1}
+    fed.apply("k: o@5 m: a@7")
+    assert fed.lives == ["k: o[5,10) a[10,20) b[20,25) c[25,)", "m: a[7,)"]
+
+
+def test_E14_what_was_taken_back_may_be_said_again(fed):
+    fed.apply("k: a@10")
+    first = fed.warehouse.table(fed.name).log()[0]
+    fed.apply("k: x@20")
+    fed.warehouse.table(fed.name).rewind(first["recorded_at"], apply=True)
+    fed.apply("k: b@20")
+    assert fed.lives == ["k: a[10,20) b[20,)"]
+
+
+def test_E15_restate_from_a_date(fed):
+    fed.apply("k: a@10 k: b@20 k: c@30 m: a@10")
+    fed.apply("k: x@12 k: c@25", restate_from=day(12), restate_until=day(30))
+    assert fed.lives == ["k: a[10,12) x[12,25) c[25,)", "m: a[10,)"]
+    assert fed.refused("k: y@40", restate_from=day(12), restate_until=day(30)) == "outside-restatement"
+
+
+def test_E17_what_comes_after_settling(fed):
+    fed.apply("k: a@10 k: -@30 m: A@5 m: A@10 m: A@15")
+    fed.warehouse.table(fed.name).maintain(settle_before=day(20))
+    fed.apply("k: b@25")
+    assert fed.lives == ["k: a[10,25) b[25,30)", "m: A[5,)"]
+    assert fed.refused("m: B@12") == "settled"
+    assert fed.apply("m: B@12", late="drop") == {"too_late": 1}
+
+
+def test_E19_the_same_again_and_a_copy_replaced(fed):
+    fed.apply("k: a@10 k: b@20")
+    assert fed.apply("k: b@20 k: a@10") == {"duplicate": 2}
+    fed.copy(30, "k:b")
+    fed.copy(30, "k:b")
+    assert fed.lives == ["k: a[10,20) b[20,)"]
+    with pytest.raises(BackstoryError, match="Another copy"):
+        fed.copy(30, "k:c")
+    fed.copy(30, "k:c", restate=True)
+    assert fed.lives == ["k: a[10,20) b[20,30) c[30,)"]
+    assert fed.commits == 3
+
+
+def test_E6_a_sparse_update_whose_base_comes_late(fed):
+    schema = pa.schema(
+        {"k": pa.string(), "v": pa.string(), "city": pa.string(), "at": pa.timestamp("us", "UTC")}
+    )
+
+    def say(v, city, at):
+        rows = pa.Table.from_pylist([{"k": "k", "v": v, "city": city, "at": day(at)}], schema)
+        receipt = fed.warehouse.apply(rows, into=fed.name, key="k", sequence_by="at", unmodified="_")
+        return {name: count for name, count in receipt.counts.items() if count}
+
+    def shown():
+        return lives(
+            [
+                {**row, "v": f"{row['v'] or '~'}/{row['city']}"}
+                for row in fed.rows
+                if (row["_memory"] or {}).get("role") is None
+            ]
+        )
+
+    assert say("_", "rome", 20) == {"began": 1, "partial": 1}
+    assert shown() == ["k: ~/rome[20,)"]
+    say("ann", "oslo", 10)
+    assert shown() == ["k: ann/oslo[10,20) ann/rome[20,)"]
+    say("bob", "_", 15)
+    assert shown() == ["k: ann/oslo[10,15) bob/oslo[15,20) bob/rome[20,)"]
+
+
+def test_E7_null_and_unmodified_are_two_things(fed):
+    rows = pa.Table.from_pylist(
+        [
+            {"k": "k", "v": "ann", "city": "oslo", "at": day(10)},
+            {"k": "k", "v": None, "city": "rome", "at": day(20)},
+        ],
+        pa.schema({"k": pa.string(), "v": pa.string(), "city": pa.string(), "at": pa.timestamp("us", "UTC")}),
+    )
+    other = fed.name + "b"
+    fed.warehouse.apply(rows, into=fed.name, key="k", sequence_by="at")
+    fed.warehouse.apply(rows, into=other, key="k", sequence_by="at", ignore_null_updates=True)
+    now = {name: fed.warehouse.table(name).current().collect()[0].v for name in (fed.name, other)}
+    assert now == {fed.name: None, other: "ann"}
+
+
+def test_the_memory_begins_with_the_first_feed_and_settles_what_copies_left(fed):
+    """V28."""
+    fed.copy(10, "k:a")
+    assert SETTLED not in existing(fed.store, table_name(fed.name)).properties
+    fed.apply("k: b@20")
+    properties = existing(fed.store, table_name(fed.name)).properties
+    assert (properties[SETTLED].count("2024-03-10"), MEMORY_SINCE in properties) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("column", "type_", "code"),
+    [
+        ("at", pa.int64(), "no-instant"),
+        ("at", pa.float64(), "no-instant"),
+        ("at", pa.timestamp("us"), "naive-time"),
+    ],
+)
+def test_what_holds_no_instants_is_no_first_sequence(store, column, type_, code):
+    """V45."""
+    fed = Fed(Warehouse(store, embedded=False))
+    rows = events("k: a@10")
+    values = rows["at"].cast(pa.timestamp("us") if pa.types.is_timestamp(type_) else pa.int64()).cast(type_)
+    rows = rows.set_column(rows.column_names.index(column), column, values)
+    with pytest.raises(BackstoryError) as stop:
+        fed.warehouse.apply(rows, into=fed.name, **FEED)
+    assert stop.value.code == code
+
+
+def test_a_row_without_a_key_or_an_order_refuses_the_delivery(fed):
+    """V47."""
+    rows = events("k: a@10 m: b@20").to_pylist()
+    for name, code in (("k", "null-key"), ("at", "null-sequence"), ("seq", "null-sequence")):
+        wrong = pa.Table.from_pylist([rows[0], rows[1] | {name: None}], TYPES)
+        with pytest.raises(BackstoryError) as stop:
+            fed.warehouse.apply(wrong, into=fed.name, **FEED)
+        assert stop.value.code == code
+
+
+def test_a_dry_run_tells_and_writes_nothing(fed):
+    """V120."""
+    fed.apply("k: a@10")
+    plan = fed.warehouse.apply(events("k: b@20 m: x@5"), into=fed.name, **FEED, dry_run=True)
+    assert {name: count for name, count in plan.counts.items() if count} == {"began": 2}
+    assert sorted(plan.keys["began"]) == ["k=k", "k=m"] or sorted(plan.keys["began"]) == ["k", "m"]
+    assert (fed.lives, fed.commits) == (["k: a[10,)"], 1)
+
+
+def test_settings_are_kept_and_may_not_be_contradicted(fed):
+    """V13."""
+    fed.apply("k: a@10")
+    rows = events("k: b@20")
+    conditions = {name: FEED[name] for name in ("apply_as_deletes", "apply_as_truncates", "drop")}
+    fed.warehouse.apply(rows, into=fed.name, **conditions)
+    assert fed.lives == ["k: a[10,20) b[20,)"]
+    assert fed.refused("k: c@30", sequence_by=["at"]) == "settings-changed"
+    assert fed.refused("k: c@30", key="v") == "key-changed"
+
+
+def test_dates_and_texts_are_times_too(store):
+    """V45: a date is its first instant, a text without an offset is in UTC."""
+    fed = Fed(Warehouse(store, embedded=False))
+    rows = pa.table({"k": ["a", "b"], "v": ["1", "2"], "at": ["2024-03-10", "2024-03-10T02:00:00+02:00"]})
+    fed.warehouse.apply(rows, into=fed.name, key="k", sequence_by="at")
+    assert fed.lives == ["a: 1[10,)", "b: 2[10,)"]
+    days = pa.table({"k": ["a"], "v": ["1"], "d": pa.array([(ZERO + timedelta(days=10)).date()])})
+    fed.warehouse.apply(days, into=fed.name + "d", key="k", sequence_by="d")
+    (row,) = fed.warehouse.table(fed.name + "d").current().toArrow().to_pylist()
+    assert row["valid_from"] == day(10)
+    with pytest.raises(BackstoryError, match="Row 2") as stop:
+        fed.warehouse.apply(
+            pa.table({"k": ["a", "b"], "v": ["1", "2"], "at": ["2024-03-10", "soon"]}),
+            into=fed.name + "x",
+            key="k",
+            sequence_by="at",
+        )
+    assert stop.value.code == "unreadable-instant"

@@ -1,0 +1,213 @@
+"""A delivery is merged on the driver, together or in parts, or by Spark's tasks: one log, hash by hash."""
+
+from dataclasses import replace
+from datetime import UTC, date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from datasets import Dataset
+from depth import DEPTH
+from structlog.testing import capture_logs
+
+from backstory.doors.odf import delivery, spark_rows
+from backstory.engine import sorted_rows as ranges
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
+from backstory.stores.iceberg import local_rows
+
+COLUMNS = "k STRING, n INT, x DOUBLE, f FLOAT, d DATE, t TIMESTAMP, b BOOLEAN"
+MERGES = {
+    "append": "{kind: append}",
+    "append op": "{kind: append, encoding: op}",
+    "ledger": "{kind: ledger, primaryKey: [k, n]}",
+    "ledger correct": "{kind: ledger, primaryKey: [k, n], encoding: op, onConflict: correct}",
+    "snapshot": "{kind: snapshot, primaryKey: [k, n], encoding: op}",
+    "snapshot observed": "{kind: snapshot, primaryKey: [k, n], compareColumns: [x, d]}",
+    "upsert": "{kind: upsertStream, primaryKey: [k, n]}",
+    "changelog": "{kind: changelogStream, primaryKey: [k, n], validation: schema}",
+}
+# Before a release all; at the gate those whose plan does what the others' do, and more.
+CONTAINED = () if DEPTH == "laws" else ("append", "ledger", "snapshot")
+ROWS = (
+    "b,1,1.5,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true é,1,-0.0,0.00,1500-01-01,,false b,2,NaN,,,,",
+    "é,1,0.0,0.00,1500-01-01,,false b,1,1.25,3.10,2020-02-01,2020-01-01T00:00:00.123Z,true a,1,,,9999-12-31,,",
+    ",1,,,,, b,2,7,,,, ,1,,,,,",
+    "b,2,NaN,,,,",
+)
+TOLD = ("logical_hash", "schema_hash", "watermark", "start", "end", "counts")
+# Bytes that are less than the rows of two deliveries, and more than those of a key.
+LITTLE = 400
+ALL = "{kind: sql, engine: spark, query: 'select * from input'}"
+
+
+IN_PARTS = "more rows than driver-memory holds: planned in parts"
+
+
+@pytest.mark.parametrize("name", [name for name in MERGES if name not in CONTAINED])
+def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
+    """Rows, offsets, times, what is refused, and what the blocks tell, hashes included (R15, R24, R54).
+
+    Files of this machine are read here, and planned in parts where they are large. Spark reads for the driver
+    what comes from a query or lies elsewhere, of a long log the delivered keys; without memory, Spark's tasks
+    merge.
+    """
+    # A log of which all records are meant is asked for no keys, however long it is; nor is one for nothing.
+    read = ("Spark reads", 1000) if name.startswith(("append", "snapshot")) else ("keys", 0)
+    looks_back = not name.startswith(("append", "changelog"))
+    little = _with_memory(store, LITTLE if looks_back else 100)
+    monkeypatch.setattr(ranges, "ROWS_IN_RANGE", 2)  # events that are spilled are written as several files
+    ways = {"here": store, "parts": little, read[0]: store, "tasks": _with_memory(store, 0)}
+    first = "op INT, " if name == "changelog" else ""
+    found = []
+    for way, place in ways.items():
+        monkeypatch.setattr(spark_rows, "SHORT", read[1] if way == read[0] else 1000)
+        monkeypatch.setattr(local_rows, "MOST_FILES", -1 if way == read[0] else 1000)
+        query = ALL if way == "Spark reads" else ""
+        life = Dataset(
+            place, tmp_path / way, MERGES[name], first + COLUMNS, preprocess=query, namespace="odf_merge_ways"
+        )
+        told = []
+        with monkeypatch.context() as patch, capture_logs() as logs:
+            if way != "tasks":
+                patch.setattr(delivery, "plan_by_tasks", None)
+            for text in ROWS:
+                receipt = life.push(" ".join(f"0,{row}" for row in text.split()) if first else text)
+                event = life.newest().event
+                error = receipt.error.to_dict() if receipt.error else None
+                told.append((receipt.status, receipt.counts, error, [event[name] for name in TOLD]))
+        assert (IN_PARTS in [line["event"] for line in logs]) == (way == "parts" and looks_back)
+        found.append((told, [str(row) for row in life.rows()]))
+    assert found == [found[0]] * len(ways)
+    assert len(found[0][1]) >= 3
+    assert [error is None for _, _, error, _ in found[0][0]].count(False) == looks_back
+
+
+def _with_memory(store, held):
+    return replace(store, memory=Memory(CLEAR_TEXT_SHARE * held))
+
+
+PART = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))])
+
+
+@pytest.mark.parametrize("name", ["append", "snapshot", "upsert"])
+def test_values_with_parts_are_merged_in_every_way(store, tmp_path, monkeypatch, name):
+    """Also in keys, and maps where nothing is compared; lists and structs sort as Spark sorts them."""
+    merge = MERGES[name].replace("[k, n]", "[k]")
+    keys = [{"a": 1, "b": [0.5]}, {"a": 1, "b": []}, None, {"a": None, "b": [float("nan")]}]
+    values = [[{"x": "é"}, None], [], None, [{"x": None}]]
+    more = {"m": pa.array([[("a", 1)], None, [], [("b", None)]], pa.map_(pa.string(), pa.int32()))}
+    whole = pa.table(
+        {
+            "k": pa.array(keys, PART),
+            "v": pa.array(values, pa.list_(pa.struct([("x", pa.string())]))),
+            **(more if name == "append" else {}),
+        }
+    )
+    whole = whole if name == "append" else whole.take(pa.array([0, 1, 3]))
+    found = []
+    for way, held in {"here": None, "parts": LITTLE // 2, "tasks": 0}.items():
+        place = store if held is None else _with_memory(store, held)
+        life = Dataset(place, tmp_path / way, merge, read="{kind: parquet}", namespace="odf_merge_ways")
+        with monkeypatch.context() as patch, capture_logs() as logs:
+            if way != "tasks":
+                patch.setattr(delivery, "plan_by_tasks", None)
+            told = []
+            for number, rows in enumerate([whole, whole.slice(1), whole.take(pa.array([2, 0, 1]))]):
+                changed = rows.set_column(1, "v", rows["v"].take(pa.array([*range(1, len(rows)), 0])))
+                path = tmp_path / f"{way}-{number}.parquet"
+                pq.write_table(changed if number == 2 else rows, path)
+                receipt = life.push_files(path)
+                told.append((receipt.status, receipt.counts, life.newest().event["logical_hash"]))
+        assert (IN_PARTS in [line["event"] for line in logs]) == (way == "parts" and name != "append")
+        found.append((told, [str(row) for row in life.rows()]))
+    assert found == [found[0]] * 3
+    assert len(found[0][1]) > len(whole)
+
+
+@pytest.mark.parametrize("held", [1 << 20, 0], ids=["here", "tasks"])
+def test_rows_that_have_nothing_but_a_time_are_rows(store, tmp_path, held):
+    life = Dataset(
+        _with_memory(store, held),
+        tmp_path,
+        MERGES["append"],
+        "event_time TIMESTAMP",
+        namespace="odf_merge_ways",
+    )
+    assert life.push("2020-01-02T00:00:00Z 2020-01-01T00:00:00Z").offsets == (0, 1)
+    assert life.push("2020-01-03T00:00:00Z").offsets == (2, 2)
+    assert [row["event_time"].day for row in life.rows()] == [1, 2, 3]
+
+
+def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
+    """Narrow numbers, names of the system's own, nothing but NULL, days; what is converted goes through Spark."""
+    instants = pa.array([datetime(2024, 1, 1, tzinfo=UTC), None], pa.timestamp("us", "UTC"))
+    columns = {
+        "k": pa.array(["b", "a"]),
+        "op": pa.array([1, None], pa.int8()),
+        "x.y": pa.array([1, 2], pa.int16()),
+        "f": pa.array([1.5, float("nan")], pa.float32()),
+        "d": pa.array([Decimal("1.10"), None], pa.decimal128(9, 2)),
+        "raw": pa.array([b"\x00\xff", b""]),
+        "system_time": instants,
+        "wide": pa.array([1, 2], pa.int64()),
+    }
+    times = {
+        "instants": instants,
+        "days": pa.array([date(2024, 1, 2), date(2024, 1, 1)]),
+        "naive": pa.array([datetime(2024, 1, 1), None], pa.timestamp("us")),
+        "years": pa.array([2024, 2023], pa.int32()),
+        "nothing": pa.nulls(2, pa.string()),
+    }
+    for name in times if DEPTH == "laws" else ("days", "naive", "nothing"):
+        found, time = [], times[name]
+        for way, place in {"here": store, "tasks": _with_memory(store, 0)}.items():
+            path = tmp_path / f"{name}-{way}.parquet"
+            pq.write_table(pa.table({**columns, "event_time": time}), path)
+            life = Dataset(
+                place,
+                tmp_path / name / way,
+                MERGES["ledger correct"].replace("n]", '"x.y"]'),
+                read="{kind: parquet}",
+                namespace="odf_merge_ways",
+            )
+            receipt = life.push_files(path)
+            found.append(
+                (receipt.counts, life.newest().event["logical_hash"], [str(row) for row in life.rows()])
+            )
+        assert found[0] == found[1], name
+
+
+def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monkeypatch):
+    """No more than the bound comes to the driver, and the log has all rows in their order."""
+    monkeypatch.setattr(spark_rows, "FEW_ROWS", 5)
+    query = "{kind: sql, engine: spark, query: 'select explode(sequence(1, n)) as n from input'}"
+    life = Dataset(store, tmp_path, MERGES["append"], "n INT", preprocess=query, namespace="odf_merge_ways")
+    assert [life.push(rows).offsets for rows in ("5", "6")] == [(0, 4), (5, 10)]
+    assert life.data("n") == [(n,) for n in [*range(1, 6), *range(1, 7)]]
+
+
+def test_a_small_pull_is_no_job(store, tmp_path):
+    """Log and delivery are read here, and what the driver writes needs no task."""
+    tracker = store.spark.sparkContext.statusTracker()
+    polling = "{kind: url, url: data.csv}"
+    life = Dataset(store, tmp_path, MERGES["snapshot"], "k STRING, n INT", fetch=polling)
+    life.add()
+    started = []
+    for text in ("k,n\nA,1\n", "k,n\nA,2\nB,1\n", None):
+        before = max(tracker.getJobIdsForGroup(None), default=-1)
+        life.pull(text)
+        started.append(max(tracker.getJobIdsForGroup(None), default=-1) - before)
+    assert started == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("key", "most"), [("x", 9), ("n", 1)], ids=["no range of keys", "many events"])
+def test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks(store, tmp_path, monkeypatch, key, most):
+    """Floats have NaN, which is in no range; and a key can have any number of events."""
+    monkeypatch.setattr(local_rows, "MOST_FILES", -1)
+    monkeypatch.setattr(spark_rows, "SHORT", 0)
+    monkeypatch.setattr(spark_rows, "MANY", most)
+    merge = f"{{kind: upsertStream, primaryKey: [{key}]}}"
+    life = Dataset(store, tmp_path, merge, "n INT, x DOUBLE, v STRING", namespace="odf_merge_ways")
+    life.push("1,NaN,a 2,0.5,b")
+    assert life.push("1,NaN,b 2,-0.0,b").counts["corrected"] == (1 if key == "x" else 2)

@@ -1,0 +1,57 @@
+"""Rows in an order, together or spread over ranges: the same rows, sorted, equal ones as they stood."""
+
+from contextlib import ExitStack
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.engine import sorted_rows as module
+from backstory.engine.held_rows import HeldRows
+from backstory.engine.sorted_rows import sorted_rows
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
+from backstory.model.change import Pieces
+
+
+def order(rows):
+    return np.argsort(np.asarray(rows["k"]), kind="stable")
+
+
+@given(st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=20), min_size=1, max_size=8))
+@pytest.mark.parametrize("most", [1 << 20, 1], ids=["held", "spilled"])
+def test_rows_come_in_their_order_however_many_there_are(most, tables):
+    keys = [key for table in tables for key in table]
+    pairs = sorted(enumerate(keys), key=lambda pair: pair[1])
+    with (
+        ExitStack() as kept,
+        Memory(CLEAR_TEXT_SHARE * most).lease() as lease,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(module, "ROWS_IN_RANGE", 7)
+        held, first = HeldRows("rows", lease, kept), 0
+        for table in tables:
+            held.add(pa.table({"k": table, "n": range(first, first + len(table))}))
+            first += len(table)
+        found = sorted_rows(held, order, kept)
+        assert isinstance(found, Pieces) == held.spilled == (most == 1)
+        for _ in range(2):  # a commit may be tried again
+            pieces = list(found.tables()) if isinstance(found, Pieces) else [found]
+            assert pa.concat_tables(pieces).to_pylist() == [{"k": key, "n": number} for number, key in pairs]
+
+
+def test_ranges_are_of_about_one_size():
+    """What is spilled is never sorted as a whole."""
+    with (
+        ExitStack() as kept,
+        Memory(CLEAR_TEXT_SHARE).lease() as lease,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr(module, "ROWS_IN_RANGE", 100)
+        held = HeldRows("rows", lease, kept)
+        for first in range(10):
+            held.add(pa.table({"k": range(first, 1_000, 10)}))
+        sizes = [len(each) for each in sorted_rows(held, order, kept).tables()]
+    assert sum(sizes) == 1_000
+    assert max(sizes) <= 200

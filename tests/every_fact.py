@@ -1,0 +1,124 @@
+"""A table that keeps every fact that ever came, and folds them anew for each question: slow, and right.
+
+It stores no versions, reads nothing off a table and shares no code with the rule: the oracle of the rule.
+"""
+
+from dataclasses import dataclass, field
+
+from hypothesis import strategies as st
+
+from backstory.model.remembered import Told
+from backstory.strategies.copies.rule import Copy
+from backstory.strategies.feeds.rule import Event
+
+COLUMNS = ("v", "w")
+KEYS, CELLS = "kmn", (None, "e", "u")
+SCOPES = ((("w", "e"),), (("w", "u"),))
+
+
+@dataclass
+class EveryFact:
+    """All events, and all copies with their scopes."""
+
+    events: list = field(default_factory=list)
+    copies: list = field(default_factory=list)
+
+    def take(self, delivery):
+        if isinstance(delivery, Scoped):
+            self.copies.append(delivery)
+        else:
+            self.events += delivery
+
+    def versions(self):
+        """What the table tells: key, start, end and values."""
+        return sorted(version for key in KEYS for version in self._life(key))
+
+    def _life(self, key):
+        told = [(each.at, 0, each.sequence, each) for each in self.events if each.key in {key, None}]
+        told += [(each.copy.at, 1, each.scope or (), each) for each in self.copies]
+        told.sort(key=lambda each: each[:3])
+        state, found = None, []
+        for place, (at, _, _, said) in enumerate(told):
+            state = _after(state, said, key)
+            if place + 1 < len(told) and told[place + 1][0] == at:
+                continue
+            before = found[-1][2] if found and found[-1][1] == 0 else None
+            if state != before:
+                if before is not None:
+                    found[-1] = (found[-1][0], at, before)
+                if state is not None:
+                    found.append((at, 0, state))
+        return [(key, start, end, repr(values)) for start, end, values in found]
+
+
+@dataclass(frozen=True)
+class Scoped:
+    """A copy of all records, or of a scope."""
+
+    copy: Copy
+    scope: tuple | None
+
+
+def _after(state, said, key):
+    if isinstance(said, Event):
+        if said.kind is not Told.UPSERT:
+            return None
+        return {**(state or dict.fromkeys(COLUMNS)), **{name: said.values[name] for name in said.columns}}
+    listed = said.copy.rows.get(key)
+    if listed is None:
+        outside = state is not None and said.scope and state[said.scope[0][0]] != said.scope[0][1]
+        return state if outside else None
+    if state is not None and all(state[name] == listed[name] for name in said.copy.columns):
+        return state
+    return {name: listed.get(name) for name in COLUMNS}
+
+
+INSTANTS = st.integers(1, 9)
+ROWS = st.fixed_dictionaries({name: st.sampled_from(CELLS) for name in COLUMNS})
+ASSERTED = st.sampled_from([COLUMNS, COLUMNS, ("v",), ("w",), ()])
+SEQUENCES = st.integers(1, 3).map(lambda number: (number,))
+
+
+@st.composite
+def events(draw, instants=INSTANTS):
+    key, at, sequence = draw(st.sampled_from(KEYS)), draw(instants), draw(SEQUENCES)
+    kind = draw(st.sampled_from([Told.UPSERT] * 6 + [Told.DELETE] * 2 + [Told.TRUNCATE]))
+    if kind is Told.TRUNCATE:  # of a sequence of its own: no event may be of the same
+        return Event(None, at, kind, sequence=(sequence[0] + 0.5,))
+    if kind is Told.DELETE:
+        return Event(key, at, kind, sequence=sequence)
+    columns, row = draw(ASSERTED), draw(ROWS)
+    return Event(key, at, kind, {name: row[name] for name in columns}, columns, sequence)
+
+
+@st.composite
+def copies(draw):
+    """The copies of one instant: one of all records, perhaps of fewer columns, or the parts of one."""
+    at, rows = draw(INSTANTS), draw(st.dictionaries(st.sampled_from(KEYS), ROWS))
+    if draw(st.booleans()):
+        columns = draw(st.sampled_from([COLUMNS, COLUMNS, ("v",), ()]))
+        rows = {key: {name: row[name] for name in columns} for key, row in rows.items()}
+        return [Scoped(Copy(at, rows, columns), None)]
+    scopes = draw(st.lists(st.sampled_from(SCOPES), min_size=1, max_size=2, unique=True))
+    return [
+        Scoped(Copy(at, {key: row for key, row in rows.items() if row["w"] == scope[0][1]}, COLUMNS), scope)
+        for scope in scopes
+    ]
+
+
+EVENTS = st.lists(events(), max_size=14, unique_by=lambda each: (each.key, each.at, each.sequence))
+COPIES = st.lists(copies(), max_size=3, unique_by=lambda each: each[0].copy.at)
+
+
+@st.composite
+def arrivals(draw):
+    """The same facts twice: each time split into deliveries, and these in an order."""
+    told, parts = draw(EVENTS), [each for group in draw(COPIES) for each in group]
+    return tuple(draw(_split(told, parts)) for _ in range(2))
+
+
+@st.composite
+def _split(draw, told, parts):
+    places = draw(st.lists(st.integers(0, 4), min_size=len(told), max_size=len(told)))
+    split = [[each for each, of in zip(told, places, strict=True) if of == place] for place in range(5)]
+    return draw(st.permutations([*(each for each in split if each), *parts]))

@@ -1,0 +1,174 @@
+"""Tables of layout `versions` told by feeds and copies as text, as the worked examples of native.md write them.
+
+`k:a10 m:-20 k:b10.2 *30`: a at 10, a delete at 20, b at 10 with the further sequence 2, a truncate at 30. Of two
+columns `ann/oslo10`; `_` is unmodified, `~` NULL. A copy is `k:a m:b`. The n-th commit is recorded at n.
+"""
+
+import json
+import re
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from backstory.errors import Refused
+from backstory.model.layout import VERSIONS_OWN
+from backstory.model.remembered import Told
+from backstory.strategies.copies.rule import Copy
+from backstory.strategies.copies.stored import StoredRow, StoredVersions
+from backstory.strategies.feeds.copies import take_among
+from backstory.strategies.feeds.remembering import Window
+from backstory.strategies.feeds.rule import Event, Feed, apply
+from backstory.strategies.rewind.rule import rewound
+from backstory.upkeep.laws.rule import violations
+from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
+
+EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+))?")
+
+
+def event(text, columns=("v",)):
+    key, said, at, further = EVENT.fullmatch(text).groups()
+    sequence = () if further is None else (int(further),)
+    if said in "-*":
+        return Event(key, int(at), Told.DELETE if said == "-" else Told.TRUNCATE, sequence=sequence)
+    cells = dict(zip(columns, said.split("/"), strict=True))
+    values = {name: None if cell == "~" else cell for name, cell in cells.items() if cell != "_"}
+    return Event(key, int(at), values=values, columns=tuple(values), sequence=sequence)
+
+
+class Life:
+    """A table of one or more columns, and what it told after each commit."""
+
+    def __init__(self, *columns, settled=(), **settings):
+        self.table = StoredVersions(columns or ("v",), settled=settled, **settings)
+        self.told = {}
+
+    @property
+    def commits(self):
+        return len(self.told)
+
+    def feed(self, text, late="refuse", window=None, all_keys=False):
+        """Apply events; the counts that are not 0."""
+        events = tuple(event(each, self.table.columns) for each in text.split())
+        window = window and Window(*window)
+        return self._take(apply(self.table, Feed(events, late == "drop", window, all_keys), self.commits + 1))
+
+    def copy(self, at, text, scope=None, columns=None, **options):
+        """Take a copy of all records, or of a scope such as `w=e`; the counts that are not 0."""
+        names = columns or self.table.columns
+        rows = {}
+        for each in text.split():
+            key, _, said = each.partition(":")
+            cells = zip(names, said.split("/"), strict=True)
+            rows[key] = {name: None if cell == "~" else cell for name, cell in cells}
+        scope = scope and (tuple(scope.split("=")),)
+        return self._take(take_among(self.table, Copy(at, rows, names, **options), self.commits + 1, scope))
+
+    def _take(self, taken):
+        if taken.table is not self.table:
+            self.table = taken.table
+            self.told[self.commits + 1] = now(self.table)
+        return {outcome: int(number) for outcome, number in taken.counts.items() if number}
+
+    def refused(self, taking, *given, **options):
+        """The code with which a delivery is refused, and the table stays as it is."""
+        before = self.table
+        with pytest.raises(Refused) as told:
+            taking(*given, **options)
+        assert self.table is before
+        return told.value.code
+
+    def shown(self, key):
+        """`a[10,20) b[20,)`."""
+        life = sorted(self.table.life(key), key=lambda row: row.start)
+        return " ".join(
+            f"{'/'.join(str(row.values.get(name) or '~') for name in self.table.columns)}"
+            f"[{row.start},{'' if row.end is None else row.end})"
+            for row in life
+        )
+
+    def rows(self, *roles):
+        """How many stored rows have each of these roles; None is a version."""
+        return tuple(sum(row.role == role for row in self.table.rows) for role in roles)
+
+
+def now(table):
+    """What a table tells, comparable."""
+    return sorted((row.key, row.start, row.end or 0, repr(row.values)) for row in table.versions)
+
+
+def known(table, recorded):
+    """What it told at a recorded time."""
+    return sorted(
+        (key, start, end or 0, repr(values)) for key, start, end, values in table.statements_at(recorded)
+    )
+
+
+def forgetful(table):
+    """The table as copies in order alone would have left it."""
+    return replace(table, rows=tuple(table.versions), settled=None)
+
+
+def settled_before(table, instant):
+    """The table once facts up to an instant are settled (V33); what is settled stays so."""
+    instant = max([instant, *table.settled[1:]])
+    rows = (row for row in table.rows if row.role != "fact" or row.start > instant)
+    return replace(table, rows=tuple(rows), settled=(None, instant))
+
+
+def rewound_to(table, recorded, now_):
+    """The table as it was known, by the rule of rewinds on its rows."""
+    rows = rewound([_mapping(row) for row in table.rows], recorded, now_, ("k",))
+    return replace(table, rows=tuple(_row(table, row) for row in rows))
+
+
+def _mapping(row):
+    fields = ("role", "ended_at", "end_before", "kind", "columns", "scope")
+    memory = {name: each for name in fields if (each := getattr(row, name)) is not None}
+    memory |= {"sequence": row.sequence} if row.sequence else {}
+    own = (row.start, row.end, row.end is None, row.recorded, memory or None)
+    return {"k": row.key, **row.values, **dict(zip(VERSIONS_OWN, own, strict=True))}
+
+
+def _row(table, row):
+    start, end, _, recorded, memory = (row[name] for name in VERSIONS_OWN)
+    values = {name: row[name] for name in table.columns} if row["k"] is not None else {}
+    return StoredRow(row["k"], values, start, end, recorded, **(memory or {}))
+
+
+def judged(table, newest):
+    """The laws of `check` that the rows break, by the rule of `check`; no column was ever renamed."""
+    numbers = {name: number for number, name in enumerate(table.columns)}
+    rows = [_record_row(place, row, numbers) for place, row in enumerate(table.rows)]
+    marks = [row for row in rows if not row.keyed and row.ended_at is None]
+    terms = LawTerms(
+        flagged=True,
+        remembers=True,
+        newest=newest,
+        settled=table.settled or None,
+        marks=tuple(RememberedMark(row.start, row.kind, row.sequence, row.scope) for row in marks),
+        tracked=tuple(table.tracked),
+        numbers=numbers,
+    )
+    keys = {row.key for row in table.rows}
+    lives = [[each for each, row in zip(rows, table.rows, strict=True) if row.key == key] for key in keys]
+    return sum((violations(life, terms) for life in lives), Counter())
+
+
+def _record_row(place, row, numbers):
+    return RecordRow(
+        place,
+        row.start,
+        row.end,
+        keyed=row.key is not None,
+        flag=row.end is None,
+        written=row.recorded,
+        role=row.role,
+        ended_at=row.ended_at,
+        end_before=row.end_before,
+        kind=row.kind,
+        sequence=row.sequence,
+        columns=None if row.columns is None else [numbers[name] for name in row.columns],
+        scope=None if row.scope is None else json.dumps(dict(row.scope)),
+        values=row.values,
+    )

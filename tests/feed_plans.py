@@ -1,0 +1,233 @@
+"""The plan of feeds on the rule's rows: rows as a table has them, and a delivery planned whole or in parts."""
+
+import json
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.delivered import arrow_schema, shaped
+from backstory.model.layout import VALID_TO
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, Told
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType, Kind
+from backstory.strategies.copies.rows import mark, memory_field, micros, withdraw_facts
+from backstory.strategies.copies.sifted import joined_plans as join_copies
+from backstory.strategies.copies.sifted import plan_rows
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.feeds.arrival import arrive
+from backstory.strategies.feeds.copy_plan import Among
+from backstory.strategies.feeds.plan import joined_plans, plan_records
+from backstory.strategies.feeds.records import live_rows
+from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND, FeedTerms
+from backstory.strategies.keys import key_parts
+
+DATA = ("v", "w", "i", "o")
+NUMBERS = {name: number + 2 for number, name in enumerate(DATA)}
+TEXT, NUMBER = ColumnType(Kind.STRING), ColumnType(Kind.DOUBLE)
+FURTHER_TYPE = ColumnType(Kind.STRUCT, parts=(("s", NUMBER),))
+MEMORY = ColumnType(Kind.STRUCT, parts=(*MEMORY_TYPE.parts, ("sequence", FURTHER_TYPE)))
+OWN = (*OWN_COLUMNS[:-1], Column(OWN_COLUMNS[-1].name, MEMORY))
+USERS = tuple(Column(name, TEXT) for name in ("k", *DATA))
+COLUMNS = (*USERS, *OWN)
+SCHEMA = pa.schema([*arrow_schema({each.name: each.type for each in COLUMNS}), pa.field(ROW_ID, pa.int64())])
+DELIVERED = pa.schema(
+    [
+        *arrow_schema({each.name: each.type for each in USERS}),
+        pa.field(AT, pa.timestamp("us", "UTC")),
+        pa.field(KIND, pa.string()),
+        pa.field(FURTHER, pa.struct([("s", pa.float64())])),
+        pa.field(ASSERTED, pa.list_(pa.int32())),
+        pa.field(BEFORE, pa.struct([(name, pa.string()) for name in DATA])),
+    ]
+)
+
+
+def terms_of(table, recorded, **more):
+    return FeedTerms(
+        columns=tuple(each for each in COLUMNS if each.name not in DATA or each.name in table.columns),
+        key=("k",),
+        tracked=tuple(name for name in DATA if name in table.tracked),
+        recorded=recorded,
+        numbers={name: NUMBERS[name] for name in table.columns},
+        overwritten=tuple(name for name in DATA if name in table.overwritten),
+        sequence=("s",),
+        settled=table.settled,
+        ids=True,
+        **more,
+    )
+
+
+def stored(rows):
+    """The rule's rows as a table has them; instants and recorded times are microseconds."""
+    found = []
+    for row in rows:
+        memory = {
+            "role": row.role and row.role.value,
+            "ended_at": row.ended_at,
+            "end_before": row.end_before,
+            "kind": row.kind and row.kind.value,
+            "sequence": {"s": row.sequence[0]} if row.sequence else None,
+            "columns": None if row.columns is None else [NUMBERS[name] for name in row.columns],
+            "scope": None if row.scope is None else json.dumps(dict(row.scope)),
+        }
+        times = {"valid_from": row.start, "valid_to": row.end, "recorded_at": row.recorded}
+        kept = memory if any(value is not None for value in memory.values()) else None
+        found.append({"k": row.key, **row.values, **times, "is_current": row.end is None, "_memory": kept})
+    return pa.Table.from_pylist([{**row, ROW_ID: number} for number, row in enumerate(found)], SCHEMA)
+
+
+def delivered(events):
+    rows = [
+        {
+            "k": each.key,
+            **each.values,
+            AT: each.at,
+            KIND: each.kind.value,
+            FURTHER: {"s": each.sequence[0]} if each.sequence else None,
+            ASSERTED: None if each.columns is None else [NUMBERS[name] for name in each.columns],
+            BEFORE: each.before,
+        }
+        for each in events
+    ]
+    return pa.Table.from_pylist(rows, DELIVERED)
+
+
+def differences(rows, others):
+    """The rows, without their ids and places, that only one of two tables has; lists have no order."""
+    one, other = (Counter(_plain(row) for row in each.to_pylist()) for each in (rows, others))
+    return sorted((one - other).elements()), sorted((other - one).elements())
+
+
+def _plain(row):
+    memory = row["_memory"] or {}
+    times = (
+        row["valid_from"],
+        row["valid_to"],
+        row["recorded_at"],
+        memory.get("ended_at"),
+        memory.get("end_before"),
+    )
+    columns = memory.get("columns")
+    said = [memory.get(name) for name in ("role", "kind", "sequence", "scope")]
+    told = [row.get(name) for name in ("k", *DATA)]
+    shown = ["~" if each is None else str(each.microsecond) for each in times]
+    open_ = row["is_current"], row["_memory"] is None
+    return repr((told, shown, open_, said, columns if columns is None else sorted(columns)))
+
+
+def placed(rows):
+    rows = rows.append_column(FILE, pa.repeat("f", len(rows)))
+    return rows.append_column(POSITION, pa.array(range(len(rows)), pa.int64()))
+
+
+def slice_of(rows, since):
+    """The rows that are open or end at or after an instant (V78)."""
+    return rows.filter(pa.array(micros(rows[VALID_TO]) >= since))
+
+
+def planned(terms, events, rows, parts=1, since=None):
+    """The plan, and the rows of the table after it; rows that are written anew keep their ids."""
+    rows = placed(rows)
+    live = live_rows(rows)
+    live = live if since is None else slice_of(live, since)
+    mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
+    marks, records = live.filter(mark), live.filter(pc.invert(pc.fill_null(mark, False)))
+    arrival = arrive(terms, events, marks)
+    sides = [(each, key_parts(each, terms.key, parts)) for each in (arrival.events, records)]
+    plan = joined_plans(
+        arrival,
+        [
+            plan_records(terms, arrival, *(each.filter(pa.array(of == part)) for each, of in sides))
+            for part in range(parts)
+        ],
+    )
+    return plan, _after(rows, plan.gone, plan.come)
+
+
+def copied(terms, place, copy, rows, parts=1):
+    """The same of a copy: its counts by outcome, the keys that appear, and the rows after it."""
+    rows = placed(rows)
+    live = slice_of(live_rows(rows), place.at)
+    is_mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
+    marks, records = live.filter(is_mark), live.filter(pc.invert(pc.fill_null(is_mark, False)))
+    wanted = [(start, scope) == (place.at, place.text) for start, scope in _places_of(marks)]
+    mine = pc.and_(pc.equal(memory_field(marks, "kind"), Told.COPY.value), pa.array(wanted, pa.bool_()))
+    ids = None if place.columns is None else list(place.columns)
+    own = mark(place.at, terms.recorded, terms.memory, ids, place.text)
+    own = shaped(own, terms.columns, ids=True)
+    others = shaped(marks.filter(pc.invert(mine)), terms.columns, ids=True)
+    asked = _copy_terms(terms, place, copy, pa.concat_tables([others, own]), restated=pc.any(mine).as_py())
+    delivered_rows = pa.Table.from_pylist(
+        [{"k": key, **values} for key, values in copy.rows.items()],
+        pa.schema([pa.field(name, pa.string()) for name in ("k", *copy.columns)]),
+    )
+    sides = [(each, key_parts(each, terms.key, parts)) for each in (delivered_rows, records)]
+    plan = join_copies(
+        [
+            plan_rows(asked, *(each.filter(pa.array(of == part)) for each, of in sides), lambda these: these)
+            for part in range(parts)
+        ]
+    )
+    differs = any(plan.counts.get(name) for name in ("appeared", "changed", "closed"))
+    former = marks.filter(mine)
+    stays = len(former) and not (differs and memory_field(former, "columns")[0].as_py() != ids)
+    gone, come = [plan.gone.select([FILE, POSITION])], [plan.come]
+    if not stays:
+        back = shaped(withdraw_facts(former, terms.recorded, terms.memory), terms.columns, ids=True)
+        gone.append(former.select([FILE, POSITION]))
+        come += [own, back]
+    appeared = plan.appeared["k"].to_pylist()
+    return Counter(plan.counts), appeared, _after(rows, pa.concat_tables(gone), pa.concat_tables(come))
+
+
+def _copy_terms(terms, place, copy, marks, *, restated):
+    tracked = [name for name in copy.columns if name in terms.tracked]
+    renewed = [name for name in copy.columns if name in terms.overwritten]
+    among = Among(terms, place.at, marks, (*tracked, *renewed), bool(restated))
+    return CopyTerms(
+        terms.columns,
+        terms.key,
+        ("k", *copy.columns),
+        tuple(tracked),
+        tuple(renewed),
+        terms.tracked,
+        terms.overwritten,
+        place.at,
+        terms.recorded,
+        in_order=False,
+        restated=copy.restate,
+        ids=True,
+        scope=place.scope,
+        among=among,
+    )
+
+
+@dataclass(frozen=True)
+class CopyPlace:
+    """A copy among events: its instant, the field ids of its columns, and its scope; None for all."""
+
+    at: int
+    columns: tuple | None = None
+    scope: tuple | None = None
+
+    @property
+    def text(self):
+        return None if self.scope is None else json.dumps(dict(self.scope), sort_keys=True)
+
+
+def _places_of(marks):
+    return zip(micros(marks["valid_from"]), memory_field(marks, "scope").to_pylist(), strict=True)
+
+
+def _after(rows, gone_places, come):
+    """The rows after a plan; rows that are written anew keep their ids."""
+    gone = np.zeros(len(rows), bool)
+    gone[np.asarray(gone_places[POSITION])] = True
+    assert gone.sum() == len(gone_places)
+    kept = [id_ for id_ in come[ROW_ID].to_pylist() if id_ is not None]
+    assert sorted(kept) == sorted(rows.filter(pa.array(gone))[ROW_ID].to_pylist())
+    return pa.concat_tables([rows.filter(pa.array(~gone)).select(come.column_names), come])

@@ -1,0 +1,80 @@
+"""`backstory snapshot` on a disk that is full."""
+
+import json
+import os
+import random
+import subprocess
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from commands import command, configure
+from copied_warehouses import digests
+from serving import within
+
+pytestmark = pytest.mark.process
+
+MOUNT = "mount -t tmpfs -o size=6m tmpfs disk && exec sleep infinity"
+ROWS = 2000
+# Room for the catalog's own notes, not for a copy.
+LEFT = 48 * 1024
+
+
+def copy(number):
+    """A full copy, whose values are a hundred bytes a row and do not compress well."""
+    chance = random.Random(number)
+    return "id,v\n" + "".join(f"{each},{chance.randbytes(50).hex()}\n" for each in range(ROWS))
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A small file system in a mount namespace of its own: how it is seen from outside, and from within.
+
+    No rights are needed for one on most machines. Where there are no namespaces both are None.
+    """
+    (tmp_path / "disk").mkdir()
+    words = ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNT]
+    with subprocess.Popen(words, cwd=tmp_path, stderr=subprocess.DEVNULL) as holder:
+        seen = Path(f"/proc/{holder.pid}/root{tmp_path}/disk")
+        outside = (tmp_path / "disk").stat().st_dev
+
+        def mounted():
+            with suppress(OSError):  # it may have ended
+                return seen.stat().st_dev != outside
+
+        within(20, lambda: holder.poll() is not None or mounted())
+        there = ["sh", "-c", 'cd "$0" && exec "$@"', tmp_path]
+        inside = ["nsenter", "-t", holder.pid, "--user", "--mount", "--preserve-credentials", *there]
+        try:
+            yield (seen, inside) if holder.poll() is None else None
+        finally:
+            holder.kill()
+
+
+def test_a_full_disk_is_told_with_its_folder_and_the_table_is_as_before(tmp_path, disk):
+    """75, `disk-full`, and nothing is left of what was written; where nothing can be mounted, files cannot grow."""
+    configure(tmp_path)
+    seen, inside = disk or (tmp_path / "disk", ["prlimit", f"--fsize={LEFT}"])
+    words = ["snapshot", "copy.csv", "--into", "crm.t", "--key", "id", "--warehouse", "disk/warehouse"]
+    (tmp_path / "copy.csv").write_text(copy(1))
+    with command(tmp_path, *words, before=inside if disk else ()) as first:
+        code, said, warned = first.end()
+        assert code == 0, (said, warned)
+    warehouse = seen / "warehouse"
+    before = digests(warehouse)
+    if disk:
+        free = os.statvfs(seen)
+        (seen / "filler").write_bytes(b"x" * (free.f_bavail * free.f_frsize - LEFT))
+    (tmp_path / "copy.csv").write_text(copy(2))
+    with command(tmp_path, *words, before=inside) as full:
+        code, said, warned = full.end()
+    error = json.loads(said)["error"]
+    assert "Traceback" not in warned
+    assert digests(warehouse) == before
+    if disk:
+        assert (code, error["code"]) == (75, "disk-full")
+        assert f"{tmp_path}/disk/warehouse" in error["message"]
+        assert "make room" in error["remedy"]
+    else:
+        assert code in {1, 75}
+        assert "crm.t" in error["message"]

@@ -1,0 +1,111 @@
+"""Real kills of `backstory forget`: the next one finishes, and nothing else is lost."""
+
+import json
+import os
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from commands import command, configure, locked, metadata_of
+from copied_warehouses import embedded
+from pyiceberg.catalog.sql import SqlCatalog
+from stored_bytes import holding
+
+from backstory.errors import TryAgain
+from backstory.model.table import TableName
+from backstory.stores.iceberg.unfinished import unfinished
+from backstory.stores.tables import existing
+
+pytestmark = pytest.mark.process
+
+ANNA, COMMITS = "canary-anna-7Qx", 4
+OTHERS = [(f"bert-{number}", number) for number in range(COMMITS)]
+BEFORE, BETWEEN, AMID = "before_commit", "before_removal", "amid_removal"
+LIVE = {"backstory.layout": "fivetran-live", "backstory.layout-version": "1", "backstory.key": '["id"]'}
+
+
+def make(folder):
+    """Tables of rows of one record and of others, each commit a file."""
+    folder.mkdir()
+    with SqlCatalog(
+        "backstory", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
+    ) as catalog:
+        catalog.create_namespace("crm")
+        for name in (BEFORE, BETWEEN, AMID):
+            schema = pa.schema([("id", pa.string()), ("v", pa.int64())])
+            table = catalog.create_table(f"crm.{name}", schema, properties=LIVE)
+            for each in OTHERS:
+                rows = [dict(zip(schema.names, row, strict=True)) for row in ((ANNA, 0), each)]
+                table.append(pa.Table.from_pylist(rows, schema))
+
+
+@pytest.fixture(scope="module")
+def killed(spark, tmp_path_factory):
+    """The warehouse after three commands that were killed; of each whether it had committed, and what was there."""
+    tmp_path = tmp_path_factory.mktemp("killed")
+    configure(tmp_path)
+    folder = tmp_path / "warehouse"
+    make(folder)
+    catalog, left = folder / "catalog.db", {}
+    for name in (BEFORE, BETWEEN, AMID):
+        files = [each for each in (folder / "crm" / name).rglob("*") if each.is_file()]
+        location = metadata_of(catalog, name)
+        with command(tmp_path, "forget", f"crm.{name}", ANNA, "--apply", "--warehouse", folder) as forget:
+            wait_at[name](forget, folder / "crm" / name, catalog, location)
+        committed = metadata_of(catalog, name) != location
+        left[name] = committed, len(files), sum(each.exists() for each in files)
+    return embedded(spark, "killed", folder), left
+
+
+def before_commit(forget, table, catalog, _):
+    """It has written rows and metadata, and waits for the catalog, to which another program writes."""
+    forget.reach(lambda: len([*table.glob("data/*.parquet")]) > COMMITS)
+    with locked(catalog):
+        forget.reach(lambda: len([*table.glob("metadata/*.json")]) > COMMITS + 1)
+        forget.kill()
+
+
+def before_removal(forget, table, catalog, location):
+    forget.reach(lambda: metadata_of(catalog, table.name) != location, pause=0.003)
+
+
+def amid_removal(forget, table, catalog, location):
+    files = [*table.glob("data/*.parquet")]
+    forget.reach(lambda: not all(each.exists() for each in files), pause=0.001)
+
+
+wait_at = {BEFORE: before_commit, BETWEEN: before_removal, AMID: amid_removal}
+
+
+def test_each_was_killed_at_its_moment(killed):
+    """Before the commit, between it and the removal of files, and amid that."""
+    _, left = killed
+    moments = {name: (committed, there == before) for name, (committed, before, there) in left.items()}
+    assert moments == {BEFORE: (False, True), BETWEEN: (True, True), AMID: (True, False)}
+    assert left[AMID][2] > 1
+
+
+@pytest.mark.parametrize("name", [BEFORE, BETWEEN, AMID])
+def test_the_next_forget_finishes(killed, name):
+    """The record is in no file of the table, others are as before, and the table is healthy.
+
+    Files of one who was killed before the commit may be those of a writer at work, until a day has passed.
+    """
+    warehouse, left = killed
+    table, stored = warehouse.table(f"crm.{name}"), existing(warehouse.store, TableName("crm", name))
+    folder = Path(stored.iceberg.location().removeprefix("file:"))
+    assert bool(unfinished(stored).record) is left[name][0]
+    assert holding(folder, ANNA)
+    if not left[name][0]:
+        with pytest.raises(TryAgain) as caught:
+            table.forget(ANNA, apply=True)
+        assert caught.value.code == "writer-at-work"
+        for each in folder.rglob("*"):
+            os.utime(each, (0, 0))
+    certificate = table.forget(ANNA, apply=True)
+    assert (certificate.status, certificate.left) == ("forgotten", 0)
+    assert ANNA not in json.dumps(certificate.to_dict())
+    assert holding(folder, ANNA) == {}
+    assert sorted((row["id"], row["v"]) for row in table.current().collect()) == OTHERS
+    assert sum(each["violations"] for each in table.check()) == 0
+    assert table.forget(ANNA, apply=True).status == "no-record"

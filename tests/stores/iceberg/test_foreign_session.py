@@ -1,0 +1,98 @@
+"""Sessions of others: what cannot be worked with is refused before anything is asked of it."""
+
+from types import SimpleNamespace
+
+import pytest
+from pyspark.errors import PySparkAttributeError
+
+import backstory
+from backstory.errors import UsageError
+from backstory.spark.connectors import runtime
+from backstory.stores.iceberg import foreign_session, jvm
+
+
+class Connect:
+    """What a session of Spark Connect says when it is asked for its Java."""
+
+    def __getattr__(self, name):
+        raise PySparkAttributeError(
+            errorClass="JVM_ATTRIBUTE_NOT_SUPPORTED", messageParameters={"attr_name": name}
+        )
+
+
+def refusal(spark, catalog="backstory"):
+    with pytest.raises(UsageError) as caught:
+        backstory.open(spark=spark, catalog=catalog)
+    return caught.value
+
+
+def code(spark, catalog="backstory"):
+    return refusal(spark, catalog).code
+
+
+def test_a_connect_session_is_refused_at_open():
+    """Interface 7: it has no Java, so that its first table would be the end of it."""
+    assert code(Connect()) == "spark-connect"
+
+
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        (None, "no-iceberg-catalog"),
+        ("org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog", "no-iceberg-catalog"),
+        ("org.apache.iceberg.spark.NoSuchCatalog", "no-iceberg"),
+    ],
+)
+def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, told):
+    """Interface 7: not configured, of another kind, or without its jar."""
+    if named:
+        spark.conf.set("spark.sql.catalog.strange", named)
+    try:
+        assert code(spark, "strange") == told
+    finally:
+        spark.conf.unset("spark.sql.catalog.strange")
+
+
+def test_the_error_names_the_lines_to_add(spark):
+    """Of a catalog that is not configured both, of a jar that is not there its package for this Spark."""
+    told = refusal(spark, "lake").remedy
+    assert '.config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")' in told
+    assert '.config("spark.sql.catalog.lake.type", "rest")' in told
+    session = spark.newSession()
+    session.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.NoSuchCatalog")
+    told = refusal(session, "lake").remedy
+    assert f'.config("spark.jars.packages", "{runtime(spark.version)}")' in told
+    assert "org.apache.iceberg.spark.SparkSessionCatalog" in refusal(session, "spark_catalog").remedy
+
+
+def test_a_spark_that_is_too_old_is_refused_at_open():
+    """Spark 3.5, as AWS Glue 5 and Amazon EMR 7 have it."""
+    assert code(SimpleNamespace(_jsparkSession=None, version="3.5.6-amzn-0")) == "other-spark"
+
+
+def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypatch):
+    """Interface 7: with its version, and what it has not."""
+    monkeypatch.setattr(jvm, "NEEDED", ("IcebergBuild", "spark.NoSuchClass"))
+    with pytest.raises(UsageError, match=r"Iceberg \d+\.\d+.* lacks spark.NoSuchClass") as caught:
+        backstory.open(spark=spark)
+    assert "1.11 or 1.12" in caught.value.remedy
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [
+        ("0.14.1", True),
+        ("1.9.2", True),
+        ("1.10.2", True),
+        ("1.11.0", False),
+        ("1.12.0", False),
+        ("2.0.0", False),
+        ("vendor-7", False),
+    ],
+)
+def test_an_iceberg_that_writes_no_ids_of_rows_is_too_old(version, old):
+    assert foreign_session._older(version, foreign_session.OLDEST) is old
+
+
+def test_a_session_with_icebergs_catalog_is_opened(spark):
+    assert backstory.open(spark=spark).tables() is not None

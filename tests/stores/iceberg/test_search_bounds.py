@@ -1,0 +1,86 @@
+"""Files and row groups that can have none of the wanted values are not read; no row that has one is lost."""
+
+import random
+from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+import pytest
+
+from backstory.stores.iceberg import search_bounds as bounds_module
+from backstory.stores.iceberg.search_bounds import search_bounds
+from backstory.stores.metadata.columns import read_fields
+from backstory.stores.metadata.row_groups import groups_that, positions_in
+
+EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
+KINDS = {
+    "long": (pa.int64(), int),
+    "int": (pa.int32(), int),
+    "string": (pa.string(), lambda n: f"é{n:03}"),
+    "date": (pa.date32(), lambda n: date(2024, 1, 1) + timedelta(days=n)),
+    "timestamptz": (pa.timestamp("us", "UTC"), lambda n: EPOCH + timedelta(seconds=n)),
+    "decimal(9, 2)": (pa.decimal128(9, 2), lambda n: Decimal(n) / 4),
+}
+
+
+def written(path, values):
+    """A file of one column, seven rows a group."""
+    field = pa.field("v", values.type, metadata={"PARQUET:field_id": "1"})
+    pq.write_table(pa.table([values], pa.schema([field])), path, row_group_size=7)
+    return pq.ParquetFile(path)
+
+
+def groups_of(file, told, values):
+    """The row groups that may have one of the values."""
+    wanted = search_bounds(values)
+    return groups_that(file, [told], lambda statistics: wanted.may_be_in(statistics(told["name"])))
+
+
+@pytest.mark.parametrize("many", [1, 10_000], ids=["bounds alone", "each value"])
+@pytest.mark.parametrize("type_", KINDS)
+def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
+    """Wanted NULLs neither; what is read are the rows of the groups that are left, with their positions."""
+    monkeypatch.setattr(bounds_module, "MANY", many)
+    kind, of_number = KINDS[type_]
+    chance, left_out = random.Random(type_), 0
+    told = {"id": 1, "name": "v", "type": type_}
+
+    def values(numbers):
+        return pa.array([None if n is None else of_number(n) for n in numbers], kind)
+
+    numbers = [chance.choice([*range(place, place + 9), *[None] * (place > 40)]) for place in range(60)]
+    with written(tmp_path / "f.parquet", values(numbers)) as file:
+        for first in range(0, 70, 5):
+            wanted = values([first, first + 3, *[None] * (first == 0)])
+            groups = groups_of(file, told, wanted)
+            positions = positions_in(file.metadata, groups)
+            read = read_fields(file, [told], (), lambda _: None, groups)
+            assert read["v"].to_pylist() == [values(numbers)[int(place)].as_py() for place in positions]
+            rows = np.flatnonzero(pc.is_in(values(numbers), value_set=wanted))
+            assert set(rows.tolist()) <= set(positions.tolist())
+            left_out += file.metadata.num_row_groups - len(groups)
+    assert left_out > 50
+
+
+def test_what_statistics_do_not_tell_is_read(tmp_path):
+    """A NaN is in no bounds; a file that lacks the column, or has it in another type, is read whole."""
+    told = {"id": 1, "name": "v", "type": "int"}
+    assert search_bounds(pa.array([float("nan"), 1.0])) is None
+    with written(tmp_path / "f.parquet", pa.array(range(20), pa.int32())) as file:
+        assert groups_of(file, told | {"id": 2}, pa.array([99])) == [0, 1, 2]
+        assert groups_of(file, told, pa.array([Decimal(99)])) == [0, 1, 2]
+        assert groups_of(file, told, pa.array([], pa.int32())) == []
+        assert groups_of(file, told, pa.array([None], pa.int32())) == []
+
+
+def test_files_are_passed_over_by_values_that_have_one_text():
+    days = pa.array([date(2024, 1, 2), date(2024, 1, 1)])
+    listed = {"type": "in", "term": "d", "values": ["2024-01-01", "2024-01-02"]}
+    assert search_bounds(days).condition("d") == listed
+    many = search_bounds(pa.array(range(201))).condition("k")
+    assert (many["left"]["value"], many["right"]["value"]) == (0, 200)
+    for values in (pa.array([1, None]), pa.array([Decimal(1)]), pa.array([], pa.int64())):
+        assert search_bounds(values).condition("k") is None

@@ -1,0 +1,269 @@
+"""What feeds make of a table of layout `versions`: the worked examples of native.md."""
+
+from dataclasses import replace
+
+from feed_lives import Life, forgetful, known, now, rewound_to, settled_before
+
+from backstory.strategies.copies.rule import Copy, take
+from backstory.strategies.copies.stored import StoredVersions
+from backstory.strategies.feeds.rule import Event, Feed, apply
+
+
+def test_E1_a_feed_in_order():
+    life = Life()
+    for text, shown in {
+        "k:a10": "a[10,)",
+        "k:b20": "a[10,20) b[20,)",
+        "k:-30": "a[10,20) b[20,30)",
+        "k:c40": "a[10,20) b[20,30) c[40,)",
+    }.items():
+        life.feed(text)
+        assert life.shown("k") == shown
+    assert (life.commits, life.rows(None, "fact", "past")) == (4, (3, 1, 0))
+
+
+def test_E2_the_same_facts_in_another_order():
+    life = Life()
+    for text, shown in {
+        "k:c40": "c[40,)",
+        "k:a10": "a[10,40) c[40,)",
+        "k:-30": "a[10,30) c[40,)",
+        "k:b20": "a[10,20) b[20,30) c[40,)",
+    }.items():
+        life.feed(text)
+        assert life.shown("k") == shown
+    assert life.rows(None, "fact", "past") == (3, 1, 1)
+    ends = {(row.role, row.end, row.end_before) for row in life.table.rows if row.values.get("v") == "a"}
+    assert ends == {(None, 20, 30), ("past", 10, 40)}
+
+
+def test_E3_late_before_a_delete_and_a_delete_before_anything():
+    life = Life()
+    life.feed("k:a10")
+    assert life.feed("k:-30 m:-20") == {"ended": 1, "silent": 1}
+    assert life.feed("k:b20 m:x10") == {"began": 2, "late": 2}
+    assert (life.shown("k"), life.shown("m")) == ("a[10,20) b[20,30)", "x[10,20)")
+
+
+def test_E4_what_says_nothing_new_is_remembered():
+    life = Life()
+    for text in ("k:A5", "k:A10", "k:A15", "k:C20", "k:B12"):
+        life.feed(text)
+    assert life.shown("k") == "A[5,12) B[12,15) A[15,20) C[20,)"
+    assert life.rows("fact", "past") == (2, 1)
+
+
+def test_E5_one_instant_twice():
+    life = Life()
+    life.feed("k:a10 m:a10.1")
+    assert life.feed("k:a10") == {"duplicate": 1}
+    assert life.commits == 1
+    assert life.refused(life.feed, "k:b10") == "sequence-conflict"
+    assert life.refused(life.feed, "k:-10") == "sequence-conflict"
+    assert life.feed("m:b10.2") == {"began": 1}
+    assert life.shown("m") == "b[10,)"
+    assert life.refused(life.feed, "n:x10 n:y10") == "sequence-conflict"
+
+
+def test_E6_a_sparse_update_whose_base_comes_late():
+    life = Life("v", "w")
+    assert life.feed("k:_/rome20") == {"began": 1, "partial": 1}
+    assert life.shown("k") == "~/rome[20,)"
+    life.feed("k:ann/oslo10")
+    assert life.shown("k") == "ann/oslo[10,20) ann/rome[20,)"
+    life.feed("k:bob/_15")
+    assert life.shown("k") == "ann/oslo[10,15) bob/oslo[15,20) bob/rome[20,)"
+
+
+def test_E7_NULL_and_unmodified_are_two_things():
+    life = Life("v", "w")
+    life.feed("k:ann/oslo10 k:~/rome20 m:ann/oslo10 m:_/rome20")
+    assert life.shown("k") == "ann/oslo[10,20) ~/rome[20,)"
+    assert life.shown("m") == "ann/oslo[10,20) ann/rome[20,)"
+
+
+def test_E8_a_truncate_and_what_comes_late_before_it():
+    life = Life()
+    life.feed("k:a10 m:a10")
+    assert life.feed("*30") == {"ended": 1}
+    life.feed("k:b20 n:x25")
+    assert [life.shown(key) for key in "kmn"] == ["a[10,20) b[20,30)", "a[10,30)", "x[25,30)"]
+    life.feed("m:c35")
+    assert life.shown("m") == "a[10,30) c[35,)"
+    assert life.feed("*30") == {"duplicate": 1}
+    assert life.refused(life.feed, "k:q30") == "sequence-conflict"
+    assert life.refused(life.feed, "*35") == "sequence-conflict"
+
+
+def test_E9_a_full_copy_corrects_a_feed_and_late_events_find_it_there():
+    life = Life()
+    life.feed("k:a10 m:a10 p:a10")
+    assert life.copy(30, "k:a m:b n:x") == {"new": 1, "changed": 1, "closed": 1, "unchanged": 1}
+    assert [life.shown(key) for key in "kmnp"] == ["a[10,)", "a[10,30) b[30,)", "x[30,)", "a[10,30)"]
+    life.feed("k:z20 m:b20 p:-25")
+    shown = ["a[10,20) z[20,30) a[30,)", "a[10,20) b[20,)", "x[30,)", "a[10,25)"]
+    assert [life.shown(key) for key in "kmnp"] == shown
+
+
+def test_E10_a_copy_that_comes_late_itself():
+    life = Life()
+    life.feed("k:a10 n:a10 n:c40")
+    life.feed("k:b30")
+    life.copy(20, "k:x m:y")
+    shown = ["a[10,20) x[20,30) b[30,)", "y[20,)", "a[10,20) c[40,)"]
+    assert [life.shown(key) for key in "kmn"] == shown
+
+
+def test_E11_copies_of_two_scopes_at_one_instant_and_a_record_moves_between_them():
+    life = Life("v", "w")
+    life.copy(10, "k:ann/e m:bob/u n:cy/e")
+    life.copy(20, "k:ann/e", "w=e")
+    assert life.shown("n") == "cy/e[10,20)"
+    assert life.refused(life.copy, 20, "k:ann/e") == "same-instant"
+    assert life.refused(life.copy, 20, "n:cy/e", "w=u") == "out-of-scope"
+    assert life.refused(life.copy, 20, "k:ann/u", "w=u") == "same-instant"
+    life.copy(20, "m:bob/u n:cy/u", "w=u")
+    shown = ["ann/e[10,)", "bob/u[10,)", "cy/e[10,20) cy/u[20,)"]
+    assert [life.shown(key) for key in "kmn"] == shown
+
+
+def test_E12_copies_first_a_feed_afterwards():
+    life = Life()
+    life.copy(10, "k:a m:a")
+    life.copy(20, "k:b m:a")
+    life.table = forgetful(life.table)
+    life.feed("k:c25")
+    assert life.table.settled == (10, 20)
+    assert (life.shown("k"), life.shown("m")) == ("a[10,20) b[20,25) c[25,)", "a[10,)")
+    assert life.refused(life.feed, "m:z15") == "settled"
+    assert life.feed("m:z15", late="drop") == {"too_late": 1}
+    assert life.feed("k:o5 m:a7") == {"began": 2, "late": 2}
+    assert (life.shown("k"), life.shown("m")) == ("o[5,10) a[10,20) b[20,25) c[25,)", "a[7,)")
+
+
+def test_E13_what_did_we_know():
+    life = Life()
+    for text in ("k:a10", "k:b20", "k:c15"):
+        life.feed(text)
+    told = {
+        (row.values["v"], row.start, row.end, row.recorded, row.role, row.ended_at, row.end_before)
+        for row in life.table.rows
+    }
+    assert told == {
+        ("a", 10, 15, 2, None, 3, 20),
+        ("c", 15, 20, 3, None, None, None),
+        ("b", 20, None, 2, None, None, None),
+        ("a", 10, 10, 1, "past", 2, None),
+    }
+    assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
+
+
+def test_E14_rewind_takes_back_and_does_not_forget():
+    life = Life()
+    for text in ("k:a10", "k:x20", "m:y20"):
+        life.feed(text)
+    life.table = rewound_to(life.table, 1, 4)
+    life.told[4] = now(life.table)
+    assert (life.shown("k"), life.shown("m")) == ("a[10,)", "")
+    life.feed("k:b20")
+    assert life.shown("k") == "a[10,20) b[20,)"
+    assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
+    told = [(key, start, values["v"]) for key, start, _, values in life.table.statements_at(3)]
+    assert sorted(told) == [("k", 10, "a"), ("k", 20, "x"), ("m", 20, "y")]
+
+
+def test_E15_restate_from_a_date():
+    life = Life()
+    life.feed("k:a10 k:b20 k:c30 m:a10")
+    assert life.feed("k:x12 k:c25", window=(12, 30)) == {"began": 2, "late": 2}
+    assert (life.shown("k"), life.shown("m")) == ("a[10,12) x[12,25) c[25,)", "a[10,)")
+    assert life.rows("fact") == (1,)
+    assert life.refused(life.feed, "k:x40", window=(12, 30)) == "outside-restatement"
+    commits = life.commits
+    life.feed("k:x12 k:c25", window=(12, 30))
+    assert life.commits == commits
+
+
+def test_E17_settling_keeps_what_may_still_matter():
+    life = Life()
+    life.feed("k:a10 k:-30 m:A5 m:A10 m:A15")
+    life.table = settled_before(life.table, 20)
+    assert life.rows("fact") == (1,)
+    life.feed("k:b25")
+    assert life.shown("k") == "a[10,25) b[25,30)"
+    assert life.refused(life.feed, "m:B12") == "settled"
+    assert life.feed("m:B12", late="drop") == {"too_late": 1}
+    assert life.shown("m") == "A[5,)"
+
+
+def test_E19_the_same_again_and_a_copy_replaced():
+    life = Life()
+    life.feed("k:a10 k:b20")
+    assert life.feed("k:b20 k:a10") == {"duplicate": 2}
+    assert life.copy(30, "k:b") == {"unchanged": 1}
+    assert known(life.table, 2) == now(life.table)
+    assert life.copy(30, "k:b") == {"unchanged": 1}
+    assert life.refused(life.copy, 30, "k:c") == "same-instant"
+    life.copy(30, "k:c", restate=True)
+    assert life.shown("k") == "a[10,20) b[20,30) c[30,)"
+    assert (life.commits, life.rows("fact")) == (3, (1,))
+
+
+def test_E20_rewound_to_before_the_feed_it_is_a_table_of_copies_again():
+    copies = [Copy(at, {"k": {"v": value}}, ("v",)) for at, value in ((10, "a"), (20, "b"))]
+    life = Life()
+    life.table = StoredVersions(("v",))
+    for number, each in enumerate(copies):
+        life.table = take(life.table, each, number + 1).table
+        life.told[number + 1] = now(life.table)
+    life.feed("k:x25 k:y5")
+    assert life.shown("k") == "y[5,10) a[10,20) b[20,25) x[25,)"
+    life.table = replace(rewound_to(life.table, 1, 4), settled=None, newest=10)
+    assert life.shown("k") == "a[10,)"
+    table = take(life.table, Copy(20, {"k": {"v": "c"}}, ("v",)), 5).table
+    life.table = table
+    assert life.shown("k") == "a[10,20) c[20,)"
+    assert life.refused(take, table, copies[0], 6) == "time-backwards"
+    assert take(table, Copy(30, {"k": {"v": "c"}}, ("v",)), 6).table is table
+
+
+def test_V25_V58_V64_what_events_count_as():
+    life = Life("v", "w")
+    assert life.feed("k:_/e10") == {"began": 1, "partial": 1}
+    assert life.feed("k:a/_10.5") == {"began": 1}
+    assert life.feed("k:-20 k:-30 m:-5") == {"ended": 1, "silent": 2}
+    event = Event("k", 15, values={"v": "c", "w": "e"}, before={"v": "b"})
+    assert {
+        name: number for name, number in apply(life.table, Feed((event,)), 9).counts.items() if number
+    } == {
+        "began": 1,
+        "late": 1,
+        "mismatched": 1,
+    }
+
+
+def test_V72_a_restatement_silences_marks_for_the_keys_that_it_names_alone():
+    life = Life()
+    life.feed("k:a10 m:a10")
+    life.copy(20, "k:b m:b")
+    life.feed("*30")
+    life.feed("k:x15", window=(12, 40))
+    assert (life.shown("k"), life.shown("m")) == ("a[10,15) x[15,)", "a[10,20) b[20,30)")
+    life.feed("k:z25 m:z25")
+    assert (life.shown("k"), life.shown("m")) == ("a[10,15) x[15,25) z[25,)", "a[10,20) b[20,25) z[25,30)")
+    life.copy(20, "k:c m:c", restate=True)
+    assert life.shown("k") == "a[10,15) x[15,20) c[20,25) z[25,)"
+    life.feed("*30", window=(30, 31))
+    assert life.shown("k") == "a[10,15) x[15,20) c[20,25) z[25,30)"
+    life.feed("", window=(12, 40), all_keys=True)
+    assert (life.shown("k"), life.shown("m")) == ("a[10,)", "a[10,)")
+
+
+def test_V60_events_from_before_a_column_came_are_the_same_when_they_come_again():
+    life = Life("v")
+    life.feed("k:a10")
+    life.table = replace(life.table, columns=("v", "w"))
+    assert life.feed("k:a/_10") == {"duplicate": 1}
+    assert life.refused(life.feed, "k:a/e10") == "sequence-conflict"
+    life.feed("k:a/e5")
+    assert life.shown("k") == "a/e[5,10) a/~[10,)"

@@ -1,0 +1,188 @@
+"""The laws of native.md (section 9.1) of feeds and copies in one table, on random arrivals; the rule keeps them."""
+
+from dataclasses import replace
+
+from every_fact import COLUMNS, COPIES, EVENTS, KEYS, EveryFact, Scoped, arrivals
+from feed_lives import judged, known, now, rewound_to, settled_before
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.errors import Refused
+from backstory.model.remembered import Told
+from backstory.strategies.copies.rule import take as take_copy
+from backstory.strategies.copies.stored import StoredVersions
+from backstory.strategies.feeds.copies import take_among
+from backstory.strategies.feeds.remembering import Window
+from backstory.strategies.feeds.rule import Feed, apply
+
+WINDOWS = st.integers(0, 8).flatmap(
+    lambda start: st.integers(start + 1, 10).map(lambda end: Window(start, end))
+)
+EMPTY = StoredVersions(COLUMNS, settled=())
+
+
+def take(table, delivery, recorded):
+    if isinstance(delivery, Scoped):
+        return take_among(table, delivery.copy, recorded, delivery.scope).table
+    return apply(table, Feed(tuple(delivery)), recorded).table
+
+
+def taken(deliveries, table=EMPTY, since=0):
+    for number, each in enumerate(deliveries):
+        table = take(table, each, since + number + 1)
+    return table
+
+
+@given(arrivals())
+def test_L1_L2_any_order_and_any_split_give_what_every_fact_tells(two):
+    oracle = EveryFact()
+    for delivery in two[0]:
+        oracle.take(delivery)
+    for deliveries in two:
+        assert now(taken(deliveries)) == oracle.versions()
+
+
+@given(arrivals())
+def test_every_prefix_of_arrivals_is_what_its_facts_tell(two):
+    """Correct after each commit, not only at the end."""
+    oracle, table = EveryFact(), EMPTY
+    for number, delivery in enumerate(two[0]):
+        oracle.take(delivery)
+        table = take(table, delivery, number + 1)
+        assert now(table) == oracle.versions()
+
+
+@given(arrivals())
+def test_L3_what_was_known_stays_known(two):
+    table, told = EMPTY, {}
+    for number, delivery in enumerate(two[0]):
+        table = take(table, delivery, number + 1)
+        told[number + 1] = now(table)
+        assert all(known(table, recorded) == versions for recorded, versions in told.items())
+
+
+@given(arrivals(), st.data())
+def test_L5_a_delivery_that_comes_twice_changes_nothing(two, data):
+    table = taken(two[0])
+    for again in data.draw(st.permutations(two[0])):
+        assert take(table, again, 100) is table
+
+
+@given(arrivals())
+def test_L6_as_of_a_copys_instant_is_the_copy(two):
+    table = taken(two[0])
+    for each in (each for each in two[0] if isinstance(each, Scoped)):
+        for key in KEYS:
+            found = table.as_of(key, each.copy.at)
+            inside = found is not None and all(found[name] == value for name, value in each.scope or ())
+            listed = each.copy.rows.get(key)
+            assert (listed is None) == (not inside)
+            assert listed is None or all(found[name] == listed[name] for name in each.copy.columns)
+
+
+@given(arrivals(), st.integers(0, 10), st.data())
+def test_L10_settling_changes_neither_what_is_told_nor_what_comes_later(two, instant, data):
+    first, later = _parted(two[0], lambda at: at <= instant)
+    some = data.draw(st.integers(0, len(later)))
+    table = taken([*first, *later[:some]])
+    settled = settled_before(table, instant)
+    assert now(settled) == now(table)
+    assert now(taken(later[some:], settled, 50)) == now(taken(later[some:], table, 50))
+
+
+@given(arrivals(), st.integers(0, 10))
+def test_L14_nothing_moves_an_instant_that_is_settled(two, instant):
+    first, later = _parted(two[0], lambda at: at <= instant)
+    table = settled_before(taken(first), instant)
+    after = taken(later, table, 50)
+    for at in range(instant + 1):
+        assert [table.as_of(key, at) for key in KEYS] == [after.as_of(key, at) for key in KEYS]
+
+
+@given(EVENTS)
+def test_L16_the_open_versions_are_the_last_events(told):
+    """Without sparse updates: type 1 agrees with type 2."""
+    told = [each for each in told if each.kind is not Told.UPSERT or each.columns == COLUMNS]
+    last = {}
+    for each in sorted(told, key=lambda each: (each.at, each.sequence)):
+        for key in KEYS if each.key is None else each.key:
+            last[key] = each.values if each.kind is Told.UPSERT else None
+    table = taken([[each] for each in told])
+    open_ = {row.key: row.values for row in table.versions if row.end is None}
+    assert open_ == {key: values for key, values in last.items() if values is not None}
+
+
+@given(st.lists(st.tuples(COPIES, st.booleans()), max_size=3))
+def test_copies_alone_give_the_rows_of_the_rule_of_copies(series):
+    """Of all records and all columns, in any order, restated or not."""
+    one = other = EMPTY
+    for number, (parts, restates) in enumerate(series):
+        for each in (each.copy for group in parts for each in group if each.scope is None):
+            rows = {key: {**dict.fromkeys(COLUMNS), **row} for key, row in each.rows.items()}
+            copy = replace(each, rows=rows, columns=COLUMNS, restate=restates)
+            try:
+                one = take_copy(one, copy, number).table
+            except Refused:
+                continue
+            other = take_among(other, copy, number).table
+            assert sorted(map(repr, one.rows)) == sorted(map(repr, other.rows))
+
+
+@given(arrivals(), WINDOWS, st.booleans(), EVENTS)
+def test_L8_check_holds_after_every_commit(two, window, all_keys, restated):
+    """Also after a restatement, and what comes behind it."""
+    table = EMPTY
+    some = [each for each in restated if window.has(each.at)]
+    for number, delivery in enumerate(
+        [*two[0], Feed(tuple(some), window=window, all_keys=all_keys), *two[1]]
+    ):
+        feed = delivery if isinstance(delivery, Feed) else None
+        try:
+            table = apply(table, feed, number + 1).table if feed else take(table, delivery, number + 1)
+        except Refused:  # what was restated may contradict what comes again
+            continue
+        assert judged(table, number + 1) == {}
+
+
+@given(arrivals(), st.data())
+def test_L9_after_a_rewind_the_table_is_what_was_known_and_the_rest_never_came(two, data):
+    deliveries = two[0]
+    point = data.draw(st.integers(0, len(deliveries)))
+    then, whole = taken(deliveries[:point]), taken(deliveries)
+    told = [now(taken(deliveries[:number])) for number in range(len(deliveries) + 1)]
+    back = rewound_to(whole, point, 50)
+    assert now(back) == now(then)
+    assert [known(back, number) for number in range(len(told))] == told
+    later = data.draw(st.permutations(deliveries[point:]))
+    assert now(taken(later, back, 50)) == now(taken(later, then, 50))
+    assert judged(back, 50) == {}
+
+
+@given(EVENTS, WINDOWS, st.booleans(), EVENTS)
+def test_L11_a_restatement_is_as_if_the_facts_of_its_window_had_never_come(told, window, all_keys, restated):
+    some = [each for each in restated if window.has(each.at)]
+    named = {each.key for each in some}
+    after = apply(taken([told]), Feed(tuple(some), window=window, all_keys=all_keys), 9).table
+    marks = {(each.at, each.sequence) for each in some if each.key is None}
+    oracle = EveryFact()
+    for each in told:
+        for key in KEYS if each.key is None else each.key:
+            gone = window.has(each.at) and (all_keys or key in named)
+            if not gone and (each.at, each.sequence) not in marks:
+                oracle.events.append(replace(each, key=key))
+    oracle.take(some)
+    assert now(after) == oracle.versions()
+    assert apply(after, Feed(tuple(some), window=window, all_keys=all_keys), 10).table is after
+
+
+def _parted(deliveries, early):
+    """Deliveries parted by the instants of their facts."""
+    parts = [], []
+    for each in deliveries:
+        if isinstance(each, Scoped):
+            parts[not early(each.copy.at)].append(each)
+        else:
+            for place, of in enumerate((True, False)):
+                if some := [one for one in each if early(one.at) is of]:
+                    parts[place].append(some)
+    return parts

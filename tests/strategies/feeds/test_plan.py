@@ -1,0 +1,156 @@
+"""The plan of a feed gives the rule's rows, whole and in parts by key; Spark does not run here."""
+
+from dataclasses import replace
+
+from every_fact import COLUMNS, INSTANTS, KEYS, SCOPES, Scoped, arrivals, events
+from feed_lives import settled_before
+from feed_plans import NUMBERS, CopyPlace, copied, delivered, differences, planned, stored, terms_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.errors import Refused
+from backstory.model.remembered import Told
+from backstory.strategies.copies.rule import Copy, take
+from backstory.strategies.copies.stored import StoredVersions
+from backstory.strategies.feeds.arrival import FAULTS
+from backstory.strategies.feeds.copies import take_among
+from backstory.strategies.feeds.remembering import Window
+from backstory.strategies.feeds.rule import OUTCOMES, Feed, apply, remembering
+
+# The plan is of all records at once, or of parts of them by their keys.
+PARTS = st.sampled_from([1, 3])
+
+
+@given(arrivals(), PARTS, st.booleans())
+def test_L15_a_feed_among_copies_gives_the_rules_rows(two, parts, whole):
+    """On the slice from the delivery's first instant on, and on the whole table."""
+    table = StoredVersions(COLUMNS, settled=())
+    for number, delivery in enumerate(two[0]):
+        if isinstance(delivery, Scoped):
+            table = take_among(table, delivery.copy, number, delivery.scope).table
+            continue
+        applied = apply(table, Feed(tuple(delivery)), number)
+        since = None if whole else min(each.at for each in delivery)
+        plan, rows = planned(terms_of(table, number), delivered(delivery), stored(table.rows), parts, since)
+        table = applied.table
+        assert differences(rows, stored(table.rows)) == ([], [])
+        assert _outcomes(plan) == {name: count for name, count in applied.counts.items() if count}
+
+
+EVERYTHING = ("v", "w", "i", "o")
+KEPT = st.sampled_from(
+    [
+        {},
+        {"ignored": frozenset("i")},
+        {"overwritten": frozenset("o")},
+        {"ignored": frozenset("i"), "overwritten": frozenset("o")},
+    ]
+)
+CELLS = st.sampled_from(["e", "u", None])
+
+
+@st.composite
+def whole_events(draw, instants=INSTANTS):
+    """Events of four columns, now and then without a key or a sequence, and with images of what was before."""
+    one = draw(events(instants))
+    columns = draw(
+        st.sampled_from([EVERYTHING, EVERYTHING, None, ("v",), ("w", "i"), ("v", "o"), ("i",), ()])
+    )
+    row = {name: draw(CELLS) for name in columns or EVERYTHING}
+    image = draw(st.none() | st.fixed_dictionaries(dict.fromkeys(EVERYTHING, CELLS)))
+    said = {"values": row, "columns": columns} if one.kind is Told.UPSERT else {}
+    if one.kind is not Told.TRUNCATE:
+        said["before"] = image
+    if draw(st.integers(0, 60)) == 0:
+        said |= draw(st.sampled_from([{"key": None}, {"sequence": (None,)}, {"sequence": (float("nan"),)}]))
+    return replace(one, **said)
+
+
+@st.composite
+def feeds(draw):
+    """A delivery, perhaps one that restates a window."""
+    if draw(st.booleans()):
+        return Feed(tuple(draw(st.lists(whole_events(), min_size=1, max_size=6))), draw(st.booleans()))
+    start = draw(INSTANTS)
+    end = draw(st.integers(start + 1, 11))
+    inside = st.lists(whole_events(st.integers(start, end - 1)), max_size=4)
+    return Feed(tuple(draw(inside)), window=Window(start, end), all_keys=draw(st.booleans()))
+
+
+@st.composite
+def whole_copies(draw):
+    """A copy of four columns or of fewer, of all records or of a scope, perhaps a restatement."""
+    rows = draw(
+        st.dictionaries(st.sampled_from(KEYS), st.fixed_dictionaries(dict.fromkeys(EVERYTHING, CELLS)))
+    )
+    scope = draw(st.none() | st.sampled_from([*SCOPES, (("k", "m"),)]))
+    columns = draw(st.sampled_from([EVERYTHING, EVERYTHING, ("w", "v"), ("w",)]))
+    rows = {key: {name: row[name] for name in columns} for key, row in rows.items()}
+    if scope is not None:
+        rows = {key: row for key, row in rows.items() if {**row, "k": key}[scope[0][0]] == scope[0][1]}
+    return Scoped(Copy(draw(INSTANTS), rows, columns, restate=draw(st.booleans())), scope)
+
+
+SERIES = st.lists(st.one_of(feeds(), feeds(), whole_copies(), st.integers(0, 6)), min_size=2, max_size=9)
+
+
+@given(SERIES, KEPT, st.sampled_from([(), None, (4, 6)]), PARTS)
+def test_any_series_gives_the_rules_rows_or_its_refusals(series, settings, settled, parts):
+    """Restatements, settled instants, ties, columns without a history and images of what was before."""
+    table = StoredVersions(EVERYTHING, settled=() if settled == () else None, **settings)
+    if settled:
+        for at in settled:
+            table = take(table, Copy(at, {"k": dict.fromkeys(EVERYTHING, str(at))}, EVERYTHING), -1).table
+    for number, delivery in enumerate(series):
+        table = _after(table, delivery, number, parts)
+
+
+def _after(table, delivery, number, parts):
+    """The table after a delivery; the plan of a feed gives the same, or finds a fault where the rule does."""
+    if isinstance(delivery, int):
+        return settled_before(table, delivery) if table.settled is not None else table
+    if isinstance(delivery, Scoped):
+        return _after_copy(table, delivery.copy, delivery.scope, number, parts)
+    events, window = delivered(delivery.events), delivery.window
+    terms = terms_of(
+        remembering(table),
+        number,
+        drops=delivery.drops,
+        window=window and (window.start, window.end),
+        all_keys=delivery.all_keys,
+    )
+    first = min([each.at for each in delivery.events] + ([window.start] if window else []))
+    plan, rows = planned(terms, events, stored(table.rows), parts, first)
+    try:
+        applied = apply(table, delivery, number)
+    except Refused:
+        assert set(plan.counts) & {*FAULTS}
+        return table
+    assert differences(rows, stored(applied.table.rows)) == ([], [])
+    assert _outcomes(plan) == {name: count for name, count in applied.counts.items() if count}
+    assert (applied.table is table) == (not len(plan.come))
+    return applied.table
+
+
+def _after_copy(table, copy, scope, number, parts):
+    """The table after a copy; its plan gives the same."""
+    try:
+        taken = take_among(table, copy, number, scope)
+    except Refused as refused:
+        if refused.code == "out-of-scope":
+            raise
+        return table
+    known = remembering(table)
+    columns = None if set(copy.columns) >= set(EVERYTHING) else tuple(NUMBERS[name] for name in copy.columns)
+    place = CopyPlace(copy.at, columns, scope)
+    counts, appeared, rows = copied(terms_of(known, number), place, copy, stored(table.rows), parts)
+    assert differences(rows, stored(taken.table.rows)) == ([], [])
+    reopened = sum(bool(table.life(key)) for key in appeared)
+    names = {"new": len(appeared) - reopened, "reopened": reopened}
+    names |= {name: counts[name] for name in ("changed", "closed", "unchanged")}
+    assert names == dict(taken.counts)
+    return taken.table
+
+
+def _outcomes(plan):
+    return {name: count for name, count in plan.counts.items() if name in OUTCOMES}

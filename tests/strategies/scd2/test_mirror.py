@@ -1,0 +1,170 @@
+"""3.7: a base mirrors its stage; what cannot be a base is told with its keys. In memory, whole and in parts."""
+
+from datetime import UTC, datetime
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.model.layout import ROW_HASH
+from backstory.model.places import FILE, POSITION
+from backstory.strategies.keys import key_parts
+from backstory.strategies.scd2.mirror import plan_base
+from backstory.strategies.scd2.parts import (
+    BASE_GOES,
+    BASE_TWICE,
+    CAME,
+    COMES,
+    FLAGGED,
+    LONG,
+    NULL,
+    STAGE_TWICE,
+    UNSEEN,
+    WENT,
+    compared_of,
+    sum_of,
+)
+from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, Flag, LoadTerms
+
+NOW = datetime(2025, 1, 2, tzinfo=UTC)
+COLUMNS = ("key", "k", "a", "gone", ROW_HASH)
+ROWS = pa.schema([(name, pa.string()) for name in COLUMNS])
+
+
+def terms(**more):
+    mirrored = {"k": "k", "a": "a"}
+    return LoadTerms("key", ("k",), mirrored, NOW, "r1", compared=("k", "a", "gone", ROW_HASH), **more)
+
+
+def row(word):
+    """`x:1` or, flagged as deleted, `x:1:X`; the hash has not the flag."""
+    key, value, flag = f"{word}::".split(":")[:3]
+    key, value = (None if part == "-" else part for part in (key, value))
+    return {"key": f"#{key}", "k": key, "a": value, "gone": flag or None, ROW_HASH: f"#{value}"}
+
+
+def table(rows):
+    return pa.Table.from_pylist(rows, ROWS).append_column(
+        LIVE, pa.array([each["gone"] is None for each in rows], pa.bool_())
+    )
+
+
+def staged(text):
+    return table([row(word) for word in text.split()])
+
+
+def stored(text, scope=lambda _: True):
+    rows = table([row(word) for word in text.split()])
+    places = {FILE: pa.repeat("f", len(rows)), POSITION: pa.array(range(len(rows)), pa.int64())}
+    for name, values in places.items():
+        rows = rows.append_column(name, values)
+    return rows.append_column(IN_SCOPE, pa.array([scope(k) for k in rows["k"].to_pylist()], pa.bool_()))
+
+
+def after(before, parts):
+    """The base as the parts leave it."""
+    gone = {place for part in parts for place in part.rows[BASE_GOES][POSITION].to_pylist()}
+    stays = [each for each in before.to_pylist() if each[POSITION] not in gone]
+    came = [
+        each
+        for part in parts
+        for name in (COMES, FLAGGED)
+        for each in part.rows.get(name, ROWS.empty_table()).to_pylist()
+    ]
+    return sorted(({name: each[name] for name in COLUMNS} for each in [*stays, *came]), key=repr)
+
+
+RECORDS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2", "-", "1:X"]))
+
+
+@given(RECORDS, RECORDS, st.booleans(), st.integers(1, 3), st.sampled_from(["", "abc"]))
+def test_a_base_is_its_stage_and_what_is_out_of_scope(now, before, flags, parts, spared):
+    """What is gone goes or gets the flag; the live rows are those that the base then has and no flag marks."""
+    texts = [" ".join(f"{k}:{value}" for k, value in rows.items()) for rows in (now, before)]
+    stage, base = staged(texts[0]), stored(texts[1], lambda k: k not in spared)
+    asked = terms(flag=Flag("gone", "X") if flags else None)
+    if flags:  # what has the flag already is out of scope
+        dead = base.column_names.index(IN_SCOPE)
+        known = [
+            scope and live
+            for scope, live in zip(*(base[n].to_pylist() for n in (IN_SCOPE, LIVE)), strict=True)
+        ]
+        base = base.set_column(dead, IN_SCOPE, pa.array(known, pa.bool_()))
+    sides = [
+        [rows.filter(pa.array(key_parts(rows, ["key"], parts) == part)) for rows in (stage, base)]
+        for part in range(parts)
+    ]
+    planned = [plan_base(asked, *each) for each in sides]
+    gone = {k for k in before if k not in now and k not in spared}
+    wanted = [row(f"{k}:{value}") for k, value in now.items()]
+    for k, value in before.items():
+        if k in now or (k in gone and not flags):
+            continue
+        wanted.append(row(f"{k}:{value}") | ({"gone": "X"} if k in gone else {}))
+    assert after(base, [part for part, _ in planned]) == sorted(wanted, key=repr)
+    live = sorted(each["k"] for _, rows in planned for each in rows.to_pylist())
+    assert live == sorted(each["k"] for each in wanted if each["gone"] is None)
+    sizes = compared_of(BASE, sum_of(part for part, _ in planned).counts).sizes
+    assert sizes[0] == len(now.keys() - before.keys())
+    assert sum(sizes[1:]) == len(before)
+
+
+REFUSED = [
+    ("a:1 -:1 -:2", "", {"needed": ("k",)}, {NULL + "k": (2, ["NULL"]), STAGE_TWICE: (2, ["NULL"])}),
+    ("a:ÄÖÜ b:ÄÖ c:-", "", {"lengths": {"a": 2}}, {LONG + "a": (1, ["a"])}),
+    ("a:1 a:1 b:1", "", {}, {STAGE_TWICE: (2, ["a"])}),
+    ("a:1 a:2 b:1 b:1", "", {"collapses": True}, {STAGE_TWICE: (2, ["a"])}),
+    ("a:1", "b:1 b:2", {}, {BASE_TWICE: (2, ["b"])}),
+]
+
+
+@pytest.mark.parametrize(("stage", "base", "rules", "faults"), REFUSED)
+def test_what_cannot_be_a_base_is_told_with_its_keys(stage, base, rules, faults):
+    part, live = plan_base(terms(**rules), staged(stage), stored(base))
+    assert live is None
+    assert {fault: (part.counts[fault], list(part.keys[fault])) for fault in part.counts} == faults
+
+
+def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones():
+    """P3, 7.3: rows of one key are one if the live ones have one hash, whatever flagged ones have."""
+    stage = staged("x:1:X x:1 x:2:X y:1:Z y:1:Y")
+    part, live = plan_base(terms(collapses=True), stage, stored(""))
+    kept = [(each["k"], each["a"], each["gone"]) for each in part.rows[COMES].to_pylist()]
+    assert sorted(kept) == [("x", "1", None), ("y", "1", "Y")]
+    assert live["k"].to_pylist() == ["x"]
+
+
+def test_stored_rows_without_a_key_go_as_others_that_the_stage_lacks():
+    """They have no pair, and are no duplicates of each other."""
+    base = stored("a:1 b:1 c:1")
+    keys = pa.array([None, None, "#c"], pa.string())
+    base = base.set_column(base.column_names.index("key"), "key", keys)
+    part, live = plan_base(terms(), staged("c:1"), base)
+    assert (part.rows[BASE_GOES][POSITION].to_pylist(), live["k"].to_pylist()) == ([0, 1], ["c"])
+
+
+def test_records_that_come_and_go_are_told_where_a_base_was():
+    """KEYS_CHANGED is judged on all parts: each tells the business keys of what comes and of what its stage lacks."""
+    sides = staged("a:1 b:1"), stored("b:1 c:1 d:1", lambda k: k != "d")
+    part, _ = plan_base(terms(), *sides)
+    assert (part.rows[CAME]["k"].to_pylist(), part.rows[WENT]["k"].to_pylist()) == (["a"], ["c", "d"])
+    first, _ = plan_base(terms(first=True), *sides)
+    assert (len(first.rows[CAME]), len(first.rows[WENT])) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("now", "before", "told"),
+    [(1.004, 1.0, {}), (1.006, 1.0, {UNSEEN + "f": 1}), (None, 1.0, {UNSEEN + "f": 1})],
+)
+def test_a_change_under_one_hash_is_counted_by_the_digits_that_are_hashed(now, before, told):
+    """Section 2.4: a float is another one if the text that is hashed of it is."""
+    asked = terms(unsure={"k": None, "f": 2})
+    stage, base = staged("a:1"), stored("a:2")
+    place = stage.column_names.index(ROW_HASH)
+    sides = [
+        rows.set_column(place, ROW_HASH, pa.array(["#"])).append_column("f", pa.array([value], pa.float64()))
+        for rows, value in ((stage, now), (base, before))
+    ]
+    part, _ = plan_base(asked, *sides)
+    assert {name: count for name, count in part.counts.items() if name.startswith(UNSEEN)} == told
