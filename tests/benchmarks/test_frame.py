@@ -39,7 +39,7 @@ def test_an_unknown_workload_is_wrong_usage():
     )
 
     assert done.returncode == 2
-    assert "There is no workload nothing; there are peers, history" in done.stderr
+    assert "There is no workload nothing; there are peers, sizes, history" in done.stderr
 
 
 def test_the_list_of_pages_says_what_was_not_finished(tmp_path):

@@ -64,7 +64,7 @@ def test_settings_name_columns_beside_the_key(wrong):
         {"key": ["a", "a"]},
         {"format": "xml"},
         {"except_column_list": ["a"]},
-        {"scope": {"a": 1}},
+        {"keys": ["a"]},
     ],
 )
 def test_options_that_nothing_can_be_done_with(options):

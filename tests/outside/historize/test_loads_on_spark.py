@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
 
 import java
@@ -124,7 +125,13 @@ def test_a_load_that_is_killed_goes_on_beside_another(folder):
     assert json.loads(said[0])[0]["counts"]["changed"] in {0, 1}
     found, commits = rows(folder)
     told = [(id_, city, str(start)[:10], str(end)[:10], *more) for id_, city, start, end, *more in found]
-    assert (sorted(told), commits) == (UNDISTURBED, 2)
+    # Whoever comes first takes over what the killed load left: mostly r2, which is started first.
+    (winner,) = {row[-1] for row in told}
+    day = "2026-01-02" if winner == "r2" else str(datetime.now(UTC).date())
+    expected = [
+        tuple({"2026-01-02": day, "r2": winner}.get(each, each) for each in row) for row in UNDISTURBED
+    ]
+    assert (sorted(told), commits) == (sorted(expected), 2)
     if DEPTH == "laws":
         _race(folder)
 
