@@ -32,14 +32,31 @@ def rows_as(columns: Iterable[Column], rows: Sequence[Mapping[str, Any]]) -> pa.
 
 def shaped(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) -> pa.Table:
     """The rows with these columns, those that they lack NULL, and their ids if they have any, or shall."""
+    kept = [pa.field(ROW_ID, pa.int64())] if ids or ROW_ID in rows.column_names else []
+    return in_schema(rows, pa.schema([*arrow_schema({each.name: each.type for each in columns}), *kept]))
+
+
+def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The rows in these columns and types; columns, and parts of structs, that they lack are NULL."""
     there = set(rows.column_names)
-    kept = [pa.field(ROW_ID, pa.int64())] if ids or ROW_ID in there else []
-    schema = pa.schema([*arrow_schema({each.name: each.type for each in columns}), *kept])
     values = [
-        rows[field.name].cast(field.type) if field.name in there else pa.nulls(len(rows), field.type)
+        _in_type(rows[field.name], field.type) if field.name in there else pa.nulls(len(rows), field.type)
         for field in schema
     ]
     return pa.table(values, schema=schema)
+
+
+def _in_type(values: pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """The values in a type; of structs by name, for the file or the table may be older than a part."""
+    if not pa.types.is_struct(type_) or values.type == type_:
+        return values.cast(type_)
+    whole = values.combine_chunks()
+    there = {part.name for part in whole.type}
+    parts = [
+        whole.field(part.name).cast(part.type) if part.name in there else pa.nulls(len(whole), part.type)
+        for part in type_
+    ]
+    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=whole.is_null())
 
 
 def read_files(

@@ -1,14 +1,20 @@
 """What a plan in a task of Spark decides, as rows: places, rows to write, keys of samples, and counts."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 import pyarrow as pa
 
 from backstory.formats.delivered import arrow_schema, shaped
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
+from backstory.stores.iceberg.literals import column
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
 
 # What a row of a task's answer is: a stored row that goes, one that comes, a sample of a kind, or counts.
 REMOVED, ADDED, SAMPLED, COUNTED = range(4)
@@ -70,3 +76,36 @@ def _as_act(part: dict[str, Any], types: dict[str, pa.DataType]) -> pa.Table:
             value = pa.repeat(pa.scalar(value, type_), count)
         values.append(value.cast(type_))
     return pa.table(values, names=list(types))
+
+
+def sum_counts(acts: "DataFrame") -> Counter[str]:
+    """The counts of all tasks together."""
+    counts: Counter[str] = Counter()
+    for row in acts.where(column("act") == COUNTED).select("told").collect():
+        counts.update(json.loads(row.told))
+    return counts
+
+
+def sampled_keys(acts: "DataFrame", columns: Sequence[Column], key: Sequence[str], kind: str) -> "DataFrame":
+    """The keys of the samples of a kind."""
+    samples = acts.where((column("act") == SAMPLED) & (column("told") == kind))
+    return samples.select(*_by_name(key, columns))
+
+
+def rows_to_write(acts: "DataFrame", columns: Sequence[Column], *, ids: bool) -> "DataFrame":
+    """The rows that come, in the table's columns, with the ids that they keep."""
+    kept = [column("id").alias(ROW_ID)] if ids else []
+    return acts.where(column("act") == ADDED).select(
+        *_by_name([each.name for each in columns], columns), *kept
+    )
+
+
+def places_that_go(acts: "DataFrame") -> "DataFrame":
+    """The places of stored rows that go; files are numbers."""
+    places = (column("file").alias(FILE), column("position").alias(POSITION))
+    return acts.where(column("act") == REMOVED).select(*places)
+
+
+def _by_name(names: Sequence[str], columns: Sequence[Column]) -> "list[SparkColumn]":
+    numbers = {each.name: number for number, each in enumerate(columns)}
+    return [column(f"c{numbers[name]}").alias(name) for name in names]

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from backstory.doors.native.feeds.stored import live_rows_of, may_be_touched
 from backstory.doors.native.sides import CopySides
 from backstory.engine.parts import Rows
-from backstory.formats.delivered import arrow_schema
+from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
@@ -113,14 +113,14 @@ def _stored_here(sides: CopySides, lease: MemoryLease) -> StoredRows | None:
         role: list[str | tuple[str, str]] = [(MEMORY, ROLE)] if terms.among is None else [MEMORY, key]
         of = [VALID_FROM, VALID_TO, *role]
         for rows in here.batches([*names.values()], of, chosen, where=where):
-            yield _lengthened(rows.rename_columns([*names]), schema)
+            yield in_schema(rows.rename_columns([*names]), schema)
 
     def whole(rows: pa.Table) -> pa.Table:
         if not len(rows):
             return schemas[SLICE].empty_table()
         names = stored_names(name for name in schemas[SLICE].names if name not in rows.column_names)
         rest = here.at(rows, [*names.values()]).rename_columns([*names])
-        return _lengthened(_beside(rows, rest), schemas[SLICE])
+        return in_schema(_beside(rows, rest), schemas[SLICE])
 
     times = () if terms.in_order else (VALID_FROM, VALID_TO)
     own = () if terms.among is None else (MEMORY, *(name for name, _ in terms.scope or ()))
@@ -167,13 +167,6 @@ def _version(rows: pa.Table) -> pa.ChunkedArray:
 
 def _beside(rows: pa.Table, more: pa.Table) -> pa.Table:
     return pa.table([*rows.columns, *more.columns], names=[*rows.column_names, *more.column_names])
-
-
-def _lengthened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in these columns; those that they lack are new, and NULL."""
-    there = set(rows.column_names)
-    values = [rows[each.name] if each.name in there else pa.nulls(len(rows), each.type) for each in schema]
-    return pa.table(values, names=schema.names).cast(schema)
 
 
 def _fit(came: pa.Schema, wanted: pa.Schema) -> bool:

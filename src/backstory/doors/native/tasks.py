@@ -1,6 +1,5 @@
 """A copy planned in Spark's tasks: sifted by one join, what is touched planned where it lies."""
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -11,7 +10,16 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from backstory.doors.native.acts import ACT, ADDED, COME, COUNTED, GONE, REMOVED, SAMPLED, rows_of_acts
+from backstory.doors.native.acts import (
+    ACT,
+    COME,
+    GONE,
+    places_that_go,
+    rows_of_acts,
+    rows_to_write,
+    sampled_keys,
+    sum_counts,
+)
 from backstory.doors.native.among_tasks import planned_among
 from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
 from backstory.doors.native.refusals import (
@@ -26,7 +34,7 @@ from backstory.doors.native.sides import CopySides
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema
 from backstory.model.layout import IS_CURRENT, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.places import FILE, ROW_ID
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import coded_file
 from backstory.stores.iceberg.schema import spark_type
@@ -175,9 +183,7 @@ def _side(rows: pa.StructArray, types: pa.Schema) -> Side:
 
 
 def _planned(sides: CopySides, found: Outcomes, acts: "DataFrame") -> PlannedCopy:
-    counts: Counter[str] = Counter()
-    for row in acts.where(column("act") == COUNTED).select("told").collect():
-        counts.update(json.loads(row.told))
+    counts = sum_counts(acts)
     counts.update({APPEARED: found.appeared, UNCHANGED: found.same})
     counts |= found.pairs  # of all records, touched or not
     reopened = _reappearing(sides, found).count() if counts[APPEARED] else 0
@@ -226,10 +232,8 @@ def _keys_of_kind(sides: CopySides, found: Outcomes, acts: "DataFrame", kind: st
         return keys_of(
             seen if kind == REOPENED else appearing.join(seen, list(terms.key), "left_anti"), terms.key
         )
-    numbers = {each.name: number for number, each in enumerate(terms.columns)}
-    samples = acts.where((column("act") == SAMPLED) & (column("told") == kind)).limit(MAX_KEYS)
-    rows = samples.select(*(f"c{numbers[name]}" for name in terms.key)).toArrow()
-    return keys_of_rows(sides.store, rows.rename_columns(list(terms.key)), terms.key)
+    samples = sampled_keys(acts, terms.columns, terms.key, kind).limit(MAX_KEYS)
+    return keys_of_rows(sides.store, samples.toArrow(), terms.key)
 
 
 def _rows(sides: CopySides, found: Outcomes, acts: "DataFrame", counts: Counter[str]) -> PlannedRows:
@@ -237,13 +241,9 @@ def _rows(sides: CopySides, found: Outcomes, acts: "DataFrame", counts: Counter[
     if found.appeared:
         come.append(_opening(sides.terms, found))
     if counts[COME]:
-        numbered = [column(f"c{number}").alias(each.name) for number, each in enumerate(sides.terms.columns)]
-        ids = [column("id").alias(ROW_ID)] if sides.terms.ids else []
-        come.append(acts.where(column("act") == ADDED).select(*numbered, *ids))
-    gone = acts.where(column("act") == REMOVED)
-    places = gone.select(column("file").alias(FILE), column("position").alias(POSITION))
+        come.append(rows_to_write(acts, sides.terms.columns, ids=sides.terms.ids))
     return PlannedRows(
-        places if counts[GONE] else None,
+        places_that_go(acts) if counts[GONE] else None,
         reduce(lambda one, other: one.unionByName(other), come) if come else None,
         counts[GONE],
         found.appeared + counts[COME],

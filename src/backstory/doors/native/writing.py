@@ -1,12 +1,11 @@
 """What a snapshot commits: rows that end, rows that begin, the mark of the copy, columns and properties."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyroaring import BitMap64
 
 from backstory.doors.native.field_ids import ids_of_columns
 from backstory.doors.native.planned import PlannedCopy, PlannedRows
@@ -19,7 +18,7 @@ from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import MEMORY_SINCE, SCOPE, SETTLED
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quoted
-from backstory.stores.iceberg.positions import FEW, coded_file, positions_of, with_paths
+from backstory.stores.iceberg.positions import FEW, add_places, coded_file, positions_of, with_paths
 from backstory.strategies.copies.frames import marked
 from backstory.strategies.copies.rows import mark, withdraw_facts
 
@@ -95,13 +94,7 @@ def _places(sides: CopySides, rows: PlannedRows, replaced: pa.Table) -> Any:
         return pa.concat_tables([rows.gone, replaced.cast(rows.gone.schema)])
     assert sides.table is not None
     gone = with_paths(sides.store, sides.table, positions_of(rows.gone, rows.removed), sides.salt)
-    for file, position in _pairs(replaced):
-        gone.setdefault(file, BitMap64()).add(position)
-    return gone
-
-
-def _pairs(places: pa.Table) -> Iterator[tuple[str, int]]:
-    return zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True)
+    return add_places(gone, replaced)
 
 
 def _replace_all_rows(

@@ -38,6 +38,13 @@ def with_paths(
     return {paths[code]: positions for code, positions in coded.items()}
 
 
+def add_places(positions: dict[str, BitMap64], places: "pa.Table") -> dict[str, BitMap64]:
+    """The positions by path, with the places of a few rows more."""
+    for file, position in zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True):
+        positions.setdefault(file, BitMap64()).add(position)
+    return positions
+
+
 def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitMap64]:
     """For each data file, as the frame names it, the positions of its rows.
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.delivered import arrow_schema
+from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.instant import EPOCH
 from backstory.model.layout import MEMORY, VALID_TO
@@ -73,12 +73,7 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
         except (TooLarge, Unreadable):
             frame = live_frame(store, table, since).where(column(key).isNull())
             rows = frame.select(*[quoted(name) for name in frame.columns if name in own]).toArrow()
-    return lengthened(rows, schema)
-
-
-def empty_slice(table: StoredTable | None, columns: Iterable[Column]) -> pa.Table:
-    """No such rows."""
-    return slice_schema(table, columns).empty_table()
+    return in_schema(rows, schema)
 
 
 def slice_schema(table: StoredTable | None, columns: Iterable[Column]) -> pa.Schema:
@@ -100,7 +95,7 @@ def _read_here(
     chosen = partial(may_be_touched, since)
     files = _files(since)
     if keys is None:
-        return lengthened(here.read(there, OF_TOUCHED, chosen, where=files), schema)
+        return in_schema(here.read(there, OF_TOUCHED, chosen, where=files), schema)
     exact = {name: keys[name] for name in key if any(is_(keys[name].type) for is_ in BOUNDED)}
     of_records = here.read(
         there,
@@ -115,7 +110,7 @@ def _read_here(
         lambda rows: pc.and_(chosen(rows), pc.is_null(rows[key[0]])),
         where=both(files, {"type": "is-null", "term": key[0]}),
     )
-    return lengthened(pa.concat_tables([of_records, marks]).unify_dictionaries(), schema)
+    return in_schema(pa.concat_tables([of_records, marks]).unify_dictionaries(), schema)
 
 
 def may_be_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
@@ -159,26 +154,4 @@ def _read_by_spark(
     if keys is not None:
         marks = rows.where(column(table.shape.key[0]).isNull())
         rows = of_keys(store, rows, keys).unionByName(marks)
-    return lengthened(rows.toArrow(), schema)
-
-
-def lengthened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in these columns; those that they lack are new, and NULL, parts of structs too."""
-    there = set(rows.column_names)
-    values = [
-        _cast(rows[each.name], each.type) if each.name in there else pa.nulls(len(rows), each.type)
-        for each in schema
-    ]
-    return pa.table(values, schema=schema)
-
-
-def _cast(values: pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    if not pa.types.is_struct(type_) or values.type == type_:
-        return values.cast(type_)
-    whole = values.combine_chunks()
-    names = [part.name for part in whole.type]
-    parts = [
-        whole.field(part.name).cast(part.type) if part.name in names else pa.nulls(len(whole), part.type)
-        for part in type_
-    ]
-    return pa.StructArray.from_arrays(parts, fields=list(type_), mask=whole.is_null())
+    return in_schema(rows.toArrow(), schema)

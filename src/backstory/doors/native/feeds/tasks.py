@@ -1,35 +1,40 @@
 """A feed planned in Spark's tasks, by bucket of the key: none of its events are on the driver."""
 
-import json
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial, reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 
-from backstory.doors.native.acts import ACT, ADDED, COME, COUNTED, GONE, REMOVED, SAMPLED, rows_of_acts
+from backstory.doors.native.acts import (
+    COME,
+    GONE,
+    places_that_go,
+    rows_of_acts,
+    rows_to_write,
+    sampled_keys,
+    sum_counts,
+)
+from backstory.doors.native.buckets import numbered_rows, plan_buckets, slice_of_bucket
 from backstory.doors.native.feeds.event_columns import event_columns, typed_events
 from backstory.doors.native.feeds.events import EventTerms, events_of
 from backstory.doors.native.feeds.here import first_instant, refuse
 from backstory.doors.native.feeds.planned import PlannedFeed
 from backstory.doors.native.feeds.refusals import refuse_empty_restatement
 from backstory.doors.native.feeds.source_rows import frame_of_feed
-from backstory.doors.native.feeds.stored import lengthened, live_frame, slice_schema
+from backstory.doors.native.feeds.stored import live_frame, slice_schema
 from backstory.doors.native.feeds.terms import Feed
-from backstory.engine.buckets import ROWS_IN_BUCKET
+from backstory.doors.native.refusals import keys_of_rows
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import arrow_schema
-from backstory.formats.rows import arrow_type
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.formats.delivered import in_schema
 from backstory.model.remembered import Told
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
+from backstory.stores.iceberg.positions import add_places, positions_of, with_paths
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying, map_batches
 from backstory.strategies.copies.touched import TAKEN_BACK
@@ -38,10 +43,9 @@ from backstory.strategies.feeds.plan import FeedPlan, joined_plans, plan_records
 from backstory.strategies.feeds.terms import AT, KIND, FeedTerms
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-# Columns beside the numbered ones of the table.
-BUCKET: Final = "bucket"
+# Of a truncate, by its number: whether it is so of a record of a bucket.
 ENDED, LATE_TRUNCATES = "ended truncates", "late truncates"
 
 
@@ -59,7 +63,7 @@ def planned_by_tasks(feed: Feed) -> Iterator[PlannedFeed]:
         live = None if feed.table is None or since is None else live_frame(feed.store, feed.table, since)
         marks = schema.empty_table()
         if live is not None:
-            marks = lengthened(live.where(column(terms.key[0]).isNull()).toArrow(), schema)
+            marks = in_schema(live.where(column(terms.key[0]).isNull()).toArrow(), schema)
         arrival = arrive(terms, truncates, marks)
         refuse(feed, terms, arrival.counts, arrival.samples)
         acts = _acts(feed, terms, arrival, events, live, count).persist()
@@ -128,66 +132,20 @@ def _acts(
     feed: Feed, terms: FeedTerms, arrival: Arrival, events: "DataFrame", live: "DataFrame | None", count: int
 ) -> "DataFrame":
     """What each bucket's plan decides, as rows."""
-    from pyspark.sql.functions import lit, pmod, xxhash64
-
     everything = len(arrival.truncates) > 0 or terms.all_keys
     stored = 0 if feed.table is None or not everything else feed.table.rows
-    buckets = 1 + (count + stored) // ROWS_IN_BUCKET
     names, shape = _numbered(feed), [each.name for each in terms.columns]
-
-    def bucket(*key: "Column") -> "Column":
-        return pmod(xxhash64(*key), lit(buckets)).alias(BUCKET)
-
+    mine, theirs = [names[each] for each in terms.key], [f"c{shape.index(each)}" for each in terms.key]
     left = events.where(column(names[KIND]) != Told.TRUNCATE.value)
-    left = left.select("*", bucket(*(_one(terms, name, column(names[name])) for name in terms.key)))
-    right = _stored(feed, terms, live, None if everything else left, names)
-    right = right.select(
-        "*", bucket(*(_one(terms, name, column(f"c{shape.index(name)}")) for name in terms.key))
-    )
-    declared = ", ".join(f"c{number} {spark_type(each.type)}" for number, each in enumerate(terms.columns))
-    plan = partial(_plan_bucket, feed.event_terms(counted=False), terms, arrival)
-    return left.groupBy(BUCKET).cogroup(right.groupBy(BUCKET)).applyInArrow(plan, f"{ACT}, {declared}")
-
-
-def _one(terms: FeedTerms, name: str, value: "Column") -> "Column":
-    """A key's value with one zero."""
-    from pyspark.sql.functions import lit
-
-    type_ = next(each.type for each in terms.columns if each.name == name)
-    return value + lit(0.0).cast(spark_type(type_)) if pa.types.is_floating(arrow_type(type_)) else value
-
-
-def _stored(
-    feed: Feed,
-    terms: FeedTerms,
-    live: "DataFrame | None",
-    events: "DataFrame | None",
-    names: Mapping[str, str],
-) -> "DataFrame":
-    """The live rows of records, of the keys of events if there are any, in numbered columns."""
-    from pyspark.sql.functions import lit
-
-    places = {"file": FILE, "position": POSITION, "id": ROW_ID}
     if live is None:
-        nothing = frame_of(feed.store, slice_schema(feed.table, terms.columns).empty_table())
-        live = nothing if ROW_ID in nothing.columns else nothing.withColumn(ROW_ID, lit(None).cast("bigint"))
-        live = live.withColumn(FILE, lit(0).cast("bigint"))
-    else:
-        live = live.where(column(terms.key[0]).isNotNull()).withColumn(FILE, coded_file(feed.salt))
-        live = live if ROW_ID in live.columns else live.withColumn(ROW_ID, lit(None).cast("bigint"))
-    columns = [
-        column(each.name).alias(f"c{number}")
-        if each.name in live.columns
-        else lit(None).cast(spark_type(each.type)).alias(f"c{number}")
-        for number, each in enumerate(terms.columns)
-    ]
-    rows = live.select(*columns, *(column(name).alias(new) for new, name in places.items()))
-    if events is None:
-        return rows
-    shape = [each.name for each in terms.columns]
-    keys = events.select(*(column(names[name]).alias(f"k{names[name]}") for name in terms.key)).distinct()
-    same = [rows[f"c{shape.index(name)}"].eqNullSafe(keys[f"k{names[name]}"]) for name in terms.key]
-    return rows.join(keys, reduce(and_, same), "left_semi")
+        live = frame_of(feed.store, slice_schema(feed.table, terms.columns).empty_table())
+    right = numbered_rows(live.where(column(terms.key[0]).isNotNull()), terms.columns, feed.salt)
+    if not everything:
+        keys = left.select(*(column(each).alias(f"k{each}") for each in mine)).distinct()
+        same = (right[other].eqNullSafe(keys[f"k{each}"]) for each, other in zip(mine, theirs, strict=True))
+        right = right.join(keys, reduce(and_, same), "left_semi")
+    plan = partial(_plan_bucket, feed.event_terms(counted=False), terms, arrival)
+    return plan_buckets([(left, mine), (right, theirs)], count + stored, terms.columns, plan)
 
 
 def _plan_bucket(
@@ -201,7 +159,7 @@ def _plan_bucket(
         else:
             mine = arrival.events.slice(0, 0)
         own = arrive(terms, mine, arrival.standing.slice(0, 0))
-        plan = plan_records(terms, arrival, own.events, _slice(terms, stored))
+        plan = plan_records(terms, arrival, own.events, slice_of_bucket(stored, terms.columns, ids=terms.ids))
         counts = {**own.counts, **plan.counts}
         counts |= {f"{ENDED} {n}": 1 for n in np.flatnonzero(plan.ended).tolist()}
         counts |= {f"{LATE_TRUNCATES} {n}": 1 for n in np.flatnonzero(plan.late).tolist()}
@@ -210,22 +168,8 @@ def _plan_bucket(
         )
 
 
-def _slice(terms: FeedTerms, stored: pa.Table) -> pa.Table:
-    """The stored rows of a bucket as the plan takes them; files are numbers."""
-    ids = [pa.field(ROW_ID, pa.int64())] if terms.ids else []
-    places = [pa.field(FILE, pa.int64()), pa.field(POSITION, pa.int64())]
-    schema = pa.schema([*arrow_schema({each.name: each.type for each in terms.columns}), *places, *ids])
-    if not stored.num_columns:
-        return schema.empty_table()
-    numbered = {f"c{number}": each.name for number, each in enumerate(terms.columns)}
-    numbered |= {"file": FILE, "position": POSITION, **({"id": ROW_ID} if terms.ids else {})}
-    return lengthened(stored.select(list(numbered)).rename_columns(list(numbered.values())), schema)
-
-
 def _planned(feed: Feed, terms: FeedTerms, arrival: Arrival, acts: "DataFrame", content: int) -> PlannedFeed:
-    counts: Counter[str] = Counter()
-    for row in acts.where(column("act") == COUNTED).select("told").collect():
-        counts.update(json.loads(row.told))
+    counts = sum_counts(acts)
     few = {kind: _sample(terms, acts, kind) for kind in FAULTS if counts[kind]}
     refuse(feed, terms, counts, few)
     none = arrival.come.slice(0, 0)
@@ -246,15 +190,10 @@ def _planned(feed: Feed, terms: FeedTerms, arrival: Arrival, acts: "DataFrame", 
 
 
 def _sample(terms: FeedTerms, acts: "DataFrame", kind: str) -> pa.Table:
-    numbers = {each.name: number for number, each in enumerate(terms.columns)}
-    samples = acts.where((column("act") == SAMPLED) & (column("told") == kind)).limit(MAX_KEYS)
-    rows = samples.select(*(f"c{numbers[name]}" for name in terms.key)).toArrow()
-    return rows.rename_columns(list(terms.key))
+    return sampled_keys(acts, terms.columns, terms.key, kind).limit(MAX_KEYS).toArrow()
 
 
 def _keys(feed: Feed, terms: FeedTerms, acts: "DataFrame", arrival: Arrival, kind: str) -> list[str]:
-    from backstory.doors.native.refusals import keys_of_rows
-
     rows = _sample(terms, acts, kind)
     if kind in arrival.samples:
         rows = pa.concat_tables([rows, arrival.samples[kind].cast(rows.schema)])
@@ -266,23 +205,13 @@ def _gone(feed: Feed, arrival: Arrival, acts: "DataFrame", count: int) -> Any:
     if not count and not len(arrival.gone):
         return None
     assert feed.table is not None
-    places = acts.where(column("act") == REMOVED)
-    places = places.select(column("file").alias(FILE), column("position").alias(POSITION))
-    gone = with_paths(feed.store, feed.table, positions_of(places, count), feed.salt)
-    from pyroaring import BitMap64
-
-    for file, position in zip(
-        arrival.gone[FILE].to_pylist(), arrival.gone[POSITION].to_pylist(), strict=True
-    ):
-        gone.setdefault(file, BitMap64()).add(position)
-    return gone
+    gone = with_paths(feed.store, feed.table, positions_of(places_that_go(acts), count), feed.salt)
+    return add_places(gone, arrival.gone)
 
 
 def _come(feed: Feed, terms: FeedTerms, arrival: Arrival, acts: "DataFrame", count: int) -> Any:
     """The rows that come; None for none."""
     if not count:
         return arrival.come if len(arrival.come) else None
-    numbered = [column(f"c{number}").alias(each.name) for number, each in enumerate(terms.columns)]
-    ids = [column("id").alias(ROW_ID)] if terms.ids else []
-    come = acts.where(column("act") == ADDED).select(*numbered, *ids)
+    come = rows_to_write(acts, terms.columns, ids=terms.ids)
     return come.unionByName(frame_of(feed.store, arrival.come)) if len(arrival.come) else come
