@@ -9,6 +9,7 @@ from pathlib import Path
 
 import java
 import pytest
+import structlog
 from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
 
@@ -69,6 +70,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.spark)
         elif fixtures & DATABASES:
             item.add_marker(pytest.mark.database)
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before():
+    """A command that runs in this process says where and how much is logged: in its own test alone."""
+    yield
+    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

@@ -5,7 +5,6 @@ import io
 import json
 
 import pytest
-import structlog
 from feeding import Fed
 
 from backstory import warehouse as python
@@ -29,8 +28,7 @@ def ask(store, warehouse, monkeypatch, capsys):
         assert found == code, said
         return said.out
 
-    yield asked
-    structlog.reset_defaults()
+    return asked
 
 
 @pytest.fixture

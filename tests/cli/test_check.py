@@ -6,7 +6,6 @@ from contextlib import closing
 from shutil import copy
 
 import pytest
-import structlog
 from histories_as_text import written
 
 from backstory import warehouse
@@ -38,8 +37,7 @@ def asked(spark, tmp_path, monkeypatch, capsys):
         code = run(list(words))
         return code, capsys.readouterr().out
 
-    yield run_it
-    structlog.reset_defaults()
+    return run_it
 
 
 def test_a_spoilt_table_from_check_to_check(asked, spark):

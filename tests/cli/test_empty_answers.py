@@ -1,7 +1,6 @@
 """Answers without rows: standard error says what there is not, for headings alone are easily overlooked."""
 
 import pytest
-import structlog
 from histories_as_text import written
 
 from backstory import warehouse
@@ -29,8 +28,7 @@ def asked(spark, tmp_path, monkeypatch, capsys):
         assert run([command, table, *words, "--output", "csv"]) == 0
         return capsys.readouterr()
 
-    yield asked
-    structlog.reset_defaults()
+    return asked
 
 
 def test_an_answer_without_rows_says_so(asked):

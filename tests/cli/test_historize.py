@@ -3,18 +3,10 @@
 import json
 
 import pytest
-import structlog
 from ruamel.yaml import YAML
 from small_model import FIRST, MODEL, SECOND
 
 from backstory.cli.app import run
-
-
-@pytest.fixture(autouse=True)
-def _own_log():
-    """The command line logs to the standard error of its test, which ends with it."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import structlog
 from manifesting import manifest, polling, push
 from rich.console import Console
 from ruamel.yaml import YAML
@@ -89,8 +88,7 @@ def shell(spark, tmp_path, monkeypatch, capsys, warehouse):
     monkeypatch.chdir(tmp_path)
     # A table that is not there is told without Spark.
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(warehouse))
-    yield Shell(tmp_path, kept.warehouse, capsys)
-    structlog.reset_defaults()
+    return Shell(tmp_path, kept.warehouse, capsys)
 
 
 @pytest.fixture
@@ -98,8 +96,7 @@ def bare(tmp_path, monkeypatch, capsys):
     """A command line that must not start Spark."""
     monkeypatch.setattr(python, "open", lambda *_, **__: pytest.fail("Spark was started"))
     monkeypatch.chdir(tmp_path)
-    yield Shell(tmp_path, None, capsys)
-    structlog.reset_defaults()
+    return Shell(tmp_path, None, capsys)
 
 
 @pytest.fixture

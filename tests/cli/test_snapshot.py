@@ -6,7 +6,6 @@ import re
 from pathlib import Path
 
 import pytest
-import structlog
 
 from backstory import warehouse as python
 from backstory.cli.app import run
@@ -40,8 +39,7 @@ def shell(tmp_path, monkeypatch, capsys):
 
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text(FIRST)
-    yield shell
-    structlog.reset_defaults()
+    return shell
 
 
 def test_files_become_history(spark, shell, monkeypatch):

@@ -6,7 +6,6 @@ import re
 import sys
 
 import pytest
-import structlog
 from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.cli.app import app, run
@@ -26,13 +25,6 @@ WRONG = {
     "log a.b --warehouse NONE": "There is no table a.b",
     "log a --warehouse NONE": "does not name a table",
 }
-
-
-@pytest.fixture(autouse=True)
-def logs_as_before():
-    """Commands that run in this process say how much is logged from then on."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.mark.parametrize("words", WRONG)
