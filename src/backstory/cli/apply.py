@@ -2,7 +2,7 @@
 
 from backstory.cli.asking import opened
 from backstory.cli.file_flags import FileFlags, parse_parts
-from backstory.cli.options import Flag, Names, NamesOrAll, Options, parse_names
+from backstory.cli.options import Flag, Names, NamesOrAll, Options, names_or_none, parse_names
 from backstory.cli.receipts import show_receipt
 from backstory.cli.starting import busy
 from backstory.doors.native.feeds.options import EnvelopeName, Late, parse_options
@@ -76,7 +76,7 @@ def apply(
     """
     table = table_name(into)
     request = parse_options(
-        key=_names(key),
+        key=names_or_none(key),
         sequence_by=parse_parts(sequence_by) or None,
         apply_as_deletes=apply_as_deletes,
         apply_as_truncates=apply_as_truncates,
@@ -86,10 +86,10 @@ def apply(
         columns_to_update=columns_to_update,
         unmodified=unmodified,
         envelope=envelope,
-        drop=_names(drop),
-        track=_names(track),
-        ignore=_names(ignore),
-        overwrite=_names(overwrite),
+        drop=names_or_none(drop),
+        track=names_or_none(track),
+        ignore=names_or_none(ignore),
+        overwrite=names_or_none(overwrite),
         late=late,
         restate_from=restate_from,
         restate_until=restate_until,
@@ -113,7 +113,3 @@ def apply(
         with busy(options, "Folding the changes into what is stored ..."):
             answer = door.apply(warehouse.store, source, table, request)
     show_receipt(answer.to_dict(), options, dry_run=dry_run)
-
-
-def _names(given: tuple[str, ...]) -> list[str] | None:
-    return parse_names(given) or None

@@ -59,3 +59,8 @@ class Options:
 def parse_names(options: tuple[str, ...]) -> list[str]:
     """The names that an option lists, separated by commas or in repeated options."""
     return [name.strip() for each in options for name in each.split(",") if name.strip()]
+
+
+def names_or_none(options: tuple[str, ...]) -> list[str] | None:
+    """The same; None where there are none, as the option is left out then."""
+    return parse_names(options) or None

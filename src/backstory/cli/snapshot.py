@@ -2,7 +2,7 @@
 
 from backstory.cli.asking import opened
 from backstory.cli.file_flags import FileFlags, parse_pairs
-from backstory.cli.options import Flag, Names, Options, parse_names
+from backstory.cli.options import Flag, Names, Options, names_or_none
 from backstory.cli.receipts import show_receipt
 from backstory.cli.starting import busy
 from backstory.doors.native.request import TABLE, Deletes, parse_options
@@ -77,15 +77,15 @@ def snapshot(
 
     table = table_name(into)
     given = parse_options(
-        key=_names(key),
+        key=names_or_none(key),
         at=at,
         deletes=deletes,
         max_delete_ratio=max_delete_ratio,
         max_null_ratio=max_null_ratio,
         allow_empty=allow_empty,
-        track=_names(track),
-        ignore=_names(ignore),
-        overwrite=_names(overwrite),
+        track=names_or_none(track),
+        ignore=names_or_none(ignore),
+        overwrite=names_or_none(overwrite),
         rename=parse_pairs(rename, "--rename old=new"),
         retype=parse_pairs(retype, "--retype column=TYPE"),
         scope=parse_pairs(scope, "--scope column=value"),
@@ -109,7 +109,3 @@ def snapshot(
         with busy(options, "Comparing with what is stored ..."):
             answer = door.snapshot(warehouse.store, source, table, given)
     show_receipt(answer.to_dict(), options, dry_run=dry_run)
-
-
-def _names(given: tuple[str, ...]) -> list[str] | None:
-    return parse_names(given) or None

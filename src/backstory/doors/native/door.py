@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from backstory.doors.native.feeds.feed import Answer as FeedAnswer
 from backstory.doors.native.feeds.feed import NativeFeed
 from backstory.doors.native.feeds.options import FeedRequest
+from backstory.doors.native.feeds.source_rows import read_rows
 from backstory.doors.native.feeds.stream import StreamBatch
-from backstory.doors.native.feeds.unwrapping import messages_of, messages_of_files, unwrap
+from backstory.doors.native.feeds.unwrapping import messages_of_files, unwrap
 from backstory.doors.native.request import TABLE, SnapshotRequest, parse_options
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
@@ -69,7 +70,7 @@ def _feed_rows(
             messages = messages_of_files(source_files(str(source), request.format), request)
         if messages is None:
             with _rows(store, source, into, as_copy) as rows:
-                messages = messages_of(rows, lease)
+                messages = read_rows(rows, {}, lease)
         yield unwrap(store, messages, request, key)
 
 

@@ -14,8 +14,8 @@ COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SnapshotReceipt(Receipt):
-    """The table, its records by outcome, and the commit; the last two are None without one."""
+class DeliveryReceipt(Receipt):
+    """The table, what it counts by outcome, and the commit; the last two are None without one."""
 
     table: str
     counts: Mapping[str, int]
@@ -25,11 +25,11 @@ class SnapshotReceipt(Receipt):
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class SnapshotPlan(Receipt):
-    """What a snapshot would do (V120).
+class DeliveryPlan(Receipt):
+    """What a delivery would do (V120): `keys` are up to ten of each outcome.
 
-    `keys` are up to ten of each outcome, `columns` the records that change by the columns that differ,
-    `taken_back` the statements that the table would not make any more, `warnings` columns that lose values.
+    `columns` counts by the columns that differ: of a copy the records that change, of a feed the versions
+    that begin. `taken_back` are the statements that the table would not make any more.
     """
 
     table: str
@@ -38,6 +38,17 @@ class SnapshotPlan(Receipt):
     columns: Mapping[str, int] = field(default_factory=dict)
     schema_changes: Sequence[str] = ()
     taken_back: int = 0
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SnapshotReceipt(DeliveryReceipt):
+    """What a snapshot did to the records of its table."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class SnapshotPlan(DeliveryPlan):
+    """What a snapshot would do to them; `warnings` are of columns that lose values."""
+
     warnings: Sequence[str] = ()
 
 

@@ -95,11 +95,7 @@ class SnapshotRequest:
             if not 0 <= (ratio := getattr(self, name)) <= 1:
                 told = f"`{name}=` must be between 0 and 1, not {ratio}."
                 raise bad_option(told, "Give a share, such as 0.8.")
-        if self.track is not None and self.ignore is not None:
-            raise bad_option(
-                "Both `track=` and `ignore=` are given.",
-                "Use one of them: a column that is not tracked is ignored.",
-            )
+        refuse_columns(self)
         both = (self.track or frozenset()) & (self.overwrite or frozenset())
         both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
         if both:
@@ -113,11 +109,27 @@ class SnapshotRequest:
                 f"There is no file format {self.format}.",
                 f"Use one of {', '.join(get_args(FileFormat))} for `format=`.",
             )
-        if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
-            raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
 
 
-class SnapshotOptions(TypedDict, total=False):
+class DeliveryOptions(TypedDict, total=False):
+    """The options that `snapshot` and `apply` have in common; each says in its own words what they mean."""
+
+    key: str | Sequence[str] | None
+    allow_empty: bool
+    track: Sequence[str] | None
+    ignore: Sequence[str] | None
+    overwrite: Sequence[str] | None
+    format: FileFormat | None
+    separator: str | None
+    encoding: str | None
+    decimal: str | None
+    null: str | None
+    quote: str | None
+    type: Mapping[str, str] | None
+    dry_run: bool
+
+
+class SnapshotOptions(DeliveryOptions, total=False):
     """The options of `snapshot`, as the command line has them.
 
     Attributes:
@@ -152,15 +164,10 @@ class SnapshotOptions(TypedDict, total=False):
         dry_run: return the plan, and write nothing.
     """
 
-    key: str | Sequence[str] | None
     at: str | date | None
     deletes: Deletes
     max_delete_ratio: float
     max_null_ratio: float
-    allow_empty: bool
-    track: Sequence[str] | None
-    ignore: Sequence[str] | None
-    overwrite: Sequence[str] | None
     rename: Mapping[str, str] | None
     retype: Mapping[str, str] | None
     scope: Mapping[str, Any] | None
@@ -168,19 +175,11 @@ class SnapshotOptions(TypedDict, total=False):
     remember: bool
     backfill_added: bool
     restate: bool
-    format: FileFormat | None
-    separator: str | None
-    encoding: str | None
-    decimal: str | None
-    null: str | None
-    quote: str | None
-    type: Mapping[str, str] | None
-    dry_run: bool
 
 
 FILE_OPTIONS: Final = frozenset(each.name for each in fields(FileOptions))
 # Words of other systems, and those of this one (V123).
-_ELSEWHERE: Final = {
+ELSEWHERE: Final = {
     "keys": "key",
     "except_column_list": "ignore",
     "track_history_column_list": "track",
@@ -194,7 +193,7 @@ def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     """The request that a caller's options make; UsageError for an unknown option or a wrong value."""
     given = dict(cast("dict[str, Any]", options))
     for name in given.keys() - SnapshotOptions.__annotations__.keys():
-        word = _ELSEWHERE.get(name)
+        word = ELSEWHERE.get(name)
         remedy = f"Use {word}." if word else "See `backstory snapshot --help`."
         raise bad_option(f"There is no option {name}.", remedy)
     key, at = given.get("key"), given.get("at")
@@ -234,6 +233,17 @@ def _type(name: str, word: str) -> ColumnType:
             "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
             "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
         ) from None
+
+
+def refuse_columns(request: TableRequest) -> None:
+    """UsageError for a key that is empty or names a column twice, and for both lists of columns."""
+    if request.key is not None and (not request.key or len(set(request.key)) < len(request.key)):
+        raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
+    if request.track is not None and request.ignore is not None:
+        raise bad_option(
+            "Both `track=` and `ignore=` are given.",
+            "Use one of them: a column that is not tracked is ignored.",
+        )
 
 
 def bad_option(told: str, remedy: str) -> UsageError:

@@ -3,9 +3,16 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict, Union, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, Unpack, cast, get_args
 
-from backstory.doors.native.request import bad_option, column_names, take_file_options
+from backstory.doors.native.request import (
+    ELSEWHERE,
+    DeliveryOptions,
+    bad_option,
+    column_names,
+    refuse_columns,
+    take_file_options,
+)
 from backstory.formats.file_options import FileOptions
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
@@ -17,16 +24,8 @@ if TYPE_CHECKING:
 Late = Literal["refuse", "drop"]
 EnvelopeName = Literal["debezium", "changes"]
 Expression = Union[str, "Column"]
-# Words of other systems, and those of this one (V123).
-ELSEWHERE: Final = {
-    "keys": "key",
-    "except_column_list": "drop",
-    "track_history_column_list": "track",
-    "track_history_except_column_list": "ignore",
-    "stored_as_scd_type": "no option: both axes are always kept",
-    "system_sequence_by": "no option: recorded_at is the time of the commit",
-    "apply_changes": "apply",
-}
+# Words of other systems that mean something else of a feed than of a copy, or nothing there (V123).
+_ELSEWHERE: Final = {**ELSEWHERE, "except_column_list": "drop", "apply_changes": "apply"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,15 +94,9 @@ class FeedRequest:
                 )
 
     def _refuse_columns(self) -> None:
-        if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
-            raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
+        refuse_columns(self)
         if self.sequence_by is not None and not self.sequence_by:
             raise bad_option("`sequence_by=` is empty.", "Name the time of the change first.")
-        if self.track is not None and self.ignore is not None:
-            raise bad_option(
-                "Both `track=` and `ignore=` are given.",
-                "Use one of them: a column that is not tracked is ignored.",
-            )
         if self.columns_to_update is not None and self.ignore_nulls is not False:
             raise bad_option(
                 "Both `columns_to_update=` and `ignore_null_updates=` are given.",
@@ -111,7 +104,7 @@ class FeedRequest:
             )
 
 
-class FeedOptions(TypedDict, total=False):
+class FeedOptions(DeliveryOptions, total=False):
     """The options of `apply`, as the command line has them.
 
     Attributes:
@@ -144,7 +137,6 @@ class FeedOptions(TypedDict, total=False):
         dry_run: return the plan, and write nothing.
     """
 
-    key: str | Sequence[str] | None
     sequence_by: "Expression | Sequence[Expression] | None"
     apply_as_deletes: Expression | None
     apply_as_truncates: Expression | None
@@ -153,29 +145,17 @@ class FeedOptions(TypedDict, total=False):
     unmodified: str | None
     envelope: EnvelopeName | None
     drop: Sequence[str] | None
-    track: Sequence[str] | None
-    ignore: Sequence[str] | None
-    overwrite: Sequence[str] | None
     late: Late
     restate_from: str | date | None
     restate_until: str | date | None
     all_keys: bool
-    allow_empty: bool
-    format: FileFormat | None
-    separator: str | None
-    encoding: str | None
-    decimal: str | None
-    null: str | None
-    quote: str | None
-    type: Mapping[str, str] | None
-    dry_run: bool
 
 
 def parse_options(**options: Unpack[FeedOptions]) -> FeedRequest:
     """The options as a caller gives them; UsageError for those that nothing can be done with."""
     given = dict(cast("dict[str, Any]", options))
     for name in given.keys() - FeedOptions.__annotations__.keys():
-        word = ELSEWHERE.get(name)
+        word = _ELSEWHERE.get(name)
         remedy = (
             f"Use {word}." if word else f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
         )

@@ -10,7 +10,6 @@ import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.events import KEEPS
 from backstory.doors.native.feeds.options import FeedRequest
-from backstory.doors.native.feeds.source_rows import read_rows
 from backstory.doors.native.request import bad_option
 from backstory.doors.native.source import Source, rows_of_arrow
 from backstory.errors import UsageError
@@ -19,7 +18,6 @@ from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.envelopes.unwrapped import Unwrapped
-from backstory.formats.memory import MemoryLease
 from backstory.formats.source_files import SourceFiles
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.feeds.terms import BEFORE
@@ -46,11 +44,6 @@ def unwrap(
         keys = _texts(rows[KEY]) if KEY in rows.column_names else None
         rows = debezium_messages(keys, _texts(rows[VALUE]), unavailable=unavailable)
     return _source(store, unwrap_debezium(rows, key, unavailable=unavailable), rows, request)
-
-
-def messages_of(source: Source, lease: MemoryLease) -> pa.Table:
-    """All messages of a source, on the driver."""
-    return read_rows(source, {}, lease)
 
 
 def messages_of_files(files: SourceFiles, request: FeedRequest) -> pa.Table | None:
