@@ -16,10 +16,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.columns import base_columns, business_keys
 from backstory.doors.historize.document import ModelDocument
 from backstory.doors.historize.hashing import Hashes
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.model import Model, ModelColumn, ModelDataset
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.resolve import resolve, schema_of

@@ -33,16 +33,6 @@ NO_NAMES = {
     "told",
     "wanted",
 }
-# Rooms and modules that have such names still: the list becomes shorter, never longer.
-NAMED_SO_STILL = (
-    "doors/historize/",
-    "doors/odf/committing.py",
-    "doors/odf/logged_rows.py",
-    "engine/staging.py",
-    "strategies/events/judged.py",
-    "strategies/events/outcomes.py",
-    "strategies/scd2/statements/cases.py",
-)
 
 
 def shown(path: Path) -> str:
@@ -71,8 +61,7 @@ def test_functions_and_modules_are_called_by_what_they_are():
     """A verb with its object, or the noun that comes back; never `told`, `found` or `asked_here`."""
     misnamed = {shown(path): names for path in MODULES if (names := named_by_participles(path))}
 
-    assert {path: names for path, names in misnamed.items() if not path.startswith(NAMED_SO_STILL)} == {}
-    assert [each for each in NAMED_SO_STILL if not any(path.startswith(each) for path in misnamed)] == []
+    assert misnamed == {}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=shown)

@@ -173,15 +173,15 @@ def _validation_error(part: type[BaseModel], document: Document, error: Mapping[
     if kind == "missing":
         return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
     if kind in {"literal_error", "enum"}:
-        return document.wrong(path, f"{_shown(error['input'])} is not one of {context['expected']}.")
+        return document.wrong(path, f"{_excerpt(error['input'])} is not one of {context['expected']}.")
     if kind == "string_pattern_mismatch":
-        return document.wrong(path, f"{_shown(error['input'])} does not match {context['pattern']}.")
+        return document.wrong(path, f"{_excerpt(error['input'])} does not match {context['pattern']}.")
     by_pydantic = f"{error['msg'][:1].lower()}{error['msg'][1:]}".rstrip(".")
     why = context.get("why") or TYPES.get(kind, by_pydantic)
     return document.wrong(path, f"{why}.", context.get("remedy", ""))
 
 
-def _shown(value: Any) -> str:
+def _excerpt(value: Any) -> str:
     """A value as a message has it: of a long one, its beginning."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."

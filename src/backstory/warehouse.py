@@ -104,7 +104,7 @@ class Warehouse(Datasets):
         model; a load that is refused is a receipt with an error.
         """
         from backstory.doors.historize import door
-        from backstory.doors.historize.asked import LoadRequest
+        from backstory.doors.historize.load_request import LoadRequest
 
         chosen = door.choose(model, dialect)
         if sql:

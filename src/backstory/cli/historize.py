@@ -62,7 +62,7 @@ def historize(
     """
     from backstory.doors.historize import door
     from backstory.doors.historize.ahead import refuse_ahead
-    from backstory.doors.historize.asked import LoadRequest
+    from backstory.doors.historize.load_request import LoadRequest
     from backstory.doors.historize.lock import as_yaml
     from backstory.doors.historize.model import Model
     from backstory.doors.historize.run import open_model

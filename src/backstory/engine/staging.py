@@ -101,7 +101,7 @@ def staged(
     return local_fields(rows.schema) if told else frame().schema, frame
 
 
-def given(
+def stage_or_hold(
     store: Store, rows: ProducedRows, folder: Path, held: ExitStack, *, queried: bool = False
 ) -> StagedRows:
     """The same; rows that are few go as they are, unless they are `queried`.

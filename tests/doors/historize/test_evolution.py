@@ -7,8 +7,8 @@ import pytest
 from historizing import column, dataset, document, save, second
 from ruamel.yaml import YAML
 
-from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.document import read_state
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.run import open_model, run_model
 
 BASE, HIST = "rawcore.rc_c", "rawcore.rc_c_hist"

@@ -32,7 +32,7 @@ import json, os, sys
 from pathlib import Path
 import duckdb, psycopg
 from historizing import Place, second
-from backstory.doors.historize.asked import LoadRequest
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.run import open_model, run_model
 
 def load(path, name, url, run, at):

@@ -3,9 +3,9 @@
 import uuid
 from typing import Final
 
-from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.door import Chosen
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.pepper import find_pepper
 from backstory.doors.historize.receipts import HistoryReceipt, refusal

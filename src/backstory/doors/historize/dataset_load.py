@@ -8,7 +8,7 @@ from traceback import format_exc
 
 import structlog
 
-from backstory.doors.historize.asked import LoadRequest
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import HistState, Model, ModelDataset, StateLabels
 from backstory.doors.historize.preparing import adopted, prepare_load
@@ -53,7 +53,7 @@ class DatasetLoads:
                 self.target.holding(self._schema(dataset), dataset, self.run_id),
             ):
                 known = (
-                    self.target.known(self._schema(dataset), dataset, self.run_id)
+                    self.target.find_run(self._schema(dataset), dataset, self.run_id)
                     if self.asked.run_id
                     else None
                 )

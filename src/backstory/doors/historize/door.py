@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.asked import LoadRequest
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.model import Model
 from backstory.doors.historize.pepper import find_pepper
 from backstory.doors.historize.receipts import HistoryReceipt

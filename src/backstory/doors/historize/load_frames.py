@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.scopes import hist_scope, increment_scope
-from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import stage_rows
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.table_plan import TablePlan
 from backstory.formats.delivered import arrow_schema
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
@@ -32,7 +32,7 @@ def load_frames(work: SparkWork, base: TablePlan, hist: TablePlan) -> "dict[str,
     """
     sides: dict[str, Made] = {OPEN: partial(_open, work, hist)}
     if work.run.skip_base:
-        return sides | {BASE: partial(_standing, work, base)}
+        return sides | {BASE: partial(_untouched_base, work, base)}
     return sides | {STAGED: partial(_staged, work), BASE: partial(_base, work, base)}
 
 
@@ -87,7 +87,7 @@ def _staged(work: SparkWork) -> "DataFrame":
     return staged_rows(work).alias("r").select("*", _live(work, "r"))
 
 
-def _standing(work: SparkWork, base: TablePlan) -> "DataFrame":
+def _untouched_base(work: SparkWork, base: TablePlan) -> "DataFrame":
     """The base's rows with the columns that a version takes."""
     load = work.load
     names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), ColumnRole.ROW_HASH]

@@ -9,8 +9,8 @@ from backstory.doors.historize.load_parts import LoadParts
 from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
 from backstory.doors.historize.planned_load import PlannedRows
 from backstory.doors.historize.rows_here import LoadRows, load_rows, read_earlier, version_keys
-from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.held_rows import come_of
 from backstory.engine.parts import parts_by_key
 from backstory.engine.staging import is_local

@@ -11,8 +11,8 @@ from backstory.doors.historize.load_acts import COUNTED, Acts, plan_bucket, sums
 from backstory.doors.historize.load_frames import earlier_versions, load_frames, side_schema
 from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
 from backstory.doors.historize.planned_load import PlannedRows
-from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.buckets import ROWS_IN_BUCKET
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION, ROW_ID
@@ -40,8 +40,6 @@ from backstory.strategies.scd2.terms import BASE, EARLIER, OPEN, STAGED, LoadTer
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKET = "bucket"
-
 
 def plan_in_tasks(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerms) -> PlannedRows:
     """The rows of a load, none of which are on the driver.
@@ -55,7 +53,7 @@ def plan_in_tasks(work: SparkWork, base: TablePlan, hist: TablePlan, terms: Load
         refuse_faults(work, sums, partial(_moved, terms, acts, rows))
     refuse_late(sums)
 
-    def gone(kind: str, side: str, table: StoredTable) -> Any:
+    def places_of(kind: str, side: str, table: StoredTable) -> Any:
         _, changed, vanished, *_ = compared_of(side, sums.counts).sizes
         places = rows.where(_of(kind)).select(column("file").alias(FILE), column("position").alias(POSITION))
         coded = positions_of(places, changed + vanished)
@@ -63,14 +61,16 @@ def plan_in_tasks(work: SparkWork, base: TablePlan, hist: TablePlan, terms: Load
 
     def base_change(table: StoredTable) -> Change:
         come = _come(acts, rows, table, COMES, FLAGGED, ids=bool(base.ids))
-        return Change(gone=gone(BASE_GOES, BASE, table), come=come)
+        return Change(gone=places_of(BASE_GOES, BASE, table), come=come)
 
     def history_change(table: StoredTable) -> Change:
         come = _come(acts, rows, table, ENDS, ids=bool(hist.ids))
         begun = _come(acts, rows, table, BEGINS, ids=bool(hist.ids))
         come = come.unionByName(_with_keys(work, begun))
         appeared, changed, vanished, *_ = compared_of(OPEN, sums.counts).sizes
-        return Change(gone=gone(GOES, OPEN, table), come=come, expected=appeared + 2 * changed + vanished)
+        return Change(
+            gone=places_of(GOES, OPEN, table), come=come, expected=appeared + 2 * changed + vanished
+        )
 
     return PlannedRows(sums, base_change, history_change)
 
@@ -101,7 +101,7 @@ def _planned(
         for side, schema in schemas.items()
     )
     bucket = pmod(xxhash64(coalesce(*keys)), lit(1 + count // ROWS_IN_BUCKET))
-    grouped = together.rows.withColumn(BUCKET, bucket).groupBy(BUCKET)
+    grouped = together.rows.withColumn("bucket", bucket).groupBy("bucket")
 
     def plan(rows: pa.Table) -> pa.Table:
         return plan_bucket(terms, acts, rows)

@@ -7,9 +7,9 @@ import pyarrow.compute as pc
 
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.scopes import hist_scope
-from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import LOAD_COLUMNS
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.parts import Rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge

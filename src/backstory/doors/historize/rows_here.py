@@ -9,8 +9,8 @@ import pyarrow as pa
 from backstory.doors.historize.load_frames import earlier_versions, load_frames, side_schema
 from backstory.doors.historize.local_sides import earlier_here, local_sides, open_versions
 from backstory.doors.historize.local_stage import GIVEN, computed_here, expressions_here, staged_here
-from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.parts import Rows
 from backstory.formats.memory import UNPACKED, MemoryLease, typed_size
 from backstory.formats.rows import arrow_type

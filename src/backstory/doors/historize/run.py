@@ -8,9 +8,9 @@ from pathlib import Path
 
 import structlog
 
-from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.dataset_load import DatasetLoads
 from backstory.doors.historize.document import read_model
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import HistState, Model, ModelDataset
 from backstory.doors.historize.preparing import prepare_load

@@ -11,7 +11,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
 
 
-def hashes_told(
+def hashes_to_record(
     store: Store, load: Load, table: StoredTable, base: StoredTable | None
 ) -> Mapping[str, str | None]:
     """What changes of the table's property when the load writes rows; `base` is as it was before the load.
@@ -21,13 +21,13 @@ def hashes_told(
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
-    text, ids = _told(table), _ids(store, table)
-    known = _known(table, ids)
+    text, ids = _property_of(table), _ids(store, table)
+    known = _hashes_of(table, ids)
     if known is None and (table.rows or text):
         return {}
     of_base = list[RowHash]()
     if table.shape.layout is Layout.HIST and base is not None and base.rows:
-        told = _known(base, _ids(store, base))
+        told = _hashes_of(base, _ids(store, base))
         if told is None or not {each.name for hashed in told for each in hashed.columns} <= set(ids):
             return {} if text is None else {ROW_HASHES: None}
         of_base = told
@@ -36,11 +36,11 @@ def hashes_told(
     return {} if kept == text else {ROW_HASHES: kept}
 
 
-def _known(table: StoredTable, ids: Mapping[str, int]) -> list[RowHash] | None:
-    return hashes_of_property(_told(table), {id_: name for name, id_ in ids.items()})
+def _hashes_of(table: StoredTable, ids: Mapping[str, int]) -> list[RowHash] | None:
+    return hashes_of_property(_property_of(table), {id_: name for name, id_ in ids.items()})
 
 
-def _told(table: StoredTable) -> str | None:
+def _property_of(table: StoredTable) -> str | None:
     """One property: all of them would be many calls of Java."""
     found: str | None = table.iceberg.properties().get(ROW_HASHES)
     return found

@@ -42,7 +42,7 @@ _OF_LOADS = {
 _OF_STEPS = {"dataset_key": "told.dataset_key", **{name: name for name in ("load_run_id", "attempt_no")}}
 
 
-def told_row(load: LoadTold) -> Mapping[str, Any]:
+def log_row(load: LoadTold) -> Mapping[str, Any]:
     """A load's row of the log."""
     told = {"steps": load.steps, "receipt": load.run}
     return {**load.row, **{name: json.dumps(value) for name, value in told.items() if value}}

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.load_frames import archived
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import ColumnRole
-from backstory.doors.historize.spark_standing import TablePlan
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.table_plan import TablePlan
 from backstory.doors.historize.work import LoadRun
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.conditions import change_where

@@ -66,7 +66,7 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
     return EPOCH + timedelta(microseconds=max(micros)) if micros else None
 
 
-def known_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+def find_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
     """What tables and log tell of a run; what is not in the tables was not loaded.
 
     Only ancestors of the current snapshots count, and the log of a run that made no commit only while
@@ -80,7 +80,7 @@ def known_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> 
     begun = None
     of_base = commits(store, base)
     for past in (commits(store, hist), of_base):
-        standing, gone = _told(past, tokens)
+        standing, gone = _notes_of_run(past, tokens)
         for told in standing:
             if told.get(RECEIPT):
                 return _of(told) if _stands(of_base, told) else None
@@ -114,7 +114,7 @@ def _of(told: Mapping[str, str]) -> RegisteredRun:
     return RegisteredRun(parse_instant(told[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
 
-def _told(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
+def _notes_of_run(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
     """What a run's commits that stand were told, and whether there are others that do not."""
     found = [each for each in past if each.told.get(TOKEN) in tokens]
     undone = [each for each in past if each.told.get(UNDONE) in tokens and each.stands]

@@ -20,17 +20,17 @@ from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.runs import LOADS, LoadTold, RegisteredRun, dataset_key
 from backstory.doors.historize.spark_lease import hold_lease, recover, refuse_leased
-from backstory.doors.historize.spark_log import append_loads, told_row
+from backstory.doors.historize.spark_log import append_loads, log_row
 from backstory.doors.historize.spark_maintenance import (
     asks_for_upkeep,
     maintain,
     maintained,
     maintained_base,
 )
-from backstory.doors.historize.spark_runs import known_run, newest_of
-from backstory.doors.historize.spark_standing import TablePlan, apply_shape, plan_table
+from backstory.doors.historize.spark_runs import find_run, newest_of
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.table_plan import TablePlan, apply_shape, plan_table
 from backstory.doors.historize.work import LoadRun, Target, place_name
 from backstory.errors import BackstoryError, Refused
 from backstory.model.change import Change
@@ -72,8 +72,8 @@ class SparkTarget(Target):
         with writing(self._store, TableName("", dataset_key(schema, dataset))):
             yield
 
-    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        return known_run(self._store, schema, dataset, run_id)
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+        return find_run(self._store, schema, dataset, run_id)
 
     def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for name in tables:
@@ -106,7 +106,7 @@ class SparkTarget(Target):
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
         told: Sequence[str] = ()
         recover(work)
-        base, hist = self._standing(work)
+        base, hist = self._table_plans(work)
         work = replace(work, base=base.table)
         if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
             with self._planned(work, base, hist) as planned:
@@ -116,7 +116,7 @@ class SparkTarget(Target):
             apply_shape(work, hist)
             maintain(work)
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
-            base, hist = self._standing(work)
+            base, hist = self._table_plans(work)
             work = replace(work, base=base.table)
         with self._planned(work, base, hist, told) as planned:
             of_base, history = planned.base, planned.history
@@ -135,7 +135,7 @@ class SparkTarget(Target):
                 of_base.commit(work, base_table)
                 return history.commit(work, held, finished, {LOADING: None})
 
-    def _standing(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
+    def _table_plans(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
         model_load, store = work.load, self._store
         base = plan_table(
             store,
@@ -175,7 +175,7 @@ class SparkTarget(Target):
             yield planned_load(work, rows, loaded, newest, began)
 
     def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        return {LOADS: [told_row(load) for load in loads]}
+        return {LOADS: [log_row(load) for load in loads]}
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         del table

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.runs import dataset_key
-from backstory.doors.historize.spark_hashes import hashes_told
+from backstory.doors.historize.spark_hashes import hashes_to_record
 from backstory.doors.historize.spark_tables import with_values
 from backstory.doors.historize.work import LoadRun
 from backstory.engine.deliver import TableChange, deliver_once
@@ -86,6 +86,6 @@ class SparkWork:
         With rows the table tells how they are hashed.
         """
         if table is not None and change is not None and change.come is not None:
-            told = hashes_told(self.store, self.load, table, self.base)
+            told = hashes_to_record(self.store, self.load, table, self.base)
             change = replace(change, properties={**change.properties, **told})
         return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))

@@ -37,7 +37,7 @@ class Registry:
         keys = (dataset_key(schema, dataset), earlier_key(dataset))
         return f"dataset_key IN ({', '.join(map(self.dialect.string_literal, keys))})"
 
-    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         """What is registered of a run, whether or not it still stands."""
         stored = self._engine.introspect_table(META, "hist_run")
         if stored is None:

@@ -84,8 +84,8 @@ class SqlTarget(Target):
                 )
             yield
 
-    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        found = self._registry.known(schema, dataset, run_id)
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+        found = self._registry.find_run(schema, dataset, run_id)
         if found is None or found.receipt is None or self._stands(schema, dataset, found):
             return found
         return None  # what is not in the tables was not loaded

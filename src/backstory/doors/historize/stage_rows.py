@@ -70,7 +70,7 @@ def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.T
     if not stage.path.is_file():
         told = f"The stage input {stage.path} does not exist."
         raise Refused("no-stage", told, "Provide the file, or fix the model.")
-    wanted = _wanted(stage, columns)
+    wanted = _stage_types(stage, columns)
     file = BatchFile(stage.path)
     if stage.format is Format.PARQUET:
         parts = _parquet(file, wanted)
@@ -83,7 +83,7 @@ def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.T
         yield pa.table({each.name: rows[each.input or each.name] for each in columns})
 
 
-def _wanted(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnType]:
+def _stage_types(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnType]:
     wanted: dict[str, ColumnType] = {}
     for column in columns:
         source, type_ = column.input or column.name, column_type(column)

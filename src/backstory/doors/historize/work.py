@@ -80,7 +80,7 @@ class Target(ABC):
         """While it lasts no other run loads the dataset; TryAgain (CONCURRENT_RUN) if one does now."""
 
     @abstractmethod
-    def known(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         """What is registered of a run; a success only if what it wrote still stands in the tables."""
 
     @abstractmethod

@@ -62,7 +62,7 @@ def event_of(meeting: Meeting, rows: int, watermark: datetime | None) -> dict[st
         "end": head.next_offset + rows - 1 if rows else None,
         "prev_offset": head.next_offset - 1 if head.next_offset else None,
         "watermark": iso(watermark) if watermark else None,
-        **_source_told(work, head),
+        **_source_progress(work, head),
         "logical_hash": None,
         "source": work.source_name,
         "run_id": work.run.run_id,
@@ -81,7 +81,7 @@ def event_of(meeting: Meeting, rows: int, watermark: datetime | None) -> dict[st
     return event
 
 
-def _source_told(work: Work, head: Head) -> dict[str, Any]:
+def _source_progress(work: Work, head: Head) -> dict[str, Any]:
     """What is known of the polling source: where it is, its state, and whether all that it had is here."""
     fetch, state = fetch_hash(work.source), work.fetched.state
     if fetch is None:
@@ -154,7 +154,7 @@ def block_change(
     offset = meeting.dataset.columns.vocab.offset_column
     come, hash_text = _with_hash(rows, into or table.shape, offset, event)
 
-    def told(pending: StoredTable) -> Mapping[str, str]:
+    def block_properties(pending: StoredTable) -> Mapping[str, str]:
         event["logical_hash"] = hash_text()
         types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, pending.iceberg.schema())]
         event.update(schema_hash=schema_hash(types), counts=dict(counts))
@@ -163,7 +163,9 @@ def block_change(
 
     into = into if into != table.shape else None
     properties = _properties(meeting, arrived)
-    return Change(dict(counts), come=come, into=into, properties=properties, snapshot=True, told=told)
+    return Change(
+        dict(counts), come=come, into=into, properties=properties, snapshot=True, told=block_properties
+    )
 
 
 def _with_hash(

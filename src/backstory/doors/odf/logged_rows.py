@@ -33,13 +33,13 @@ def logged_tables(
     told_by = told[columns.encoding] if columns.encoding else []
     names = [vocab.offset_column, columns.time, *told_by, *data]
     here = LocalRows(store, table, lease)
-    for rows in here.batches(names, among=_asked(table, keys)):
+    for rows in here.batches(names, among=_values_of_keys(table, keys)):
         own = {OP: _ops(columns, rows, told_by), TIME: rows[columns.time], PLACE: rows[vocab.offset_column]}
         values = [own[name] if name in own else rows[name] for name in schema.names]
         yield pa.table(values, names=schema.names).cast(schema)
 
 
-def _asked(table: StoredTable, keys: pa.Table | None) -> dict[str, pa.Array]:
+def _values_of_keys(table: StoredTable, keys: pa.Table | None) -> dict[str, pa.Array]:
     """The values of the keys by their columns, as far as the table has these in the same types."""
     types = {each.name: arrow_type(each.type) for each in table.shape.columns}
     keys = pa.table({}) if keys is None else keys

@@ -14,9 +14,9 @@ from backstory.engine.staging import (
     ARRIVAL,
     StagedRows,
     as_ours,
-    given,
     is_local,
     local_parquet,
+    stage_or_hold,
     staged_file,
 )
 from backstory.formats.parquet.plain import plain_parquet
@@ -50,7 +50,7 @@ def read_batch(
         frame = local_parquet(store, as_ours(ready.path, folder), pq.read_schema(ready.path))
         return staged_file(_placed_by_spark(frame), ready.path)
     rows = rows_of(ready.path, ready.name, read_options(read), schema, told, ready.bound)
-    return given(store, rows, folder, held, queried=queried) if rows.schema.names else None
+    return stage_or_hold(store, rows, folder, held, queried=queried) if rows.schema.names else None
 
 
 def _placed_by_spark(frame: "DataFrame") -> "DataFrame":

@@ -78,7 +78,7 @@ class _Facts:
         return self._beside.after != NOBODY
 
     @property
-    def known(self) -> Truths:
+    def in_log(self) -> Truths:
         return self._there(self._beside.stored)
 
     @property

@@ -54,7 +54,7 @@ class Facts(Protocol):
         """Whether another row of the same record comes after it."""
 
     @property
-    def known(self) -> Condition:
+    def in_log(self) -> Condition:
         """Whether the log has the record, and has not retracted it."""
 
     @property
@@ -101,13 +101,13 @@ def _ledger(rows: Facts, terms: EventTerms) -> Rules:
         OnConflict.CORRECT: "corrected",
     }[terms.on_conflict]
     # Each known row is counted; of those that make events one stands for all that are like it.
-    makes = rows.delivered if terms.on_conflict is OnConflict.CORRECT else ~rows.known
+    makes = rows.delivered if terms.on_conflict is OnConflict.CORRECT else ~rows.in_log
     return {
         NULL_KEY: rows.delivered & rows.without_key,
         CONFLICTING: rows.delivered & makes & rows.follows & ~rows.repeats,
-        "nothing": ~rows.delivered | (makes & ~(rows.known & rows.same) & rows.repeats),
-        "unchanged": rows.known & rows.same,
-        again: rows.known,
+        "nothing": ~rows.delivered | (makes & ~(rows.in_log & rows.same) & rows.repeats),
+        "unchanged": rows.in_log & rows.same,
+        again: rows.in_log,
         "appended": rows.delivered,
     }
 
@@ -115,10 +115,10 @@ def _ledger(rows: Facts, terms: EventTerms) -> Rules:
 def _snapshot(rows: Facts, _terms: EventTerms) -> Rules:
     return {
         NULL_KEY: rows.delivered & rows.without_key,
-        "retracted": ~rows.delivered & ~rows.followed & rows.known,
+        "retracted": ~rows.delivered & ~rows.followed & rows.in_log,
         "nothing": ~rows.delivered | rows.repeats,
         CONFLICTING: rows.follows,
-        "appended": ~rows.known,
+        "appended": ~rows.in_log,
         "unchanged": rows.same,
         "corrected": rows.delivered,
     }
@@ -131,9 +131,9 @@ def _upsert(rows: Facts, _terms: EventTerms) -> Rules:
         WRONG_OP: rows.delivered & ~rows.does(Op.APPEND, Op.RETRACT, Op.CORRECT_TO),
         NULL_SEQUENCE: rows.delivered & rows.without_place,
         "nothing": ~rows.delivered | rows.followed,
-        "absent": retracts & ~rows.known,
+        "absent": retracts & ~rows.in_log,
         "retracted": retracts,
-        "appended": ~rows.known,
+        "appended": ~rows.in_log,
         "unchanged": rows.same,
         "corrected": rows.delivered,
     }

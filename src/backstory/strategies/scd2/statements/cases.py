@@ -40,7 +40,7 @@ def interrupted(pair: Pair, alias: str = "r") -> str:
     )
 
 
-def seen(pair: Pair, alias: str = "r") -> str:
+def has_past(pair: Pair, alias: str = "r") -> str:
     """Whether a base row's record has any version at all, be it an archived one."""
     here = f"EXISTS (SELECT 1 FROM {pair.table} AS p WHERE {pair.same_key('p', alias)})"
     return f"({here}{or_archived(pair, alias)})"
@@ -56,7 +56,7 @@ def or_archived(pair: Pair, alias: str) -> str:
 
 # Of an open version, what the base has of it now; of a base row without one, what it has of a past.
 NOW: Final[Mapping[Now, Callable[[Pair], str]]] = {Now.OTHER: changed, Now.ABSENT: gone}
-PAST: Final[Mapping[Past, Callable[[Pair], str]]] = {Past.INTERRUPTED: interrupted, Past.CLOSED: seen}
+PAST: Final[Mapping[Past, Callable[[Pair], str]]] = {Past.INTERRUPTED: interrupted, Past.CLOSED: has_past}
 
 
 def closing(pair: Pair) -> dict[Now, str]:
