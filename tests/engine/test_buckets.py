@@ -5,11 +5,11 @@ from committing import commit
 from depth import DEPTH
 from destination import HISTORY, LIVE, PLAIN, VERSIONS, Place, as_rows, gives, refusal, serving
 
-from backstory.engine import buckets
 from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.change import Change
+from backstory.stores.iceberg import buckets
 from backstory.stores.iceberg.store import Store
 from backstory.stores.tables import existing
 from backstory.testing.sender.client import Sender

@@ -30,6 +30,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Shape
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
+from backstory.stores.iceberg.buckets import plan_buckets
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.literals import column
@@ -41,9 +42,8 @@ from backstory.strategies.actions import Actions
 from backstory.strategies.versions.spoilt import refuse_spoilt
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
-ROWS_IN_BUCKET = 100_000
 REMOVED, ADDED, TOLD = 0, 1, 2
 # Columns of the table are numbered here, so that no name of theirs can meet one of ours.
 _PLACE = "kind tinyint, file int, row bigint, known binary, mended string"
@@ -110,7 +110,7 @@ def plan_in_buckets(store: Store, table: StoredTable, batch: Shipment) -> Iterat
         since = None if table.disorderly else min(named, default=None)
         stored = _stored(store, table, batch, rows, since)
         orderly = table.shape if batch.keeps_history and not table.disorderly else None
-        acts = _planned(rows, stored, batch, orderly, 1 + count // ROWS_IN_BUCKET).persist()
+        acts = _planned(rows, stored, batch, orderly, count).persist()
         kept.callback(acts.unpersist)
         yield _outcome(batch, acts, mended)
 
@@ -218,17 +218,11 @@ def _stored(
 
 
 def _planned(
-    rows: "DataFrame", stored: "DataFrame", batch: Shipment, orderly: Any, buckets: int
+    rows: "DataFrame", stored: "DataFrame", batch: Shipment, orderly: Any, count: int
 ) -> "DataFrame":
-    from pyspark.sql.functions import lit, pmod, xxhash64
-
-    def bucket() -> "Column":
-        return pmod(xxhash64(*(column(_names(batch)[name]) for name in batch.key)), lit(buckets))
-
-    left = rows.drop("mended").withColumn("bucket", bucket()).groupBy("bucket")
-    right = stored.withColumn("bucket", bucket()).groupBy("bucket")
-    schema = f"{_ACT}, {_columns(batch)}"
-    return left.cogroup(right).applyInArrow(partial(_plan_bucket, batch, orderly), schema)
+    key = [column(_names(batch)[name]) for name in batch.key]
+    sides = [(rows.drop("mended"), key), (stored, key)]
+    return plan_buckets(sides, count, partial(_plan_bucket, batch, orderly), f"{_ACT}, {_columns(batch)}")
 
 
 def _plan_bucket(batch: Shipment, orderly: Shape | None, rows: pa.Table, stored: pa.Table) -> pa.Table:

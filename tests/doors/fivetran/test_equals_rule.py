@@ -7,7 +7,7 @@ from destination import PLAIN, Place
 from histories import LEFT_OVER, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
 
-from backstory.engine import buckets
+from backstory.stores.iceberg import buckets
 from backstory.testing.sender.client import Sender
 
 FEW = settings(

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from backstory.strategies.events import tasks
+from backstory.stores.iceberg import buckets
 from backstory.strategies.events.happened import sum_parts
 from backstory.strategies.events.numbering import close_gaps, number_events, order
 from backstory.strategies.events.order import sorted_places
@@ -147,7 +147,7 @@ def by_tasks(spark, lives, deliveries, moment, partitions):
 @pytest.mark.parametrize("name", [name for name in TERMS if name not in CONTAINED])
 def test_the_plan_in_tasks_gives_the_rules_events(spark, monkeypatch, name):
     """In buckets of a few rows, or batches where rows meet nothing."""
-    monkeypatch.setattr(tasks, "ROWS_IN_BUCKET", 100)
+    monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 100)
     terms = TERMS[name]
     lives = Lives(terms, random.Random(name), 120)
     for number in range(DELIVERIES):
@@ -199,7 +199,7 @@ def test_keys_of_floats_are_one_wherever_they_are_planned(spark):
     frames = [
         frame(spark, [(op, time, row, place) for op, time, place, row in each]) for each in (stored, came)
     ]
-    with plan_in_tasks(*frames, terms, moment, 100 * tasks.ROWS_IN_BUCKET) as made:
+    with plan_in_tasks(*frames, terms, moment, 100 * buckets.ROWS_IN_BUCKET) as made:
         assert (made.rows, made.counts["unchanged"]) == (0, 3)
 
 

@@ -13,10 +13,10 @@ from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
 from backstory.doors.historize.planned_load import PlannedRows
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan
-from backstory.engine.buckets import ROWS_IN_BUCKET
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
+from backstory.stores.iceberg.buckets import bucket_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import SIDE, tag_sides
 from backstory.stores.iceberg.literals import column, quoted
@@ -83,7 +83,7 @@ def _planned(
     They are kept as rows of their own: Spark would compute again what it had computed from a table that is
     newer now, and the base is committed first.
     """
-    from pyspark.sql.functions import coalesce, lit, pmod, when, xxhash64
+    from pyspark.sql.functions import coalesce, when
 
     frames = {side: made() for side, made in load_frames(work, base, hist).items()}
     if (earlier := earlier_versions(work, hist, terms)) is not None:
@@ -100,8 +100,7 @@ def _planned(
         when(column(SIDE) == side, column(acts.sides[side][0][schema.get_field_index(terms.key)]))
         for side, schema in schemas.items()
     )
-    bucket = pmod(xxhash64(coalesce(*keys)), lit(1 + count // ROWS_IN_BUCKET))
-    grouped = together.rows.withColumn("bucket", bucket).groupBy("bucket")
+    grouped = together.rows.groupBy(bucket_of([coalesce(*keys)], count))
 
     def plan(rows: pa.Table) -> pa.Table:
         return plan_bucket(terms, acts, rows)

@@ -18,7 +18,7 @@ from backstory.doors.native.acts import (
     sampled_keys,
     sum_counts,
 )
-from backstory.doors.native.buckets import numbered_rows, plan_buckets, slice_of_bucket
+from backstory.doors.native.buckets import acts_of_buckets, numbered_rows, slice_of_bucket
 from backstory.doors.native.feeds.stored import live_rows_of
 from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
 from backstory.doors.native.refusals import keys_of_rows, refuse_faults
@@ -92,7 +92,7 @@ def _acts(sides: CopySides, delivered: "DataFrame", rows: int) -> "DataFrame":
     mine = [f"d{terms.delivered.index(name)}" for name in terms.key]
     theirs = [f"c{names.index(name)}" for name in terms.key]
     both = [(delivered, mine), (numbered_rows(live, terms.columns, sides.salt), theirs)]
-    return plan_buckets(both, rows, terms.columns, partial(_plan_bucket, terms))
+    return acts_of_buckets(both, rows, terms.columns, partial(_plan_bucket, terms))
 
 
 def _plan_bucket(terms: CopyTerms, delivered: pa.Table, stored: pa.Table) -> pa.Table:

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from backstory.doors.native.acts import ACT
-from backstory.engine.buckets import ROWS_IN_BUCKET
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
+from backstory.stores.iceberg.buckets import plan_buckets
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.positions import coded_file
 from backstory.stores.iceberg.schema import spark_type
@@ -17,7 +17,6 @@ from backstory.stores.iceberg.schema import spark_type
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BUCKET: Final = "bucket"
 # Beside the numbered columns of stored rows.
 _PLACES: Final = {"file": FILE, "position": POSITION, "id": ROW_ID}
 
@@ -48,7 +47,7 @@ def slice_of_bucket(stored: pa.Table, columns: Sequence[Column], *, ids: bool) -
     return in_schema(stored.select(list(names)).rename_columns(list(names.values())), schema)
 
 
-def plan_buckets(
+def acts_of_buckets(
     sides: "Sequence[tuple[DataFrame, Sequence[str]]]",
     rows: int,
     columns: Sequence[Column],
@@ -58,11 +57,6 @@ def plan_buckets(
 
     There are buckets for so many `rows`; those of one key are in one.
     """
-    from pyspark.sql.functions import lit, pmod, xxhash64
-
-    count = lit(1 + rows // ROWS_IN_BUCKET)
-    # Spark's hash takes 0.0 and -0.0 for one, and any NaN.
-    buckets = (pmod(xxhash64(*map(column, key)), count).alias(BUCKET) for _, key in sides)
-    left, right = (rows.groupBy(bucket) for (rows, _), bucket in zip(sides, buckets, strict=True))
     declared = ", ".join(f"c{number} {spark_type(each.type)}" for number, each in enumerate(columns))
-    return left.cogroup(right).applyInArrow(plan, f"{ACT}, {declared}")
+    by_key = [(side, [column(name) for name in key]) for side, key in sides]
+    return plan_buckets(by_key, rows, plan, f"{ACT}, {declared}")

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
+from backstory.stores.iceberg.buckets import plan_buckets
 from backstory.stores.iceberg.workers import carrying
 from backstory.strategies.events.happened import Happened, SeenEvents, sum_parts
 from backstory.strategies.events.numbering import field
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
-ROWS_IN_BUCKET: Final = 100_000
 # What a row of a task's answer is: an event, a sample of a problem, or the sums of all, as JSON.
 KIND, SUMS = "kind", "sums"
 EVENT, SAMPLE, SUM = range(3)
@@ -41,7 +41,7 @@ def plan_in_tasks(
 
     The delivery is read more than once: what may differ then is to be cached.
     """
-    from pyspark.sql.functions import col, lit, pmod, struct, xxhash64
+    from pyspark.sql.functions import col, struct
 
     fields = cast("StructType", delivered.schema[ROW].dataType)
     came, side = number_columns(delivered, fields), _side_schema(delivered, fields)
@@ -49,9 +49,8 @@ def plan_in_tasks(
     task = partial(_plan_rows, side, answer, terms, moment)
     if terms.looks_back:
         log = _slice(logged, came, fields, terms)
-        bucket = pmod(xxhash64(*_identity(fields, terms)), lit(1 + rows // ROWS_IN_BUCKET))
-        one, other = (each.withColumn("bucket", bucket).groupBy("bucket") for each in (came, log))
-        answers = one.cogroup(other).applyInArrow(task, _spark_schema(answer))
+        sides = [(each, _identity(fields, terms)) for each in (came, log)]
+        answers = plan_buckets(sides, rows, task, _spark_schema(answer))
     else:
         answers = came.mapInArrow(partial(_plan_batches, task), _spark_schema(answer))
     answers = answers.persist()

@@ -19,7 +19,7 @@ from backstory.doors.native.acts import (
     sampled_keys,
     sum_counts,
 )
-from backstory.doors.native.buckets import numbered_rows, plan_buckets, slice_of_bucket
+from backstory.doors.native.buckets import acts_of_buckets, numbered_rows, slice_of_bucket
 from backstory.doors.native.feeds.event_columns import event_columns, typed_events
 from backstory.doors.native.feeds.events import EventTerms, events_of
 from backstory.doors.native.feeds.here import first_instant, refuse
@@ -145,7 +145,7 @@ def _acts(
         same = (right[other].eqNullSafe(keys[f"k{each}"]) for each, other in zip(mine, theirs, strict=True))
         right = right.join(keys, reduce(and_, same), "left_semi")
     plan = partial(_plan_bucket, feed.event_terms(counted=False), terms, arrival)
-    return plan_buckets([(left, mine), (right, theirs)], count + stored, terms.columns, plan)
+    return acts_of_buckets([(left, mine), (right, theirs)], count + stored, terms.columns, plan)
 
 
 def _plan_bucket(
