@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import backstory
-from backstory.doors.historize.asked import LoadRequest
 from backstory.doors.historize.door import choose, historize_on_spark
+from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.run import open_model
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
