@@ -43,8 +43,9 @@ def apply(
 ) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
-    Whatever the order, the table is the same. The first delivery creates it; it keeps the key, the order and
-    the tracked columns: they need not be repeated. Columns that a change does not have stay as they were.
+    Whatever the order, the table is the same. The first delivery creates it; it keeps the key, the order, the
+    tracked columns and what rows mean (deletes, unmodified cells, dropped columns), which need not be
+    repeated. Columns that a change does not have stay as they were.
 
     Example: `backstory apply changes.jsonl --into crm.customer --key id --sequence-by changed_at,lsn`
 
@@ -80,9 +81,7 @@ def apply(
         sequence_by=parse_parts(sequence_by) or None,
         apply_as_deletes=apply_as_deletes,
         apply_as_truncates=apply_as_truncates,
-        ignore_null_updates=False
-        if ignore_null_updates is None
-        else parse_names(ignore_null_updates) or True,
+        ignore_null_updates=None if ignore_null_updates is None else parse_names(ignore_null_updates) or True,
         columns_to_update=columns_to_update,
         unmodified=unmodified,
         envelope=envelope,

@@ -75,7 +75,12 @@ def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
 
 def local_fields(schema: pa.Schema) -> "StructType":
     """The columns of such a frame."""
-    return _spark(pa.schema(map(_storable, schema)))
+    return _spark(storable(schema))
+
+
+def storable(schema: pa.Schema) -> pa.Schema:
+    """Such columns as files and tasks have them: optional, and texts where no value tells a type."""
+    return pa.schema(map(_storable, schema))
 
 
 def staged(
@@ -95,7 +100,7 @@ def staged(
 
     def frame() -> "DataFrame":
         laid = local_parquet(store, folder / STAGED, schema) if there is None else there
-        return _voided(laid, rows.schema).drop(ARRIVAL)
+        return with_void_columns(laid, rows.schema).drop(ARRIVAL)
 
     told = there is None and not any(_holds_null(field.type) for field in rows.schema)
     return local_fields(rows.schema) if told else frame().schema, frame
@@ -117,9 +122,9 @@ def stage_or_hold(
             break
     if few and not queried:
         table = pa.Table.from_batches(kept, schema)
-        frame = _voided(frame_of(store, table), rows.schema)
+        frame = with_void_columns(frame_of(store, table), rows.schema)
         return StagedRows(frame, few, max(1, table.nbytes), lambda names: [table.select(names)])
-    frame = _voided(_laid_down(store, _emptied(kept, batches), schema, folder, held), rows.schema)
+    frame = with_void_columns(_laid_down(store, _emptied(kept, batches), schema, folder, held), rows.schema)
     path = folder / STAGED
     return staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
 
@@ -236,7 +241,8 @@ def _storable_type(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
-def _voided(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
+def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
+    """A frame of storable rows, with the columns that have no values in Spark's void type."""
     from pyspark.sql.functions import lit
 
     void = [field.name for field in schema if pa.types.is_null(field.type)]

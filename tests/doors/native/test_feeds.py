@@ -366,11 +366,41 @@ def test_settings_are_kept_and_may_not_be_contradicted(fed):
     """V13."""
     fed.apply("k: a@10")
     rows = events("k: b@20")
-    conditions = {name: FEED[name] for name in ("apply_as_deletes", "apply_as_truncates", "drop")}
-    fed.warehouse.apply(rows, into=fed.name, **conditions)
+    fed.warehouse.apply(rows, into=fed.name)
     assert fed.lives == ["k: a[10,20) b[20,)"]
     assert fed.refused("k: c@30", sequence_by=["at"]) == "settings-changed"
     assert fed.refused("k: c@30", key="v") == "key-changed"
+
+
+def test_what_rows_mean_is_kept(fed):
+    """A delivery without these options deletes and drops as the one before did, as far as it has the columns."""
+    fed.apply("k: a@10")
+    fed.warehouse.apply(events("k: b@20 k: -@30"), into=fed.name)
+    assert fed.lives == ["k: a[10,20) b[20,30)"]
+    fed.warehouse.apply(events("k: c@40").drop_columns(["op"]), into=fed.name)
+    assert fed.lives == ["k: a[10,20) b[20,30) c[40,)"]
+    assert "op" not in fed.warehouse.table(fed.name).current().columns
+
+
+def test_what_is_said_of_rows_takes_the_place_of_what_was(fed):
+    fed.apply("k: a@10")
+    fed.warehouse.apply(events("k: b@20"), into=fed.name, apply_as_deletes="op = 'U'")
+    fed.warehouse.apply(events("m: b@20"), into=fed.name)
+    assert fed.lives == ["k: a[10,20)"]
+    fed.warehouse.apply(events("m: c@30"), into=fed.name, apply_as_deletes="op = 'D'")
+    assert fed.lives == ["k: a[10,20)", "m: c[30,)"]
+
+
+@pytest.mark.parametrize(
+    "option",
+    [{"ignore_null_updates": True}, {"ignore_null_updates": ["v"]}, {"unmodified": "same"}],
+)
+def test_which_cells_are_unmodified_is_kept(fed, option):
+    """Else NULL would be stored where nothing was said."""
+    text = "k: same@20" if "unmodified" in option else "k: ~@20"
+    fed.apply("k: a@10", **option)
+    fed.warehouse.apply(events(text), into=fed.name)
+    assert fed.lives == ["k: a[10,)"]
 
 
 def test_dates_and_texts_are_times_too(store):

@@ -1,7 +1,6 @@
 """Both sides of a copy as Arrow tables: read from files of this machine, what is elsewhere by Spark."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
@@ -10,19 +9,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.stored import live_rows_of, may_be_touched
+from backstory.doors.native.frame_size import few_rows, hold_frame
 from backstory.doors.native.sides import CopySides
 from backstory.engine.parts import Rows
 from backstory.formats.delivered import arrow_schema, in_schema
-from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
+from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import ROLE
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import collected
-from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
-from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
@@ -35,10 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
-# A frame whose plan does not tell its size may have so many parts, each of which is asked for a few rows.
-PARTS: Final = 64
-UNTOLD: Final = 1 << 60
-NARROWING: Final = frozenset(["Project", "Filter"])
 PLACES: Final = (FILE, POSITION, ROW_ID)
 
 
@@ -180,10 +174,10 @@ def _by_spark(
 ) -> CopyRows | None:
     """What could not be read here by Spark, in one query; None for more rows than are few."""
     frames: dict[str, DataFrame] = {}
-    few = min(FEW, sides.store.memory.most // (CELL * max(1, len(sides.terms.delivered))))
+    few = few_rows(sides.store, len(sides.terms.delivered))
     sure = False
     if delivered is None:
-        sure = _hold_copy(sides, lease)
+        sure = hold_frame(sides.delivered, sides.source.size, "copy", lease)
         frames[DELIVERED] = sides.delivered if sure else sides.delivered.limit(few + 1)
     if stored is None and sides.table is not None:
         table = sides.table
@@ -213,48 +207,6 @@ def _by_spark(
 
 def _as_rows(rows: pa.Table) -> Rows:
     return Rows(rows.schema, lambda: [rows])
-
-
-def _hold_copy(sides: CopySides, lease: MemoryLease) -> bool:
-    """Hold the memory that the copy may need; whether it surely needs no more. Raises TooLarge."""
-    if sides.source.size is not None:
-        lease.hold("copy", sides.source.size)
-        return True
-    plan = sides.delivered._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
-    planned, scanned = _planned_size(plan), _scanned_size(plan)
-    if scanned is not None:
-        with suppress(TooLarge):
-            lease.hold("copy", max(planned, scanned))
-            return True
-    lease.hold("copy", planned)
-    return False
-
-
-def _scanned_size(plan: Any) -> int | None:
-    """What the files may take of which a frame is rows, all or fewer, by its plan; None for other frames.
-
-    Spark takes texts of a table for short ones, so that its plan alone could tell too few.
-    """
-    while plan.nodeName() in NARROWING:
-        plan = plan.child()
-    if plan.nodeName() == "LogicalRelation":
-        return int(plan.stats().sizeInBytes()) * UNPACKED
-    size = scanned_bytes(plan) if plan.nodeName() == "DataSourceV2ScanRelation" else None
-    return None if size is None else size * UNPACKED
-
-
-def _planned_size(plan: Any) -> int:
-    """What the rows may take by Spark's own plan; little where it does not tell, but reads from few parts."""
-    size, leaves = int(plan.stats().sizeInBytes()), plan.collectLeaves()
-    if size < UNTOLD:
-        return max(1, size * UNPACKED)
-    parts = 0
-    for place in range(int(leaves.size())):
-        leaf = leaves.apply(place)
-        if leaf.nodeName() != "LogicalRDD":
-            return size
-        parts += int(leaf.rdd().getNumPartitions())
-    return 1 if parts <= PARTS else size
 
 
 def _schemas(sides: CopySides) -> dict[str, pa.Schema]:

@@ -1,10 +1,11 @@
 """What the warehouse and the command line ask of native tables."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from backstory.doors.native.feeds.feed import Answer as FeedAnswer
@@ -12,13 +13,15 @@ from backstory.doors.native.feeds.feed import NativeFeed
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.source_rows import read_rows
 from backstory.doors.native.feeds.stream import StreamBatch
-from backstory.doors.native.feeds.unwrapping import messages_of_files, unwrap
+from backstory.doors.native.feeds.unwrapping import messages_of_lines, unwrap
+from backstory.doors.native.feeds.unwrapping_tasks import messages_in_lines, unwrap_in_tasks
 from backstory.doors.native.request import TABLE, SnapshotRequest, parse_options
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
-from backstory.formats.source_files import source_files
+from backstory.formats.memory import UNPACKED, TooLarge
+from backstory.formats.source_files import SourceFiles, source_files, unpacked
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
@@ -64,14 +67,33 @@ def _feed_rows(
         return
     table = load(store, into)
     key = (request.key or ()) if table is None else table.shape.key
-    with store.memory.lease() as lease:
-        messages = None
-        if isinstance(source, str | Path) and not str(source).startswith(TABLE):
-            messages = messages_of_files(source_files(str(source), request.format), request)
-        if messages is None:
-            with _rows(store, source, into, as_copy) as rows:
-                messages = read_rows(rows, {}, lease)
+    with store.memory.lease() as lease, ExitStack() as held:
+        files = _files_of_messages(source, request)
+        try:
+            if files is None:
+                rows = held.enter_context(_rows(store, source, into, as_copy))
+                messages = read_rows(store, rows, {}, lease)
+            else:
+                folder = Path(held.enter_context(TemporaryDirectory(prefix="backstory-native-")))
+                lines = [unpacked(each, folder) for each in files.files]
+                lease.hold("feed", UNPACKED * sum(each.path.stat().st_size for each in lines))
+                messages = messages_of_lines(lines, request)
+        except TooLarge:
+            if files is None:
+                frame = rows.frame()
+            else:
+                frame = messages_in_lines(store, lines, request.files.text_encoding, folder, held)
+            yield unwrap_in_tasks(frame, request, key)
+            return
         yield unwrap(store, messages, request, key)
+
+
+def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:
+    """Files with a message of Debezium on each line; None for what has rows."""
+    if request.envelope != "debezium" or not isinstance(source, str | Path) or str(source).startswith(TABLE):
+        return None
+    files = source_files(str(source), request.format)
+    return files if files.format in {"jsonl", "json"} else None
 
 
 def _has_texts(source: Any, request: FeedRequest) -> bool:

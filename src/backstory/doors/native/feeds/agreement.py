@@ -91,12 +91,12 @@ def _kept_fields(source: Source, request: FeedRequest) -> "StructType":
     """The columns of the source that become columns of records (V49)."""
     from pyspark.sql.types import StructType
 
-    return StructType([each for each in source.fields if each.name not in request.drop])
+    return StructType([each for each in source.fields if each.name not in (request.drop or ())])
 
 
 def _refuse_missing(request: FeedRequest, names: Sequence[str]) -> None:
-    some = {"drop": request.drop, "columns_to_update": {request.columns_to_update} - {None}}
-    if not isinstance(request.ignore_nulls, bool):
+    some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
+    if isinstance(request.ignore_nulls, frozenset):
         some["ignore_null_updates"] = request.ignore_nulls
     for option, asked in some.items():
         if lacking := sorted(set(map(str, asked)) - set(names)):

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.planned import PlannedFeed
 from backstory.doors.native.feeds.receipts import COUNTS, FeedPlan, FeedReceipt
 from backstory.doors.native.feeds.remembering import Remembering, remembering
+from backstory.doors.native.feeds.row_meaning import meaning_property, with_stored_meaning
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.tasks import planned_by_tasks
 from backstory.doors.native.feeds.terms import Feed
@@ -63,11 +64,13 @@ class NativeFeed:
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
-            agreement = agree(store, table, self.name, self.source, self.request, zoned=self.zoned)
+            kept = {} if table is None else table.properties
+            request = with_stored_meaning(self.request, kept, self.source.fields.names)
+            agreement = agree(store, table, self.name, self.source, request, zoned=self.zoned)
             remembered = remembering(table, partial(_stored_rows, store, table))
-            feed = Feed(store, table, self.source, self.request, agreement, remembered)
+            feed = Feed(store, table, self.source, request, agreement, remembered)
             with _planned(feed, lease) as planned:
-                change = _change(feed, planned)
+                change = _change(feed, planned, meaning_property(self.request, kept))
                 note = Note(DOOR, "") if change is None else self._note(remembered, planned)
                 yield Plan(table, change, note, self._receipt(feed, planned), self.request.dry_run)
 
@@ -123,8 +126,8 @@ def _stored_rows(store: Store, table: StoredTable | None) -> "DataFrame":
     return store.spark.table(store.sql_name(table.shape.table))
 
 
-def _change(feed: Feed, planned: PlannedFeed) -> Change | None:
-    """What is to commit; None where nothing changes (V59)."""
+def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
+    """What is to commit, and what rows mean from now on; None where nothing changes (V59)."""
     if not planned.added:
         return None
     agreement, table = feed.agreement, feed.table
@@ -133,6 +136,7 @@ def _change(feed: Feed, planned: PlannedFeed) -> Change | None:
         ORDERED_BY: agreement.ordering.as_property(),
         **feed.remembered.properties(),
         **settings.properties(),
+        **meaning,
     }
     counts = {name: planned.counts.get(name, 0) for name in COUNTS}
     if table is None:

@@ -27,18 +27,19 @@ from backstory.strategies.feeds.terms import AT, KIND, FeedTerms
 def plan_here(feed: Feed, lease: MemoryLease) -> PlannedFeed:
     """The plan of all events together; Refused for what would not be right, TooLarge for too much."""
     store, table = feed.store, feed.table
-    events = events_of(read_rows(feed.source, feed.agreement.computed, lease), feed.event_terms(counted=True))
+    rows = read_rows(store, feed.source, feed.agreement.computed, lease)
+    events = events_of(rows, feed.event_terms(counted=True))
     refuse_empty_restatement(len(events), feed.request)
     at = micros(events[AT].drop_null())
     terms = feed.terms(int(at.max()) if len(at) else None)
     since = first_instant(terms, at)
-    rows = slice_schema(table, terms.columns).empty_table()
+    stored = slice_schema(table, terms.columns).empty_table()
     if since is not None:
-        rows = stored_slice(store, table, terms.columns, _keys(terms, events), since, lease)
-    is_mark = np.asarray(pc.is_null(rows[terms.key[0]]))
-    arrival = arrive(terms, events, rows.filter(pa.array(is_mark)))
+        stored = stored_slice(store, table, terms.columns, _keys(terms, events), since, lease)
+    is_mark = np.asarray(pc.is_null(stored[terms.key[0]]))
+    arrival = arrive(terms, events, stored.filter(pa.array(is_mark)))
     refuse(feed, terms, arrival.counts, arrival.samples)
-    plan = plan_records(terms, arrival, arrival.events, rows.filter(pa.array(~is_mark)))
+    plan = plan_records(terms, arrival, arrival.events, stored.filter(pa.array(~is_mark)))
     refuse(feed, terms, plan.counts, plan.samples)
     whole = joined_plans(arrival, [plan])
     return PlannedFeed(

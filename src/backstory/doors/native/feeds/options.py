@@ -33,18 +33,19 @@ class FeedRequest:
     """The options of `apply`; those that are None are as the table keeps them (V13).
 
     `ignore_nulls` are the columns whose NULLs are unmodified, or True for all. The window of a restatement is
-    half-open; without an end it ends just behind the delivery's last instant (V86).
+    half-open; without an end it ends just behind the delivery's last instant (V86). `is_unwrapped`: the rows
+    come out of an envelope, which says what each means.
     """
 
     key: tuple[str, ...] | None = None
     sequence_by: tuple[Expression, ...] | None = None
     apply_as_deletes: Expression | None = None
     apply_as_truncates: Expression | None = None
-    ignore_nulls: frozenset[str] | bool = False
+    ignore_nulls: frozenset[str] | bool | None = None
     columns_to_update: str | None = None
     unmodified: str | None = None
     envelope: EnvelopeName | None = None
-    drop: frozenset[str] = frozenset()
+    drop: frozenset[str] | None = None
     track: frozenset[str] | None = None
     ignore: frozenset[str] | None = None
     overwrite: frozenset[str] | None = None
@@ -56,6 +57,7 @@ class FeedRequest:
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
     dry_run: bool = False
+    is_unwrapped: bool = False
 
     @property
     def rename(self) -> Mapping[str, str]:
@@ -97,7 +99,7 @@ class FeedRequest:
         refuse_columns(self)
         if self.sequence_by is not None and not self.sequence_by:
             raise bad_option("`sequence_by=` is empty.", "Name the time of the change first.")
-        if self.columns_to_update is not None and self.ignore_nulls is not False:
+        if self.columns_to_update is not None and self.ignore_nulls:
             raise bad_option(
                 "Both `columns_to_update=` and `ignore_null_updates=` are given.",
                 "Use one of them: the array of names says which columns an event sets.",
@@ -140,7 +142,7 @@ class FeedOptions(DeliveryOptions, total=False):
     sequence_by: "Expression | Sequence[Expression] | None"
     apply_as_deletes: Expression | None
     apply_as_truncates: Expression | None
-    ignore_null_updates: bool | str | Sequence[str]
+    ignore_null_updates: bool | str | Sequence[str] | None
     columns_to_update: str | None
     unmodified: str | None
     envelope: EnvelopeName | None
@@ -160,14 +162,13 @@ def parse_options(**options: Unpack[FeedOptions]) -> FeedRequest:
             f"Use {word}." if word else f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
         )
         raise bad_option(f"There is no option {name}.", remedy)
-    nulls = given.pop("ignore_null_updates", False)
+    nulls = given.pop("ignore_null_updates", None)
     given["ignore_nulls"] = nulls if isinstance(nulls, bool) else column_names(nulls)
     for name in ("key", "sequence_by"):
         if given.get(name) is not None:
             given[name] = tuple(given[name]) if isinstance(given[name], list | tuple) else (given[name],)
-    for name in ("track", "ignore", "overwrite"):
+    for name in ("track", "ignore", "overwrite", "drop"):
         given[name] = column_names(given.get(name))
-    given["drop"] = column_names(given.get("drop")) or frozenset()
     for name in ("restate_from", "restate_until"):
         if given.get(name) is not None:
             given[name] = instant_of(given[name])

@@ -8,23 +8,29 @@ import pyarrow as pa
 
 from backstory.doors.native.feeds.expressions import computed_by_spark, computed_here
 from backstory.doors.native.feeds.options import Expression
+from backstory.doors.native.frame_size import few_rows, hold_frame
 from backstory.doors.native.source import Source
-from backstory.formats.memory import MemoryLease
+from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.stores.iceberg.store import Store
 from backstory.stores.metadata.hidden import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def read_rows(source: Source, computed: Mapping[str, Expression], lease: MemoryLease) -> pa.Table:
+def read_rows(
+    store: Store, source: Source, computed: Mapping[str, Expression], lease: MemoryLease
+) -> pa.Table:
     """All rows, with a column more for each expression; TooLarge for more than the lease can hold."""
     with suppress(Unreadable):
         rows = _read_here(source, computed, lease)
         if rows is not None:
             return rows
-    if source.size is not None:
-        lease.hold("feed", source.size)
-    rows = frame_of_feed(source, computed).toArrow()
+    frame, few = frame_of_feed(source, computed), few_rows(store, len(source.fields))
+    sure = hold_frame(frame, source.size, "feed", lease)
+    rows = (frame if sure else frame.limit(few + 1)).toArrow()
+    if not sure and len(rows) > few:
+        raise TooLarge
     lease.hold("feed", rows.nbytes)
     return rows
 

@@ -58,7 +58,7 @@ class Feed:
             self.key,
             self.numbers,
             self.agreement.ordering,
-            Unmodified(request.ignore_nulls, request.unmodified, request.columns_to_update),
+            Unmodified(request.ignore_nulls or False, request.unmodified, request.columns_to_update),
             counted,
             tuple(each for each in delivered if each.name in images and each.name not in self.key),
         )

@@ -1,8 +1,7 @@
 """Messages in an envelope as the rows of a feed, and the options that say what they do (V61 to V65)."""
 
-from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +17,7 @@ from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.envelopes.unwrapped import Unwrapped
-from backstory.formats.source_files import SourceFiles
+from backstory.formats.source_files import SourceFile
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.feeds.terms import BEFORE
 
@@ -29,32 +28,56 @@ KEY: Final = "key"
 VALUE: Final = "value"
 
 
+@dataclass(frozen=True, slots=True)
+class MessageRows:
+    """Rows of a feed, and beside their `own` columns what their messages say of each.
+
+    `order` are the columns that order them, `images` their own ones of which images before are known.
+    """
+
+    rows: pa.Table
+    own: tuple[str, ...]
+    order: tuple[str, ...]
+    images: frozenset[str]
+
+
 def unwrap(
-    store: Store, rows: pa.Table, request: FeedRequest, key: Sequence[str]
+    store: Store, messages: pa.Table, request: FeedRequest, key: Sequence[str]
 ) -> tuple[Source, FeedRequest]:
     """The rows of a feed with what its messages say of each, and a request that reads it there.
 
-    `rows` are messages: structs of Debezium, or its texts in a column `value`, with `key` beside, or rows of
-    a feed of changes. Raises Refused for what is no message, UsageError where the order is not known.
+    Raises what `unwrap_messages` raises.
+    """
+    rows = unwrap_messages(messages, request, key)
+    source = replace(rows_of_arrow(store, rows.rows), images=rows.images)
+    return source, read_beside(request, rows.order, rows.rows.column_names)
+
+
+def unwrap_messages(messages: pa.Table, request: FeedRequest, key: Sequence[str]) -> MessageRows:
+    """The rows that messages become.
+
+    They are structs of Debezium, its texts in a column `value`, perhaps with `key` beside, or rows of a feed
+    of changes. Raises Refused for what is no message, UsageError where the order is not known.
     """
     if request.envelope == "changes":
-        return _source(store, unwrap_changes(rows, key), rows, request)
+        return _beside(unwrap_changes(messages, key), messages, request)
     unavailable = request.unmodified or UNAVAILABLE
-    if set(rows.column_names) >= {VALUE} and not {"op", "payload"} & set(rows.column_names):
-        keys = _texts(rows[KEY]) if KEY in rows.column_names else None
-        rows = debezium_messages(keys, _texts(rows[VALUE]), unavailable=unavailable)
-    return _source(store, unwrap_debezium(rows, key, unavailable=unavailable), rows, request)
+    if are_texts(messages.column_names):
+        keys = _texts(messages[KEY]) if KEY in messages.column_names else None
+        messages = debezium_messages(keys, _texts(messages[VALUE]), unavailable=unavailable)
+    return _beside(unwrap_debezium(messages, key, unavailable=unavailable), messages, request)
 
 
-def messages_of_files(files: SourceFiles, request: FeedRequest) -> pa.Table | None:
-    """Debezium's messages in lines of JSON, as they were sent; None for files of other forms."""
-    if request.envelope != "debezium" or files.format not in {"jsonl", "json"}:
-        return None
+def are_texts(names: Collection[str]) -> bool:
+    """Whether messages with these columns are texts, as Kafka gives them."""
+    return VALUE in names and not {"op", "payload"} & set(names)
+
+
+def messages_of_lines(files: Sequence[SourceFile], request: FeedRequest) -> pa.Table:
+    """Debezium's messages in lines of JSON, as they were sent."""
     unavailable = request.unmodified or UNAVAILABLE
-    read = [
-        debezium_lines(Path(each.path), request.files.text_encoding, unavailable=unavailable, name=each.name)
-        for each in files.files
-    ]
+    encoding = request.files.text_encoding
+    read = [debezium_lines(each.path, encoding, unavailable=unavailable, name=each.name) for each in files]
     return pa.concat_tables(read, promote_options="permissive")
 
 
@@ -62,9 +85,7 @@ def _texts(values: pa.ChunkedArray) -> pa.Array:
     return values.combine_chunks().cast(pa.string())
 
 
-def _source(
-    store: Store, events: Unwrapped, messages: pa.Table, request: FeedRequest
-) -> tuple[Source, FeedRequest]:
+def _beside(events: Unwrapped, messages: pa.Table, request: FeedRequest) -> MessageRows:
     name = str(request.envelope)
     if events.unordered and request.sequence_by is None:
         raise UsageError(
@@ -78,25 +99,30 @@ def _source(
         order = {str(path): _at_path(messages, str(path)).take(events.places) for path in request.sequence_by}
     beside: dict[str, Any] = {**order, OPERATION.format(name): events.kinds}
     beside |= {KEEPS.format(each): events.unmodified[each] for each in events.unmodified.column_names}
-    if events.before is not None:
-        before = events.before.to_struct_array().combine_chunks() if len(events.before) else None
-        if before is not None:
-            parts = [before.field(place) for place in range(before.type.num_fields)]
-            mask = pc.invert(events.has_before)
-            beside[BEFORE] = pa.StructArray.from_arrays(parts, fields=list(before.type), mask=mask)
+    if events.before is not None and len(events.before):
+        before = events.before.to_struct_array().combine_chunks()
+        parts = [before.field(place) for place in range(before.type.num_fields)]
+        mask = pc.invert(events.has_before)
+        beside[BEFORE] = pa.StructArray.from_arrays(parts, fields=list(before.type), mask=mask)
     rows = pa.table({**{each: events.rows[each] for each in events.rows.column_names}, **beside})
-    operation = f"`{OPERATION.format(name)}`"
-    asked = replace(
+    images = events.before.column_names if events.before is not None else ()
+    return MessageRows(rows, tuple(events.rows.column_names), tuple(order), frozenset(images))
+
+
+def read_beside(request: FeedRequest, order: Sequence[str], names: Collection[str]) -> FeedRequest:
+    """The request that reads rows with these columns where their messages say what they mean."""
+    operation = OPERATION.format(request.envelope)
+    own = {*order, operation, BEFORE, *(name for name in names if name.startswith(KEEPS.format("")))}
+    return replace(
         request,
         envelope=None,
         unmodified=None,
         sequence_by=tuple(f"`{each}`" for each in order),
-        apply_as_deletes=f"{operation} = 'delete'",
-        apply_as_truncates=f"{operation} = 'truncate'",
-        drop=request.drop | beside.keys(),
+        apply_as_deletes=f"`{operation}` = 'delete'",
+        apply_as_truncates=f"`{operation}` = 'truncate'",
+        drop=(request.drop or frozenset()) | (own & set(names)),
+        is_unwrapped=True,
     )
-    images = events.before.column_names if events.before is not None else ()
-    return replace(rows_of_arrow(store, rows), images=frozenset(images)), asked
 
 
 def _are_own(expressions: Sequence[Any], order: dict[str, Any]) -> bool:

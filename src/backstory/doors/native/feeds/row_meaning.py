@@ -1,0 +1,74 @@
+"""What rows of a feed mean: its table keeps which delete, which cells are unmodified, what is not stored.
+
+Who delivers again without these options would else store deletes as updates, and NULL where nothing was said.
+"""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from backstory.doors.native.feeds.options import FeedRequest
+
+FEED: Final = "backstory.feed"
+_CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
+_OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
+_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
+_WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
+
+
+def with_stored_meaning(
+    request: FeedRequest, properties: Mapping[str, str], names: Sequence[str]
+) -> FeedRequest:
+    """The request with what the table keeps in the place of options that are not given.
+
+    What is about columns that the delivery does not have, whose `names` these are, says nothing of it. The
+    messages of an envelope say themselves what they mean.
+    """
+    if request.is_unwrapped:
+        return request
+    stored = {
+        name: value
+        for name, value in json.loads(properties.get(FEED, "{}")).items()
+        if getattr(request, name) is None
+    }
+    if request.ignore_nulls is not None or request.columns_to_update is not None:
+        stored = {
+            name: value for name, value in stored.items() if name not in {"ignore_nulls", "columns_to_update"}
+        }
+    said = {name: _of_delivery(name, value, names) for name, value in stored.items()}
+    return replace(request, **{name: value for name, value in said.items() if value is not None})
+
+
+def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dict[str, str]:
+    """What the table keeps from now on: options that are given take the place of former ones.
+
+    Expressions that are columns of Spark have no text, and are not kept.
+    """
+    if request.is_unwrapped:
+        return {}
+    given = {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
+    texts = {
+        name: sorted(value) if isinstance(value, frozenset) else value
+        for name, value in given.items()
+        if name not in _CONDITIONS or isinstance(value, str)
+    }
+    if not texts:
+        return {}
+    stored = {
+        name: value
+        for name, value in json.loads(properties.get(FEED, "{}")).items()
+        if not ({name, *given} >= {"ignore_nulls", "columns_to_update"})
+    }
+    return {FEED: json.dumps({**stored, **texts}, ensure_ascii=False, sort_keys=True)}
+
+
+def _of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
+    """What an option that the table keeps says of a delivery with these columns; None for nothing."""
+    if name in _CONDITIONS:
+        words = {quoted or bare for quoted, bare in _WORD.findall(_TEXT.sub("", value))}
+        return value if words & set(names) else None
+    if name == "columns_to_update":
+        return value if value in names else None
+    return frozenset(value) & set(names) if isinstance(value, list) else value

@@ -1,0 +1,183 @@
+"""Messages that the driver cannot hold: unwrapped in Spark's tasks, in the types of all of them."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from backstory.doors.native.feeds.events import KEEPS
+from backstory.doors.native.feeds.options import FeedRequest
+from backstory.doors.native.feeds.unwrapping import (
+    KEY,
+    VALUE,
+    MessageRows,
+    are_texts,
+    read_beside,
+    unwrap_messages,
+)
+from backstory.doors.native.request import bad_option
+from backstory.doors.native.source import Source
+from backstory.engine.staging import local_fields, staged, storable, with_void_columns
+from backstory.formats.encoded import utf8_lines
+from backstory.formats.envelopes.joint_types import as_type, joint_column
+from backstory.formats.produced import ProducedRows
+from backstory.formats.source_files import SourceFile
+from backstory.model.change_feed import COMMIT_VERSION
+from backstory.stores.iceberg.buckets import plan_buckets
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.workers import carrying, map_batches
+from backstory.strategies.feeds.terms import BEFORE
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FEED: Final = "The feed"
+LINES: Final = pa.schema([(VALUE, pa.string())])
+LINES_AT_ONCE: Final = 1 << 14
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTypes:
+    """The columns of all rows that messages become: `own` are the records', the rest stands beside."""
+
+    schema: pa.Schema
+    own: tuple[str, ...]
+    order: tuple[str, ...]
+    images: frozenset[str]
+
+
+def unwrap_in_tasks(
+    messages: "DataFrame", request: FeedRequest, key: Sequence[str]
+) -> tuple[Source, FeedRequest]:
+    """The rows of a feed with what its messages say of each, and a request that reads it there.
+
+    A first look tells the types of all messages. Raises what `unwrap_messages` raises; numbers of messages
+    are those in their part of the feed.
+    """
+    asked, key = _for_workers(request), tuple(key)
+    if request.envelope == "changes":
+        types, rows = _changes(messages, asked, key)
+    else:
+        if are_texts(messages.columns):
+            texts = [name for name in (KEY, VALUE) if name in messages.columns]
+            messages = messages.select(*map(quoted, texts))
+        types = _types(messages, asked, key)
+        rows = map_batches(messages, partial(_unwrap, asked, key, types), local_fields(types.schema))
+    rows = with_void_columns(rows, types.schema)
+    source = Source(rows.schema, lambda: rows, images=types.images)
+    return source, read_beside(request, types.order, types.schema.names)
+
+
+def messages_in_lines(
+    store: Store, files: Sequence[SourceFile], encoding: str, folder: Path, held: ExitStack
+) -> "DataFrame":
+    """The lines of files as messages, where Spark's tasks see them."""
+    _, frame = staged(store, ProducedRows(LINES, _lines(files, encoding)), folder, held)
+    return frame()
+
+
+def _lines(files: Sequence[SourceFile], encoding: str) -> Batches:
+    for file in files:
+        lines: list[str | None] = []
+        for _, line in utf8_lines(file.path, file.name, encoding):
+            lines.append(line if line.strip() else None)
+            if len(lines) == LINES_AT_ONCE:
+                yield pa.record_batch([pa.array(lines, pa.string())], schema=LINES)
+                lines = []
+        yield pa.record_batch([pa.array(lines, pa.string())], schema=LINES)
+
+
+def _for_workers(request: FeedRequest) -> FeedRequest:
+    """What unwrapping needs of a request; a worker can be sent it."""
+    order = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
+    return FeedRequest(envelope=request.envelope, unmodified=request.unmodified, sequence_by=order)
+
+
+def _types(messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]) -> MessageTypes:
+    described = map_batches(messages, partial(_describe, request, key), "columns binary, also string")
+    parts = [(_schema(each["columns"]), json.loads(each["also"])) for each in described.collect()]
+    parts = [each for each in parts if each[1]["events"]] or parts[:1]
+    if len({tuple(also["order"]) for _, also in parts}) > 1:
+        raise bad_option(
+            "The messages are of several connectors, whose log positions order nothing together.",
+            "Apply them separately, or name what orders all of them with `sequence_by=`.",
+        )
+    names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
+    found = {name: [each.field(name).type for each, _ in parts if name in each.names] for name in names}
+    own = tuple(dict.fromkeys(name for _, also in parts for name in also["own"]))
+    joint = {name: joint_column(name, types, FEED) for name, types in found.items()}
+    # What some parts do not have at all, they leave as it was.
+    joint |= {KEEPS.format(name): pa.bool_() for name in own if len(found[name]) < len(parts)}
+    images = frozenset(name for _, also in parts for name in also["images"])
+    order = tuple(parts[0][1]["order"]) if parts else ()
+    return MessageTypes(pa.schema(list(joint.items())), own, order, images)
+
+
+def _schema(columns: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(columns))
+
+
+def _describe(request: FeedRequest, key: tuple[str, ...], batches: Batches) -> Batches:
+    """The columns of each part's rows, and what they are."""
+    for batch in batches:
+        with carrying():
+            rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
+        also = {"own": rows.own, "order": rows.order, "images": sorted(rows.images)}
+        columns = rows.rows.schema.serialize().to_pybytes()
+        cells = [[columns], [json.dumps({**also, "events": len(rows.rows) > 0})]]
+        yield pa.record_batch([pa.array(each) for each in cells], names=["columns", "also"])
+
+
+def _unwrap(request: FeedRequest, key: tuple[str, ...], types: MessageTypes, batches: Batches) -> Batches:
+    for batch in batches:
+        with carrying():
+            rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
+            typed = _in_types(rows, types)
+        yield from typed.to_batches()
+
+
+def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
+    """The rows of a part in the columns of all."""
+    count, columns = len(rows.rows), []
+    lacking = {KEEPS.format(name): name not in rows.own for name in types.own}
+    for field in storable(types.schema):
+        if field.name in rows.rows.column_names:
+            columns.append(as_type(rows.rows[field.name].combine_chunks(), field.type))
+        else:
+            columns.append(pa.repeat(pa.scalar(lacking.get(field.name), field.type), count))
+    return pa.table(columns, schema=storable(types.schema))
+
+
+def _changes(
+    messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]
+) -> "tuple[MessageTypes, DataFrame]":
+    """Rows of a feed of changes: those of a record in one commit are unwrapped together."""
+    nothing = messages.limit(0)
+    rows = unwrap_messages(nothing.toArrow(), request, key)
+    images = pa.struct([(name, rows.rows[name].type) for name in rows.own])
+    types = MessageTypes(
+        pa.schema([*rows.rows.schema, (BEFORE, images)]), rows.own, rows.order, frozenset(rows.own)
+    )
+    by = [column(name) for name in (*key, COMMIT_VERSION)]
+    plan = partial(_unwrap_bucket, request, key, types, tuple(messages.columns))
+    sides = [(messages, by), (nothing, by)]
+    return types, plan_buckets(sides, messages.count(), plan, local_fields(types.schema))
+
+
+def _unwrap_bucket(
+    request: FeedRequest,
+    key: tuple[str, ...],
+    types: MessageTypes,
+    names: tuple[str, ...],
+    messages: pa.Table,
+    _nothing: pa.Table,
+) -> pa.Table:
+    with carrying():
+        return _in_types(unwrap_messages(messages.select(names), request, key), types)
