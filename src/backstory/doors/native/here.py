@@ -9,10 +9,11 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
-from backstory.doors.native.copy_rows import DELIVERED, SLICE, CopyRows, copy_rows, delivered_rows
+from backstory.doors.native.copy_rows import CopyRows, copy_rows, delivered_rows
 from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
 from backstory.doors.native.refusals import keys_of_rows, refuse_faults
 from backstory.doors.native.sides import CopySides
+from backstory.doors.native.stored_side import DELIVERED, SLICE
 from backstory.engine.held_rows import ROWS_IN_PIECE, HeldRows, come_of, together
 from backstory.engine.parts import parts_by_key
 from backstory.engine.staging import is_local
@@ -109,14 +110,14 @@ def _in_parts(
 
 
 def _reappearing(
-    terms: CopyTerms, appeared: pa.Table, elsewhere: Callable[[], Iterable[pa.Table]]
+    terms: CopyTerms, appeared: pa.Table, elsewhere: Callable[[pa.Table], Iterable[pa.Table]]
 ) -> np.ndarray:
     """Which of the records that appear have versions elsewhere, whose keys are read some at a time."""
     seen = np.zeros(len(appeared), bool)
     if not len(appeared):
         return seen
     keys = keys_by_value(appeared, terms.key)
-    for rows in elsewhere():
+    for rows in elsewhere(appeared):
         (mine, theirs), count = key_codes([keys, keys_by_value(rows, terms.key)], terms.key)
         seen |= flagged(theirs, count)[mine]
     return seen

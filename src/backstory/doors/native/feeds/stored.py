@@ -100,7 +100,7 @@ def _read_here(
     of_records = here.read(
         there,
         [*OF_TOUCHED, *key],
-        lambda rows: pc.and_(chosen(rows), _of_keys(keys, rows, key)),
+        lambda rows: pc.and_(chosen(rows), are_of_keys(keys, rows, key)),
         among={name: pc.unique(values) for name, values in exact.items()},
         where=files,
     )
@@ -121,7 +121,8 @@ def may_be_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
     return pc.and_(live, pa.chunked_array([micros(rows[VALID_TO]) >= since]))
 
 
-def _of_keys(keys: pa.Table, rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
+def are_of_keys(keys: pa.Table, rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
+    """Which rows have one of these keys; both have the key's columns."""
     sides = [keys_by_value(each, key) for each in (keys, rows.select(key).cast(keys.schema))]
     (wanted, there), count = key_codes(sides, key)
     return pa.chunked_array([flagged(wanted, count)[there]])
