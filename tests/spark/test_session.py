@@ -1,7 +1,10 @@
 """The embedded session: whom it answers, and what others see of it."""
 
 import sqlite3
+import sys
+import zipfile
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 from copied_warehouses import embedded
@@ -10,6 +13,7 @@ from serving import command_line, processes
 from backstory.errors import Failed
 from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark import session
+from backstory.spark.python_path import has_modules
 from backstory.spark.session import properties, start
 
 
@@ -82,3 +86,30 @@ def test_a_new_catalog_has_the_tables_that_iceberg_would_make(spark, warehouse, 
     made, ours = columns(tmp_path), columns(warehouse)
     assert {"iceberg_tables", "iceberg_namespace_properties"} <= made.keys()
     assert {name: ours.get(name) for name in made} == made
+
+
+def test_workers_of_python_look_for_no_modules_in_jars(spark):
+    """Reading the directories of those that the resolver fetched takes a second of every job."""
+
+    def paths(batches):
+        import sys
+
+        import pyarrow as pa
+
+        for _ in batches:
+            yield pa.record_batch([pa.array([each for each in sys.path if each.endswith(".jar")])], ["path"])
+
+    assert spark.conf.get("spark.submit.pyFiles")
+    jars = {Path(row.path).name for row in spark.range(1).mapInArrow(paths, "path string").collect()}
+    assert [each for each in jars if not each.startswith("spark-core_")] == []  # Spark's own, always there
+    assert [each for each in sys.path if "iceberg" in each] == []
+
+
+def test_a_jar_with_modules_stays_on_the_path(tmp_path):
+    """Packages such as GraphFrames bring their Python so."""
+    for name, entries in (("with", ["org/a.class", "graph/frames.py"]), ("without", ["org/a.class"])):
+        with zipfile.ZipFile(tmp_path / f"{name}.jar", "w") as jar:
+            for each in entries:
+                jar.writestr(each, "")
+    assert has_modules(tmp_path / "with.jar")
+    assert not has_modules(tmp_path / "without.jar")

@@ -1,14 +1,16 @@
 """A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from backstory.engine.buckets import Shipment, plan_in_buckets
 from backstory.engine.deliver import Plan, deliver
+from backstory.engine.either_way import plan_either_way
 from backstory.engine.outcome import Outcome
-from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.formats.memory import TooLarge
 from backstory.formats.values.mended import counted, tell
 from backstory.model.change import Change, Committed, Note
 from backstory.model.layout import Layout
@@ -72,14 +74,8 @@ class BatchDelivery:
             yield Plan(table, None, note, lambda _: Committed(None, {}))
             return
         batch = self.delivered.batch(table)
-        with ExitStack() as held:
-            try:
-                outcome = _planned_here(store, table, batch, held.enter_context(store.memory.lease()))
-            except TooLarge:
-                held.close()
-                if not isinstance(store, IcebergStore) or not isinstance(table, IcebergTable):
-                    raise
-                outcome = held.enter_context(plan_in_buckets(store, table, batch))
+        here, tasks = partial(_plan_here, store, table, batch), partial(_plan_by_tasks, store, table, batch)
+        with plan_either_way(store, self.delivered.table, here, tasks) as outcome:
             counts = counted(outcome.counts, outcome.mended)
 
             def receipt(committed: Committed | None) -> Committed:
@@ -91,7 +87,14 @@ class BatchDelivery:
             yield Plan(table, change, note, receipt)
 
 
-def _planned_here(store: Store, table: StoredTable, batch: Shipment, lease: MemoryLease) -> Outcome:
+def _plan_by_tasks(store: Store, table: StoredTable, batch: Shipment) -> AbstractContextManager[Outcome]:
+    if not isinstance(store, IcebergStore) or not isinstance(table, IcebergTable):
+        raise TooLarge
+    return plan_in_buckets(store, table, batch)
+
+
+def _plan_here(store: Store, table: StoredTable, batch: Shipment, kept: ExitStack) -> Outcome:
+    lease = kept.enter_context(store.memory.lease())
     with timed("decode"):
         decoded = batch.decode(lease)
     with timed("slice"):

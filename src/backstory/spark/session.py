@@ -18,6 +18,7 @@ from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
 from backstory.spark.launch import OWNER_ALONE, java, launch, quiet
+from backstory.spark.python_path import leave_out_jars
 from backstory.spark.settled import SETTLED
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     with _starting(verbose=verbose):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
+    leave_out_jars(spark)
     for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL)
     interruptible()

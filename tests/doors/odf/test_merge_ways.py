@@ -11,7 +11,8 @@ from datasets import Dataset
 from depth import DEPTH
 from structlog.testing import capture_logs
 
-from backstory.doors.odf import delivery, spark_rows
+from backstory.doors.odf import spark_rows
+from backstory.engine.either_way import IN_TASKS
 from backstory.engine import sorted_rows as ranges
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.stores.iceberg import local_rows
@@ -68,15 +69,15 @@ def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
             place, tmp_path / way, MERGES[name], first + COLUMNS, preprocess=query, namespace="odf_merge_ways"
         )
         told = []
-        with monkeypatch.context() as patch, capture_logs() as logs:
-            if way != "tasks":
-                patch.setattr(delivery, "plan_by_tasks", None)
+        with capture_logs() as logs:
             for text in ROWS:
                 receipt = life.push(" ".join(f"0,{row}" for row in text.split()) if first else text)
                 event = life.newest().event
                 error = receipt.error.to_dict() if receipt.error else None
                 told.append((receipt.status, receipt.counts, error, [event[name] for name in TOLD]))
-        assert (IN_PARTS in [line["event"] for line in logs]) == (way == "parts" and looks_back)
+        told_of = {line["event"] for line in logs}
+        assert (IN_PARTS in told_of) == (way == "parts" and looks_back)
+        assert (IN_TASKS in told_of) == (way == "tasks")
         found.append((told, [str(row) for row in life.rows()]))
     assert found == [found[0]] * len(ways)
     assert len(found[0][1]) >= 3
@@ -91,7 +92,7 @@ PART = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))])
 
 
 @pytest.mark.parametrize("name", ["append", "snapshot", "upsert"])
-def test_values_with_parts_are_merged_in_every_way(store, tmp_path, monkeypatch, name):
+def test_values_with_parts_are_merged_in_every_way(store, tmp_path, name):
     """Also in keys, and maps where nothing is compared; lists and structs sort as Spark sorts them."""
     merge = MERGES[name].replace("[k, n]", "[k]")
     keys = [{"a": 1, "b": [0.5]}, {"a": 1, "b": []}, None, {"a": None, "b": [float("nan")]}]
@@ -109,9 +110,7 @@ def test_values_with_parts_are_merged_in_every_way(store, tmp_path, monkeypatch,
     for way, held in {"here": None, "parts": LITTLE // 2, "tasks": 0}.items():
         place = store if held is None else _with_memory(store, held)
         life = Dataset(place, tmp_path / way, merge, read="{kind: parquet}", namespace="odf_merge_ways")
-        with monkeypatch.context() as patch, capture_logs() as logs:
-            if way != "tasks":
-                patch.setattr(delivery, "plan_by_tasks", None)
+        with capture_logs() as logs:
             told = []
             for number, rows in enumerate([whole, whole.slice(1), whole.take(pa.array([2, 0, 1]))]):
                 changed = rows.set_column(1, "v", rows["v"].take(pa.array([*range(1, len(rows)), 0])))

@@ -15,7 +15,7 @@ from backstory.engine.held_rows import come_of
 from backstory.engine.parts import parts_by_key
 from backstory.engine.staging import is_local
 from backstory.formats.delivered import shaped
-from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.formats.memory import MemoryLease
 from backstory.model.change import Change
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import StoredTable
@@ -31,22 +31,17 @@ def plan_here(
     base: TablePlan,
     hist: TablePlan,
     terms: LoadTerms,
-    lease: MemoryLease,
     kept: ExitStack,
-) -> PlannedRows | None:
-    """The rows of a load; None where Spark's tasks must plan it. What is spilled goes with `kept`.
+) -> PlannedRows:
+    """The rows of a load; TooLarge where Spark's tasks must plan it.
 
-    Raises Refused with the codes of section 3.6.
+    What is held or spilled goes with `kept`. Raises Refused with the codes of section 3.6.
     """
-    if not work.store.memory.most:
-        return None
-    try:
-        with translate_faults(base.wanted.table):
-            parts = _planned_parts(work, base, hist, terms, lease, kept)
-        refuse_faults(work, parts.sums, lambda: parts.moved(terms))
-        earlier = _with_pasts(work, hist, terms, lease, parts)
-    except TooLarge:
-        return None
+    lease = kept.enter_context(work.store.memory.lease())
+    with translate_faults(base.wanted.table):
+        parts = _planned_parts(work, base, hist, terms, lease, kept)
+    refuse_faults(work, parts.sums, lambda: parts.moved(terms))
+    earlier = _with_pasts(work, hist, terms, lease, parts)
     refuse_late(parts.sums)
     return PlannedRows(
         parts.sums,

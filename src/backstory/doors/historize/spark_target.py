@@ -2,12 +2,11 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import Any
-
-import structlog
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.load_here import plan_here
@@ -32,6 +31,7 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape, types
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan, apply_shape, plan_table
 from backstory.doors.historize.work import LoadRun, Target, place_name
+from backstory.engine.either_way import plan_either_way
 from backstory.errors import BackstoryError, Refused
 from backstory.model.change import Change
 from backstory.model.table import TableName
@@ -40,8 +40,6 @@ from backstory.stores.iceberg.store import Store, load
 from backstory.stores.locks import writing
 from backstory.stores.port import LOADING
 from backstory.stores.sql.dialects.spark import Spark
-
-LOG = structlog.get_logger()
 
 
 class SparkTarget(Target):
@@ -168,10 +166,9 @@ class SparkTarget(Target):
         newest = None if hist.table is None else newest_of(work.store, hist.table)
         terms = load_terms(work, newest)
         base, hist = maintained_base(work, base), maintained(work, hist)
-        with ExitStack() as kept, self._store.memory.lease() as lease:
-            if (rows := plan_here(work, base, hist, terms, lease, kept)) is None:
-                LOG.info("planned in Spark's tasks", table=str(hist.wanted.table))
-                rows = plan_in_tasks(work, base, hist, terms)
+        here = partial(plan_here, work, base, hist, terms)
+        tasks = lambda: nullcontext(plan_in_tasks(work, base, hist, terms))  # noqa: E731
+        with plan_either_way(self._store, hist.wanted.table, here, tasks) as rows:
             yield planned_load(work, rows, loaded, newest, began)
 
     def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:

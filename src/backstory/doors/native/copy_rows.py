@@ -39,17 +39,14 @@ class CopyRows:
     stored: StoredRows
 
 
-def copy_rows(sides: CopySides, lease: MemoryLease, *, here: bool = True) -> CopyRows | None:
-    """Both sides, yet to be read, by Spark unless `here`; None for what may be too large for that."""
+def copy_rows(sides: CopySides, lease: MemoryLease, *, here: bool = True) -> CopyRows:
+    """Both sides, yet to be read, by Spark unless `here`; TooLarge for what may be too much for that."""
     delivered = delivered_rows(sides, sides.terms.delivered) if here else None
     keys = delivered_rows(sides, sides.terms.key) if here else None
     stored = stored_here(sides, keys, lease) if here else None
     if delivered is not None and stored is not None:
         return CopyRows(delivered, stored)
-    try:
-        return _by_spark(sides, lease, delivered, stored)
-    except TooLarge:
-        return None
+    return _by_spark(sides, lease, delivered, stored)
 
 
 def delivered_rows(sides: CopySides, names: Sequence[str]) -> Rows | None:
@@ -70,8 +67,8 @@ def delivered_rows(sides: CopySides, names: Sequence[str]) -> Rows | None:
 
 def _by_spark(
     sides: CopySides, lease: MemoryLease, delivered: Rows | None, stored: StoredRows | None
-) -> CopyRows | None:
-    """What could not be read here by Spark, in one query; None for more rows than are few."""
+) -> CopyRows:
+    """What could not be read here by Spark, in one query; TooLarge for more rows than are few."""
     frames: dict[str, DataFrame] = {}
     few = few_rows(sides.store, len(sides.terms.delivered))
     sure = False
@@ -97,7 +94,7 @@ def _by_spark(
         lease.hold(name, 0)  # whoever takes the rows counts them
     if delivered is None:
         if not sure and len(rows[DELIVERED]) > few:
-            return None
+            raise TooLarge
         delivered = _as_rows(rows[DELIVERED])
     if stored is None:
         stored = StoredRows(_as_rows(rows[SLICE]), lambda these: these, lambda _: [rows[ELSEWHERE]])

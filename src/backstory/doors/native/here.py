@@ -36,36 +36,32 @@ from backstory.strategies.keys import flagged, key_codes, keys_by_value, without
 from backstory.strategies.sift.plan import distinct
 
 
-def planned_here(sides: CopySides, lease: MemoryLease, kept: ExitStack) -> PlannedCopy | None:
-    """The plan of a copy; None where Spark's tasks must make it: too large, or not read exactly here.
+def planned_here(sides: CopySides, kept: ExitStack) -> PlannedCopy | None:
+    """The plan of a copy; None where it is not read exactly here, TooLarge where it is too much.
 
-    What is spilled goes with `kept`. Raises Refused for a NULL in a key, for rows of one key that differ, and
-    for two versions of a record at one time.
+    What is held or spilled goes with `kept`. Raises Refused for a NULL in a key, for rows of one key that
+    differ, and for two versions of a record at one time.
     """
-    if not sides.store.memory.most or sides.evolved.retyped:
+    if sides.evolved.retyped:
         return None  # a new type is written into all rows, by Spark's tasks
+    lease = kept.enter_context(sides.store.memory.lease())
     for here in (True, False):
         rows = copy_rows(sides, lease, here=here)
-        if rows is None:
-            return None
         with suppress(Unreadable):
             return _planned(sides, rows, lease, kept)
     return None
 
 
-def _planned(sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitStack) -> PlannedCopy | None:
+def _planned(sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitStack) -> PlannedCopy:
     try:
         return _in_parts(sides, rows, lease, kept, spread=False)
     except TooLarge:
         if not is_local(sides.store):
-            return None
+            raise
     is_first = sides.table is None or not sides.table.rows
     if is_first and (opening := _first_load(sides, rows, lease)) is not None:
         return opening
-    try:
-        return _in_parts(sides, rows, lease, kept, spread=True)
-    except TooLarge:
-        return None
+    return _in_parts(sides, rows, lease, kept, spread=True)
 
 
 def _in_parts(

@@ -3,11 +3,9 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-
-import structlog
 
 from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.evolution import Evolved, evolved, new_table
@@ -31,6 +29,7 @@ from backstory.doors.native.source import Source
 from backstory.doors.native.tasks import planned_by_tasks
 from backstory.doors.native.writing import change_of
 from backstory.engine.deliver import Plan
+from backstory.engine.either_way import plan_either_way
 from backstory.errors import BackstoryError
 from backstory.model.change import Committed, Note
 from backstory.model.instant import iso
@@ -50,7 +49,6 @@ from backstory.strategies.copies.touched import (
 )
 
 DOOR = "native"
-LOG = structlog.get_logger()
 Answer = SnapshotReceipt | SnapshotPlan
 
 
@@ -143,11 +141,8 @@ class NativeSnapshot:
 @contextmanager
 def _planned(sides: CopySides) -> Iterator[PlannedCopy]:
     """The plan of the copy: here where the driver can hold or spill it, else in Spark's tasks."""
-    with ExitStack() as kept, sides.store.memory.lease() as lease:
-        copy = planned_here(sides, lease, kept)
-        if copy is None:
-            LOG.info("planned in Spark's tasks", table=str(sides.evolved.shape.table))
-            copy = kept.enter_context(planned_by_tasks(sides))
+    here, tasks = partial(planned_here, sides), partial(planned_by_tasks, sides)
+    with plan_either_way(sides.store, sides.evolved.shape.table, here, tasks) as copy:
         yield copy
 
 

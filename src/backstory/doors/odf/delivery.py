@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,7 @@ from backstory.doors.odf.work import (
     token_of,
 )
 from backstory.engine.deliver import Plan, deliver
+from backstory.engine.either_way import plan_either_way
 from backstory.engine.staging import StagedRows
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.journal.chain import blocks
@@ -209,9 +211,8 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
             sides = MergeSides(work.store, dataset, work.read, arrived, terms, moment)
-            found = plan_here(sides, held)
-            if found is None:
-                found = held.enter_context(plan_by_tasks(sides))
+            here, tasks = partial(plan_here, sides), partial(plan_by_tasks, sides)
+            found = held.enter_context(plan_either_way(work.store, dataset.name, here, tasks))
             refuse_failed(found.observed, columns.time)
             refuse_problems(found, work.fetched.name)
             notes = late + refuse_retractions(found, terms)

@@ -45,19 +45,15 @@ class DeliveredRows:
 
 
 def plan_here(sides: MergeSides, kept: ExitStack) -> Happened | None:
-    """What the batch adds to the log; None where it is too large for the driver and left to Spark's tasks.
+    """What the batch adds to the log; None where it is not read exactly here, TooLarge where it is too much.
 
-    What is spilled goes with `kept`.
+    What is held or spilled goes with `kept`.
     """
-    if not sides.store.memory.most:
-        return None
     for here in ({DELIVERED, LOGGED}, {DELIVERED}, set[str]()):
         with ExitStack() as own:
             lease = own.enter_context(sides.store.memory.lease())
             try:
                 happened = _planned(sides, lease, own, here)
-            except TooLarge:
-                return None
             except Unreadable:
                 continue
             kept.push(own.pop_all())

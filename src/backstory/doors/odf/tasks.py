@@ -5,8 +5,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-import structlog
-
 from backstory.doors.odf.sides import MergeSides
 from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.numbering import close_gaps
@@ -18,14 +16,12 @@ from backstory.strategies.observed import observed
 
 # A log of so many rows is worth a look at the delivered keys first.
 LONG: Final = 100_000
-LOG = structlog.get_logger()
 
 
 @contextmanager
 def plan_by_tasks(sides: MergeSides) -> Iterator[Happened]:
     """What the batch adds to the log."""
     arrived, terms = sides.arrived, sides.terms
-    LOG.info("planned in Spark's tasks", table=str(sides.dataset.name))
     cached = arrived.rows.persist()
     try:
         count = cached.count()

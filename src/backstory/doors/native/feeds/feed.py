@@ -3,12 +3,10 @@
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
-
-import structlog
 
 from backstory.doors.native.feeds.agreement import agree
 from backstory.doors.native.feeds.here import plan_here
@@ -22,7 +20,7 @@ from backstory.doors.native.feeds.tasks import planned_by_tasks
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
-from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.engine.either_way import plan_either_way
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
@@ -37,7 +35,6 @@ from backstory.strategies.copies.touched import DRIVES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-LOG = structlog.get_logger()
 DOOR: Final = "native"
 Answer = FeedReceipt | FeedPlan
 
@@ -60,7 +57,7 @@ class NativeFeed:
     @contextmanager
     def planned(self, store: Store) -> Iterator[Plan[Answer]]:
         """The plan on the table as it stands; Refused for what would not be right."""
-        with hold_settings(store.session), translate_faults(self.name), store.memory.lease() as lease:
+        with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
@@ -69,7 +66,7 @@ class NativeFeed:
             agreement = agree(store, table, self.name, self.source, request, zoned=self.zoned)
             remembered = remembering(table, partial(_stored_rows, store, table))
             feed = Feed(store, table, self.source, request, agreement, remembered)
-            with _planned(feed, lease) as planned:
+            with _planned(feed) as planned:
                 change = _change(feed, planned, meaning_property(self.request, kept))
                 note = Note(DOOR, "") if change is None else self._note(remembered, planned)
                 yield Plan(table, change, note, self._receipt(feed, planned), self.request.dry_run)
@@ -107,17 +104,10 @@ class NativeFeed:
 
 
 @contextmanager
-def _planned(feed: Feed, lease: MemoryLease) -> Iterator[PlannedFeed]:
+def _planned(feed: Feed) -> Iterator[PlannedFeed]:
     """The plan of a feed: here where the driver can hold it, else in Spark's tasks."""
-    planned = None
-    if feed.store.memory.most:
-        with suppress(TooLarge):
-            planned = plan_here(feed, lease)
-    if planned is not None:
-        yield planned
-        return
-    LOG.info("planned in Spark's tasks", table=str(feed.agreement.evolved.shape.table))
-    with planned_by_tasks(feed) as planned:
+    here, tasks = partial(plan_here, feed), partial(planned_by_tasks, feed)
+    with plan_either_way(feed.store, feed.agreement.evolved.shape.table, here, tasks) as planned:
         yield planned
 
 

@@ -1,6 +1,7 @@
 """A feed planned by the driver: its events and the stored rows that they can touch, together."""
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,6 @@ from backstory.doors.native.feeds.stored import slice_schema, stored_slice
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.formats.digest import digest
-from backstory.formats.memory import MemoryLease
 from backstory.model.remembered import Told
 from backstory.stores.iceberg.slice import PLACE
 from backstory.strategies.copies.rows import micros
@@ -24,9 +24,10 @@ from backstory.strategies.feeds.plan import joined_plans, plan_records
 from backstory.strategies.feeds.terms import AT, KIND, FeedTerms
 
 
-def plan_here(feed: Feed, lease: MemoryLease) -> PlannedFeed:
+def plan_here(feed: Feed, kept: ExitStack) -> PlannedFeed:
     """The plan of all events together; Refused for what would not be right, TooLarge for too much."""
     store, table = feed.store, feed.table
+    lease = kept.enter_context(store.memory.lease())
     rows = read_rows(store, feed.source, feed.agreement.computed, lease)
     events = events_of(rows, feed.event_terms(counted=True))
     refuse_empty_restatement(len(events), feed.request)

@@ -1,0 +1,77 @@
+"""The one switch: here where the driver may hold the rows, else in Spark's tasks, and a line that says why."""
+
+from contextlib import contextmanager
+from types import SimpleNamespace
+
+import pytest
+from structlog.testing import capture_logs
+
+from backstory.engine.either_way import IN_TASKS, NO_MEMORY, NOT_HERE, TOO_LARGE, plan_either_way
+from backstory.errors import Refused
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
+from backstory.model.table import TableName
+
+TABLE = TableName("crm", "customer")
+
+
+class Ways:
+    """Both ways, and what they held until the end."""
+
+    def __init__(self, most=100):
+        self.store = SimpleNamespace(memory=Memory(CLEAR_TEXT_SHARE * most))
+        self.ended = []
+
+    def here(self, holds, answer="here"):
+        def plan(kept):
+            kept.callback(self.ended.append, "here")
+            kept.enter_context(self.store.memory.lease()).hold("rows", holds)
+            return answer
+
+        return plan
+
+    @contextmanager
+    def tasks(self):
+        yield "tasks"
+        self.ended.append("tasks")
+
+
+def test_what_the_driver_may_hold_is_planned_there():
+    ways = Ways()
+    with capture_logs() as logs, plan_either_way(ways.store, TABLE, ways.here(100), ways.tasks) as plan:
+        assert plan == "here"
+        assert ways.ended == []
+    assert ways.ended == ["here"]
+    assert logs == []
+
+
+@pytest.mark.parametrize(
+    ("most", "holds", "answer", "why"),
+    [(100, 101, "here", TOO_LARGE), (100, 1, None, NOT_HERE), (0, 0, "here", NO_MEMORY)],
+)
+def test_all_else_is_left_to_tasks_with_a_reason(most, holds, answer, why):
+    """What the driver held by then is given back first."""
+    ways = Ways(most)
+    tried = ["here"] if most else []
+    here = ways.here(holds, answer)
+    with capture_logs() as logs, plan_either_way(ways.store, TABLE, here, ways.tasks) as plan:
+        assert plan == "tasks"
+        assert ways.ended == tried
+        with ways.store.memory.lease() as lease:
+            lease.hold("all of it", most)
+    assert ways.ended == [*tried, "tasks"]
+    assert [(each["event"], each["table"], each["reason"]) for each in logs] == [
+        (IN_TASKS, "crm.customer", why)
+    ]
+
+
+def test_a_refusal_is_none_of_either_way():
+    ways = Ways()
+
+    def refuse(_kept):
+        raise Refused("null-key", "A key is NULL.", "Nothing was written.")
+
+    with pytest.raises(Refused), plan_either_way(ways.store, TABLE, refuse, ways.tasks):
+        pass
+    with pytest.raises(TooLarge), plan_either_way(ways.store, TABLE, ways.here(1), ways.tasks):
+        raise TooLarge  # by whoever uses the plan: it is not planned anew
+    assert ways.ended == ["here"]
