@@ -37,6 +37,13 @@ WORKLOADS: Final = (
         "sizes", "benchmarks.peers.sizes", 0.3, "rows of ordinary width beyond what the driver can hold"
     ),
     Workload("history", "benchmarks.history.run", 0.12, "HistoryBench: days of sparse changes, audited"),
+    Workload(
+        "history-feed",
+        "benchmarks.history.by_feed",
+        0.12,
+        "the same days as feeds, in order and shuffled",
+        always=False,
+    ),
     Workload("cases", "benchmarks.cases.run", 0.28, "the case book: right, refused, or silently wrong"),
     Workload(
         "kills", "benchmarks.cases.kills", 0.1, "a load killed in the middle and run again", always=False
@@ -60,6 +67,13 @@ WORKLOADS: Final = (
         "benchmarks.doors fivetran",
         0.1,
         "the Fivetran destination against the floor",
+        always=False,
+    ),
+    Workload(
+        "feeds",
+        "benchmarks.feeds",
+        0.1,
+        "feeds of changes against the Fivetran door and a MERGE by hand",
         always=False,
     ),
     Workload("odf", "benchmarks.doors odf", 0.1, "event logs against statements by hand", always=False),

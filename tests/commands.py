@@ -54,10 +54,17 @@ def command(
     folder: Path, *words: object, before: Sequence[object] = (), **environment: str
 ) -> Iterator[Command]:
     """A command that runs in a folder, behind the words `before` it; nothing of it runs on after."""
+    with program(folder, *before, BACKSTORY, *words, "--output", "json", **environment) as running:
+        yield running
+
+
+@contextmanager
+def program(folder: Path, *words: object, **environment: str) -> Iterator[Command]:
+    """Any other program, alike."""
     temp = Path(tempfile.mkdtemp(prefix="temp-", dir=folder))
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     process = subprocess.Popen(
-        [*map(str, [*before, BACKSTORY, *words]), "--output", "json"],
+        [*map(str, words)],
         cwd=folder,
         env=kept | {"TMPDIR": str(temp), "SPARK_LOCAL_DIRS": str(temp)} | environment,
         stdout=subprocess.PIPE,

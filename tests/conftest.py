@@ -8,6 +8,7 @@ import tempfile
 from pathlib import Path
 
 import java
+import kafka_stream
 import pytest
 import structlog
 from depth import DEPTH, EXAMPLES
@@ -89,7 +90,9 @@ def spark(warehouse):
     from backstory.settings import Settings
     from backstory.spark.session import start
 
-    session = start(Settings(warehouse, spark=SPARK))
+    session = start(
+        Settings(warehouse, spark=SPARK | {"spark.driver.extraClassPath": kafka_stream.classes()})
+    )
     java.without_checksums(session)
     yield session
     session.stop()

@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 
 import psycopg
 import pyarrow as pa
-import pyspark
+from maven import jars
 
 HERE = Path(__file__).parent / "debezium"
 RECORDED = HERE / "postgresql.tsv.gz"
 MARIADB = HERE / "mariadb.tsv.gz"
-JARS = Path(__file__).parents[1] / ".pytest_cache" / "debezium"
 VERSION = "3.3.1.Final"
 NUMBERS = itertools.count(1)
 PROPERTIES = {
@@ -35,28 +34,10 @@ PROPERTIES = {
 }
 
 
-def jars() -> Path:
-    """The engine's jars, fetched once by the resolver that Spark has."""
-    if not (JARS / "ready").exists():
-        ivy = next((Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar"))
-        for name in ("debezium-embedded", "debezium-connector-postgres"):
-            pattern = JARS / "[artifact]-[revision](-[classifier]).[ext]"
-            words = [
-                "-dependency",
-                "io.debezium",
-                name,
-                VERSION,
-                "-retrieve",
-                pattern,
-                "-types",
-                "jar",
-                "bundle",
-            ]
-            subprocess.run(
-                ["java", "-jar", ivy, "-confs", "default", *words], check=True, capture_output=True
-            )
-        (JARS / "ready").touch()
-    return JARS
+def engine() -> Path:
+    """The engine's jars."""
+    names = ("debezium-embedded", "debezium-connector-postgres")
+    return jars("debezium", *(f"io.debezium:{name}:{VERSION}" for name in names))
 
 
 def run(connection, script: str) -> None:
@@ -111,28 +92,28 @@ def record(url: str, folder: Path, **properties) -> Path:
     messages.touch()
     with psycopg.connect(url, autocommit=True) as connection, (folder / "java.log").open("w") as log:
         run(connection, "snapshot.sql")
-        words = ["java", "-cp", f"{jars()}/*", HERE / "Recorder.java", settings, messages]
-        engine = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
+        words = ["java", "-cp", f"{engine()}/*", HERE / "Recorder.java", settings, messages]
+        running = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
         try:
             _wait(
-                engine,
+                running,
                 lambda: connection.execute(
                     "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
                 ).fetchone(),
                 log,
             )
             run(connection, "changes.sql")
-            _wait(engine, lambda: '"table":"done"' in messages.read_text("utf-8"), log)
+            _wait(running, lambda: '"table":"done"' in messages.read_text("utf-8"), log)
         finally:
-            engine.terminate()
-            engine.wait(60)
+            running.terminate()
+            running.wait(60)
     return messages
 
 
-def _wait(engine, happened, log):
+def _wait(running, happened, log):
     deadline = time.monotonic() + 240
     while not happened():
-        assert engine.poll() is None, Path(log.name).read_text("utf-8")
+        assert running.poll() is None, Path(log.name).read_text("utf-8")
         assert time.monotonic() < deadline, Path(log.name).read_text("utf-8")
         time.sleep(0.2)
 

@@ -8,7 +8,7 @@ a batch each a day (a real gRPC server, encrypted and compressed files), and `ma
 import gc
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from itertools import pairwise
 from pathlib import Path
@@ -139,10 +139,12 @@ def starts_of(day: Day) -> dict[str, int]:
     return {table: len(getattr(day, table)) for table in KEYS}
 
 
-def lived(tables: Tables, world: World, count: int, note: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+def lived(
+    tables: Any, days: Iterable[Day], count: int, note: Callable[[dict[str, Any]], None]
+) -> dict[str, Any]:
     """Bring the days; what each took, the files after each week, and what maintaining took."""
     found: dict[str, Any] = {"first_load": None, "days": [], "maintain": [], "files": {}, "starts": []}
-    for day in world.days(count):
+    for day in days:
         took = tables.bring(day)
         found["starts"].append(starts_of(day))
         if day.number == 0:
@@ -208,7 +210,7 @@ def run(given: Asked) -> None:
     report = Report("history-full" if given.full else "history", title, given)
     with scratch("history") as folder:
         tables = Tables(folder)
-        found = lived(tables, world, count, lambda so_far: told(report, so_far, None))
+        found = lived(tables, world.days(count), count, lambda so_far: told(report, so_far, None))
         tables.views()
         audits = audited(tables.spark, world, found["starts"])
         told(report, found, audits)

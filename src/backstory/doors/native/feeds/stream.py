@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from backstory.doors.native.feeds.options import FeedRequest
+from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, load
@@ -50,6 +51,15 @@ def batch_writer(store: Store, into: TableName, request: FeedRequest) -> "Callab
         table = load(own, into)
         if batch is not None and table is not None and batch.is_committed(table):
             return
-        door.apply(own, rows, into, request, batch)
+        try:
+            door.apply(own, rows, into, request, batch)
+        except BackstoryError as stop:
+            raise _in_words(stop) from None
 
     return write
+
+
+def _in_words(stop: BackstoryError) -> BackstoryError:
+    """The same error, whose text has its code and keys: a query that ends has nothing else of it."""
+    keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
+    return type(stop)(stop.code, f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}", stop.keys)

@@ -1,0 +1,226 @@
+"""Streams of a real broker: killed, restarted, replayed, poisoned, beside others (V66 to V68)."""
+
+import random
+import shutil
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import kafka_stream
+import pytest
+from commands import command, configure, locked, program
+from debezium_engine import RECORDED, last_rows, messages_of
+from depth import DEPTH, deep
+from documented import ROOT, blocks
+from kafka_broker import kafka
+from kafka_stream import FEED, MOST, changes, finish, send, start
+
+import backstory
+from backstory.doors.native.feeds.stream import BATCH, STREAM
+from backstory.formats.envelopes.debezium import unwrap_debezium
+from backstory.formats.envelopes.messages import debezium_messages
+from backstory.model.table import TableName
+from backstory.stores.iceberg.snapshots import ancestry
+from backstory.stores.iceberg.store import existing
+from backstory.warehouse import Warehouse
+
+PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"
+KILLS = deep(20, 4)
+COUNT = 30 * MOST if DEPTH == "laws" else 6 * MOST
+SEED = 7
+# Where a program is killed: amid a batch, with files but no commit, between commit and checkpoint, anywhere.
+AMID, BEFORE_COMMIT, COMMITTED, ANYWHERE = range(4)
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory):
+    with kafka(tmp_path_factory.mktemp("kafka")) as address:
+        yield address
+
+
+@pytest.fixture
+def lake(store):
+    return Warehouse(store, embedded=False)
+
+
+def table_of(lake, into):
+    return existing(lake.store, TableName(*into.split(".")))
+
+
+def versions(lake, into):
+    columns = "id, name, city, valid_from, valid_to, is_current"
+    rows = lake.spark.sql(f"SELECT {columns} FROM backstory.{into} WHERE _memory.role IS NULL")
+    return sorted(map(repr, rows.toArrow().to_pylist()))
+
+
+def batches(lake, into):
+    """Of each commit the query and batch that made it."""
+    return [(each.get_property(STREAM), each.get_property(BATCH)) for each in ancestry(table_of(lake, into))]
+
+
+def at_once(lake, rows, into):
+    """The versions that all changes give when they come at once."""
+    lake.apply(lake.spark.createDataFrame(rows, kafka_stream.CHANGE), into=into, **FEED)
+    return versions(lake, into)
+
+
+@pytest.mark.process
+def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_does(
+    lake, broker, warehouse, tmp_path
+):
+    """With the checkpoint that it has then; and no batch is committed twice."""
+    topic, into, whole = "killed", "streams.killed", "streams.whole"
+    rows = changes(COUNT, 17, SEED)
+    send(lake.spark, broker, topic, rows)
+    finish(start(lake, broker, topic, tmp_path / "undisturbed", whole))
+    configure(tmp_path)
+    settings = tmp_path / "backstory.toml"
+    settings.write_text(f'{settings.read_text()}"spark.driver.extraClassPath" = "{kafka_stream.classes()}"\n')
+    words = [kafka_stream.__file__, warehouse, settings, broker, topic, tmp_path / "checkpoint", into]
+    path = str(Path(kafka_stream.__file__).parent)
+    chance, ends = random.Random(SEED), Counter()
+    for number in range(KILLS):
+        with program(tmp_path, sys.executable, *words, PYTHONPATH=path) as stream:
+            ends[kill(stream, number % 4, chance, Path(warehouse), into)] += 1
+    with program(tmp_path, sys.executable, *words, PYTHONPATH=path) as stream:
+        code, said, warned = stream.end()
+    assert code == 0, (said, warned)
+    assert set(ends) == {AMID, BEFORE_COMMIT, COMMITTED, ANYWHERE}
+    assert versions(lake, into) == versions(lake, whole) == at_once(lake, rows, "streams.once")
+    committed = batches(lake, into)
+    assert len(set(committed)) == len(committed) == len(batches(lake, whole))
+    assert [each for each in lake.check(into) if each["violations"]] == []
+
+
+def kill(stream, moment, chance, folder, into):
+    """Kill a program at such a moment of its first batch, or of one soon after it; the moment."""
+    lines = iter(stream.process.stdout.readline, "")
+    for _ in range(chance.choice([1, 1, 3])):
+        line = next(lines, None)
+        assert line, stream.process.communicate()
+    if moment == ANYWHERE:
+        time.sleep(chance.uniform(0, 2))
+    elif moment == AMID:
+        time.sleep(chance.uniform(0, 0.4))
+    elif moment == COMMITTED:
+        while not line.startswith("written"):
+            line = next(lines)
+    else:
+        name = folder.joinpath(*into.split("."))
+        before = [*name.glob("metadata/*.metadata.json")]
+        with locked(folder / "catalog.db"):
+            stream.reach(lambda: len([*name.glob("metadata/*.metadata.json")]) > len(before))
+            stream.kill()
+    stream.kill()
+    return moment
+
+
+def test_whatever_a_checkpoint_remembers_nothing_is_committed_twice(lake, broker, tmp_path):
+    """Restarted with an older checkpoint, with none, and with two queries at once over more messages."""
+    topic, into = "replayed", "streams.replayed"
+    rows = changes(6 * MOST, 9, SEED + 1)
+    run = lambda name: start(lake, broker, topic, tmp_path / name, into, most=4 * MOST)  # noqa: E731
+    send(lake.spark, broker, topic, rows[: 3 * MOST])
+    finish(run("first"))
+    shutil.copytree(tmp_path / "first", tmp_path / "older")
+    send(lake.spark, broker, topic, rows[3 * MOST :])
+    finish(run("first"))
+    commits = batches(lake, into)
+    for name in ("older", "none"):
+        finish(run(name))
+    assert batches(lake, into) == commits
+    more = changes(8 * MOST, 9, SEED + 1)[6 * MOST :]
+    send(lake.spark, broker, topic, more)
+    queries = [run("first"), run("another")]
+    for query in queries:
+        finish(query)
+    assert len(batches(lake, into)) == len(commits) + 1
+    assert versions(lake, into) == at_once(lake, [*rows, *more], "streams.all")
+
+
+@pytest.mark.parametrize(
+    ("message", "code", "word"),
+    [
+        ('{"id": null, "name": "x", "at": "2024-03-01T00:00:00Z", "seq": 1}', "null-key", "id"),
+        ('{"id": 5, "name": "x", "at": "2024-03-01T00:00:00Z"}', "null-sequence", "5"),
+        ('{"id": 5, "name": "x", "at": "2024-02-29T01:00:00Z", "seq": 1}', "sequence-conflict", "5"),
+        ("no JSON", "null-key", "id"),
+    ],
+)
+def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp_path, message, code, word):
+    """With the error's code and its key."""
+    topic = f"poisoned-{abs(hash(message))}"
+    into = f"streams.p{abs(hash(message))}"
+    send(lake.spark, broker, topic, [(5, "a", "b", kafka_stream.ZERO, 1, "U")])
+    send(lake.spark, broker, topic, ['{"id": 5, "name": "a", "at": "2024-02-29T01:00:00Z", "seq": 1}'])
+    finish(start(lake, broker, topic, tmp_path / "checkpoint", into))
+    before = versions(lake, into), batches(lake, into)
+    send(lake.spark, broker, topic, [message])
+    with pytest.raises(Exception, match=code) as stop:
+        finish(start(lake, broker, topic, tmp_path / "checkpoint", into))
+    assert word in str(stop.value)
+    assert (versions(lake, into), batches(lake, into)) == before
+
+
+@pytest.mark.process
+def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, warehouse, tmp_path):
+    """One of the two plans anew, and nothing is lost."""
+    topic, into = "beside", "streams.beside"
+    rows = changes(20 * MOST, 9, SEED + 2)
+    others = [(1000 + each[0], *each[1:]) for each in changes(200, 9, SEED + 3)]
+    send(lake.spark, broker, topic, rows)
+    file = tmp_path / "others.csv"
+    lines = [",".join("" if cell is None else str(cell) for cell in row) for row in others]
+    file.write_text("\n".join(["id,name,city,at,seq,op", *lines]) + "\n")
+    configure(tmp_path)
+    words = ["--into", into, "--key", "id", "--sequence-by", "at,seq", "--apply-as-deletes", "op = 'D'"]
+    words += ["--drop", "op", "--type", "seq=LONG", "--type", "id=LONG", "--warehouse", warehouse]
+    query = start(lake, broker, topic, tmp_path / "checkpoint", into)
+    with command(tmp_path, "apply", file, *words) as apply:
+        code, said, warned = apply.end()
+    assert query.isActive
+    finish(query)
+    assert code == 0, (said, warned)
+    assert versions(lake, into) == at_once(lake, [*rows, *others], "streams.beside_at_once")
+
+
+def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path, monkeypatch):
+    """Its two blocks of Python, over recorded messages of a real Debezium in a topic of the broker."""
+    keys, values = messages_of(RECORDED, "plain")
+    rows = [tuple(each) for each in zip(keys.to_pylist(), values.to_pylist(), strict=True)]
+    frame = lake.spark.createDataFrame(rows, "key STRING, value STRING").coalesce(1)
+    places = {"kafka.bootstrap.servers": broker, "topic": "crm.public.customer"}
+    frame.write.format("kafka").options(**places).save()
+    lake.spark.sql("DROP TABLE IF EXISTS backstory.crm.customer PURGE")  # others call theirs so, too
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(backstory, "open", lambda *_, **__: lake)
+    names = {"BROKER": broker}
+    for block in blocks(PAGE):
+        if block.language == "python":
+            exec(block.text, names)
+    expected = last_rows(unwrap_debezium(debezium_messages(keys, values), ("id",)), ["id"])
+    now = lake.table("crm.customer").current().drop("valid_from", "valid_to").toArrow().to_pylist()
+    assert {(row["id"],): row for row in now} == expected
+
+
+@pytest.mark.skipif(DEPTH != "laws", reason="a thousand batches take minutes")
+def test_memory_stays_level_over_a_thousand_batches(lake, broker, tmp_path):
+    """With `maintain` beside them."""
+    topic, into, count = "level", "streams.level", 1000
+    send(lake.spark, broker, topic, changes(2 * count, 40, SEED + 4))
+    resident = []
+
+    def note(word, number):
+        if word == "written" and number % 10 == 0:
+            resident.append(int(Path("/proc/self/statm").read_text().split()[1]) * 4096)
+
+    query = start(lake, broker, topic, tmp_path / "checkpoint", into, note, most=2)
+    while len(resident) < count // 10 and query.isActive:
+        query.awaitTermination(60)
+        if table_of(lake, into) is not None:
+            lake.maintain(into)
+    finish(query)
+    assert len(resident) >= count // 10
+    third = len(resident) // 3
+    assert max(resident[-third:]) < 1.2 * max(resident[third : 2 * third])
