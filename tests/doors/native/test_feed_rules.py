@@ -1,0 +1,157 @@
+"""What a feed's rows are, what is counted of them, and what they leave alone (V48 to V60, V80, V124, V125)."""
+
+from datetime import UTC, datetime, timedelta
+
+import pyarrow as pa
+import pytest
+from remembering import day, lives
+
+from backstory.errors import BackstoryError
+from backstory.warehouse import Warehouse
+
+FEED = {"key": "k", "sequence_by": "at", "apply_as_deletes": "op = 'D'", "drop": "op"}
+TYPES = {"k": pa.string(), "v": pa.string(), "at": pa.timestamp("us", "UTC"), "op": pa.string()}
+NUMBERS = iter(range(1000))
+COUNTS = {"began", "ended", "silent", "duplicate", "too_late", "late", "partial", "mismatched"}
+
+
+class Fed:
+    """A table that is fed with rows `k v at op`, `~` for NULL."""
+
+    def __init__(self, store):
+        self.warehouse = Warehouse(store, embedded=False)
+        self.name = f"feed_rules.t{next(NUMBERS)}"
+
+    def apply(self, *rows, names="k v at op", types=(), **options):
+        schema = pa.schema({name: dict(TYPES | dict(types))[name] for name in names.split()})
+        cells = [self._cells(row, schema) for row in rows]
+        return self.warehouse.apply(pa.Table.from_pylist(cells, schema), into=self.name, **FEED | options)
+
+    def _cells(self, row, schema):
+        cells = dict(zip(schema.names, row.split(), strict=True))
+        found = {name: None if cell == "~" else cell for name, cell in cells.items()}
+        return found | {
+            field.name: day(found[field.name]) if field.name == "at" else int(found[field.name])
+            for field in schema
+            if field.name == "at" or pa.types.is_integer(field.type)
+        }
+
+    def refused(self, *rows, **options):
+        with pytest.raises(BackstoryError) as stop:
+            self.apply(*rows, **options)
+        return stop.value
+
+    @property
+    def table(self):
+        return self.warehouse.table(self.name)
+
+    @property
+    def stored(self):
+        return self.warehouse.spark.table(f"backstory.{self.name}")
+
+    @property
+    def lives(self):
+        return lives(self.stored.where("_memory.role IS NULL").toArrow().to_pylist())
+
+
+@pytest.fixture
+def fed(store):
+    return Fed(store)
+
+
+def test_NULL_in_a_condition_is_false(fed):
+    """V48."""
+    fed.apply("k a 10 ~", "k b 20 D")
+    assert fed.lives == ["k: a[10,20)"]
+
+
+def test_what_orders_changes_is_kept_and_makes_no_version(fed):
+    """V49: the time is a column of the record, that of the change that began its version."""
+    fed.apply("k a 10 U", "k a 20 U")
+    assert fed.lives == ["k: a[10,)"]
+    (row,) = fed.table.current().collect()
+    assert row["at"] == day(10).replace(tzinfo=None) or row["at"] == day(10)
+    assert "op" not in row.asDict()
+
+
+def test_a_change_may_lie_in_the_future(fed):
+    """V57: it is current already, and was not so now."""
+    soon = datetime.now(UTC) + timedelta(days=30)
+    rows = pa.Table.from_pylist([{"k": "k", "v": "a", "at": soon, "op": "U"}], pa.schema(TYPES))
+    fed.warehouse.apply(rows, into=fed.name, **FEED)
+    assert fed.table.current().count() == 1
+    assert fed.table.as_of(datetime.now(UTC)).count() == 0
+
+
+def test_each_change_is_counted_once(fed):
+    """V58: the outcomes are disjoint, the rest of the counts overlap with them; V125: the receipt has them all."""
+    fed.apply("k a 10 U", "k c 40 U", "m x 10 U")
+    rows = ("k a 10 U", "k b 20 U", "k b 30 U", "m ~ 50 D", "n y 60 U", "o ~ 70 D")
+    receipt = fed.apply(*rows)
+    counts = receipt.counts
+    assert counts.keys() == COUNTS
+    assert sum(counts[name] for name in ("began", "ended", "silent", "duplicate", "too_late")) == len(rows)
+    assert counts == dict.fromkeys(COUNTS, 0) | {
+        "began": 2,
+        "ended": 1,
+        "silent": 2,
+        "duplicate": 1,
+        "late": 2,
+    }
+    told = receipt.to_dict()
+    assert told.keys() == {"table", "counts", "schema_changes", "recorded_at", "snapshot_id"}
+    assert told["snapshot_id"] is not None
+
+
+def test_what_says_nothing_makes_no_commit(fed):
+    """V59: nothing at all, duplicates alone, and what is too late alone."""
+    fed.apply("k a 10 U")
+    fed.warehouse.maintain(fed.name, settle_before=day(15))
+    before = len(fed.table.log())
+    for rows in ((), ("k z 5 U",)):
+        receipt = fed.apply(*rows, late="drop")
+        assert receipt.to_dict()["snapshot_id"] is None
+        assert receipt.counts["too_late"] == len(rows)
+    fed.apply("k b 20 U")
+    assert fed.apply("k b 20 U").to_dict()["snapshot_id"] is None
+    assert len(fed.table.log()) == before + 1
+
+
+def test_a_column_may_come_or_widen_and_no_other_change(fed):
+    """V60: what was told before has no value in it."""
+    fed.apply("k 1 10 U", types={"v": pa.int32()})
+    receipt = fed.apply("k 2 red 20 U", names="k v w at op", types={"v": pa.int64(), "w": pa.string()})
+    assert len(receipt.to_dict()["schema_changes"]) == 2
+    assert dict(fed.stored.dtypes)["v"] == "bigint"
+    assert [
+        (row.v, row.w) for row in fed.stored.where("_memory.role IS NULL").sort("valid_from").collect()
+    ] == [
+        (1, None),
+        (2, "red"),
+    ]
+    refusal = fed.refused("k x 30 U")
+    assert refusal.code == "type-changed"
+    assert "STRING" in str(refusal)
+
+
+@pytest.mark.parametrize("expression", ["rand() < 0.5", "k IN (SELECT 'k')", "no such column"])
+def test_expressions_are_plain_and_of_the_delivered_columns(fed, expression):
+    """V124."""
+    refusal = fed.refused("k a 10 U", apply_as_deletes=expression)
+    assert (refusal.code, refusal.exit_code) == ("bad-option", 2)
+
+
+def test_rows_of_other_records_are_left_where_they_are(fed):
+    """V80: their files, places and ids; a version that only ends keeps its id."""
+    fed.apply("k a 10 U", "m x 10 U")
+
+    def places():
+        rows = fed.warehouse.spark.sql(f"SELECT k, v, _file, _pos, _row_id FROM backstory.{fed.name}")
+        return {row.k: (row._file, row._pos, row._row_id) for row in rows.collect() if row.v in {"a", "x"}}
+
+    before = places()
+    fed.apply("k b 20 U")
+    after = places()
+    assert after["m"] == before["m"]
+    assert after["k"][2] == before["k"][2]
+    assert after["k"][:2] != before["k"][:2]
