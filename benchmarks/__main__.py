@@ -38,7 +38,7 @@ WORKLOADS: Final = (
     ),
     Workload("history", "benchmarks.history.run", 0.12, "HistoryBench: days of sparse changes, audited"),
     Workload(
-        "history-feed",
+        "history_feed",
         "benchmarks.history.by_feed",
         0.12,
         "the same days as feeds, in order and shuffled",

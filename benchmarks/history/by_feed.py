@@ -1,6 +1,6 @@
 """HistoryBench as feeds: the same days through `apply`, in their order and shuffled; both leave the same tables.
 
-Run `make bench ONLY=history-feed`, or `python -m benchmarks.history.by_feed [--scale 0.1] [--full]`. What `run.py` sends
+Run `make bench ONLY=history_feed`, or `python -m benchmarks.history.by_feed [--scale 0.1] [--full]`. What `run.py` sends
 to the Fivetran door comes here as Parquet files of changes, each of which names the columns that it sets; every change
 makes a version, as it does there, for its time is tracked. The audits are the same.
 """
@@ -119,14 +119,14 @@ def differing(spark: Any) -> int:
 
 
 def run(given: Asked) -> None:
-    """Bring the days in both orders, audit them, and write `history-feed.json` and `history-feed.md`."""
+    """Bring the days in both orders, audit them, and write `history_feed.json` and `history_feed.md`."""
     factor, count = (10.0, 365) if given.full else (1.0, 30)
     world = World(factor * given.scale, SEED)
     title = (
         f"HistoryBench as feeds: {count} days at scale factor {factor * given.scale:g}, in order and shuffled"
     )
-    report = Report("history-feed", title, given)
-    with scratch("history-feed") as folder:
+    report = Report("history_feed", title, given)
+    with scratch("history_feed") as folder:
         (folder / "backstory.toml").write_text(CONFIGURATION)
         warehouse = backstory.open(folder / "warehouse", config=folder / "backstory.toml")
         feeds, days = Feeds(warehouse, folder, "feed"), list(world.days(count))

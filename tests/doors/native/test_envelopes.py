@@ -80,15 +80,26 @@ def test_spark_alone_reads_messages(in_tasks, lake, name, table):
 def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
     """What messages of one part do not have, they leave as it was."""
     rows = [{"k": "k", "v": "a"}, {"k": "m", "v": "x"}, {"k": "n", "v": "y"}, {"k": "k", "w": 1.5}]
-    file = tmp_path / "changes.jsonl"
-    file.write_text("".join(f"{upsert(number, after)}\n" for number, after in enumerate(rows)))
-    receipt = in_tasks.apply(str(file), into=name, key="k", envelope="debezium")
+    receipt = in_tasks.apply(lines_of(tmp_path, rows), into=name, key="k", envelope="debezium")
     assert receipt.counts["began"] == 4
     assert now(in_tasks, name, ["k"]) == {
         ("k",): {"k": "k", "v": "a", "w": 1.5},
         ("m",): {"k": "m", "v": "x", "w": None},
         ("n",): {"k": "n", "v": "y", "w": None},
     }
+
+
+def test_spark_alone_reads_no_message_at_all(in_tasks, name, tmp_path):
+    """An empty batch of a stream is no error, and no commit."""
+    in_tasks.apply(lines_of(tmp_path, [{"k": "k", "v": "a"}]), into=name, key="k", envelope="debezium")
+    receipt = in_tasks.apply(lines_of(tmp_path, []), into=name, envelope="debezium")
+    assert receipt.snapshot_id is None
+
+
+def lines_of(folder, rows):
+    file = folder / "changes.jsonl"
+    file.write_text("".join(f"{upsert(number, after)}\n" for number, after in enumerate(rows)))
+    return str(file)
 
 
 def upsert(number, after):

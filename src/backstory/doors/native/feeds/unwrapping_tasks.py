@@ -101,8 +101,12 @@ def _for_workers(request: FeedRequest) -> FeedRequest:
 
 
 def _types(messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]) -> MessageTypes:
-    described = map_batches(messages, partial(_describe, request, key), "columns binary, also string")
-    parts = [(_schema(each["columns"]), json.loads(each["also"])) for each in described.collect()]
+    describe = partial(_describe, request, key)
+    described = map_batches(messages, describe, "columns binary, also string").collect()
+    if not described:
+        nothing = pa.RecordBatch.from_pylist([], messages.limit(0).toArrow().schema)
+        described = next(_describe(request, key, iter([nothing]))).to_pylist()
+    parts = [(_schema(each["columns"]), json.loads(each["also"])) for each in described]
     parts = [each for each in parts if each[1]["events"]] or parts[:1]
     if len({tuple(also["order"]) for _, also in parts}) > 1:
         raise bad_option(
