@@ -73,7 +73,7 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
     lake, broker, warehouse, tmp_path
 ):
     """With the checkpoint that it has then; and no batch is committed twice."""
-    topic, into, whole = "killed", "streams.killed", "streams.whole"
+    topic, into, whole = "killed", "kafka.killed", "kafka.whole"
     rows = changes(COUNT, 17, SEED)
     send(lake.spark, broker, topic, rows)
     finish(start(lake, broker, topic, tmp_path / "undisturbed", whole))
@@ -92,7 +92,7 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
     with program(tmp_path, sys.executable, *words, PYTHONPATH=path) as stream:
         code, said, warned = stream.end()
     assert code == 0, (said, warned)
-    assert versions(lake, into) == versions(lake, whole) == at_once(lake, rows, "streams.once")
+    assert versions(lake, into) == versions(lake, whole) == at_once(lake, rows, "kafka.once")
     committed = batches(lake, into)
     assert len(set(committed)) == len(committed) == len(batches(lake, whole))
     assert [each for each in lake.check(into) if each["violations"]] == []
@@ -124,7 +124,7 @@ def kill(stream, moment, chance, folder, into):
 
 def test_whatever_a_checkpoint_remembers_nothing_is_committed_twice(lake, broker, tmp_path):
     """Restarted with an older checkpoint, with none, and with two queries at once over more messages."""
-    topic, into = "replayed", "streams.replayed"
+    topic, into = "replayed", "kafka.replayed"
     rows = changes(6 * MOST, 9, SEED + 1)
     run = lambda name: start(lake, broker, topic, tmp_path / name, into, most=4 * MOST)  # noqa: E731
     send(lake.spark, broker, topic, rows[: 3 * MOST])
@@ -142,7 +142,7 @@ def test_whatever_a_checkpoint_remembers_nothing_is_committed_twice(lake, broker
     for query in queries:
         finish(query)
     assert len(batches(lake, into)) == len(commits) + 1
-    assert versions(lake, into) == at_once(lake, [*rows, *more], "streams.all")
+    assert versions(lake, into) == at_once(lake, [*rows, *more], "kafka.all")
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_whatever_a_checkpoint_remembers_nothing_is_committed_twice(lake, broker
 def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp_path, message, code, word):
     """With the error's code and its key."""
     topic = f"poisoned-{abs(hash(message))}"
-    into = f"streams.p{abs(hash(message))}"
+    into = f"kafka.p{abs(hash(message))}"
     send(lake.spark, broker, topic, [(5, "a", "b", kafka_stream.ZERO, 1, "U")])
     send(lake.spark, broker, topic, ['{"id": 5, "name": "a", "at": "2024-02-29T01:00:00Z", "seq": 1}'])
     finish(start(lake, broker, topic, tmp_path / "checkpoint", into))
@@ -172,7 +172,7 @@ def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp
 @pytest.mark.process
 def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, warehouse, tmp_path):
     """One of the two plans anew, and nothing is lost."""
-    topic, into = "beside", "streams.beside"
+    topic, into = "beside", "kafka.beside"
     rows = changes(20 * MOST, 9, SEED + 2)
     others = [(1000 + each[0], *each[1:]) for each in changes(200, 9, SEED + 3)]
     send(lake.spark, broker, topic, rows)
@@ -188,7 +188,7 @@ def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, wa
     assert query.isActive
     finish(query)
     assert code == 0, (said, warned)
-    assert versions(lake, into) == at_once(lake, [*rows, *others], "streams.beside_at_once")
+    assert versions(lake, into) == at_once(lake, [*rows, *others], "kafka.beside_at_once")
 
 
 def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path, monkeypatch):
@@ -213,7 +213,7 @@ def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path
 @pytest.mark.skipif(DEPTH != "laws", reason="a thousand batches take minutes")
 def test_memory_stays_level_over_a_thousand_batches(lake, broker, tmp_path):
     """With `maintain` beside them."""
-    topic, into, many = "level", "streams.level", 1000
+    topic, into, many = "level", "kafka.level", 1000
     send(lake.spark, broker, topic, changes(2 * many, 40, SEED + 4))
     resident = []
 

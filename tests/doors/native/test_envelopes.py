@@ -89,11 +89,24 @@ def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
     }
 
 
-def test_spark_alone_reads_no_message_at_all(in_tasks, name, tmp_path):
-    """An empty batch of a stream is no error, and no commit."""
-    in_tasks.apply(lines_of(tmp_path, [{"k": "k", "v": "a"}]), into=name, key="k", envelope="debezium")
-    receipt = in_tasks.apply(lines_of(tmp_path, []), into=name, envelope="debezium")
-    assert receipt.snapshot_id is None
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_no_message_at_all_is_no_error(way, name, tmp_path, request):
+    """V59: an empty batch of a stream makes no commit, whoever looks at it."""
+    lake = request.getfixturevalue(way)
+    lake.apply(lines_of(tmp_path, [{"k": "k", "v": "a"}]), into=name, key="k", envelope="debezium")
+    nothing = lines_of(tmp_path, [])
+    assert lake.apply(nothing, into=name, envelope="debezium").snapshot_id is None
+    assert lake.apply(nothing, into=name, envelope="debezium", dry_run=True).counts["began"] == 0
+    with pytest.raises(BackstoryError) as stop:
+        lake.apply(
+            nothing,
+            into=name,
+            envelope="debezium",
+            restate_from="1970-01-01",
+            all_keys=True,
+            allow_empty=True,
+        )
+    assert stop.value.code == "bad-option"
 
 
 def lines_of(folder, rows):

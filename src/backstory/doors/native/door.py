@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.doors.native.feeds.feed import Answer as FeedAnswer
 from backstory.doors.native.feeds.feed import NativeFeed
 from backstory.doors.native.feeds.options import FeedRequest
+from backstory.doors.native.feeds.receipts import nothing_applied
 from backstory.doors.native.feeds.source_rows import read_rows
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.unwrapping import messages_of_lines, unwrap
@@ -52,14 +53,18 @@ def apply(
 
     The source is what `snapshot` takes; `batch` says of which batch of a stream it is.
     """
-    with translate_disk_errors("the source"), _feed_rows(store, source, into, request) as (rows, asked):
+    with translate_disk_errors("the source"), _feed_rows(store, source, into, request) as found:
+        if found is None:
+            return nothing_applied(into, request)
+        rows, asked = found
         return deliver(store, NativeFeed(into, rows, asked, _has_texts(source, request), batch))
 
 
 @contextmanager
 def _feed_rows(
     store: Store, source: Any, into: TableName, request: FeedRequest
-) -> Iterator[tuple["Source", FeedRequest]]:
+) -> Iterator[tuple["Source", FeedRequest] | None]:
+    """The rows of a feed, and what is asked of them; None for messages of which none is a change."""
     as_copy = SnapshotRequest(format=request.format, files=request.files)
     if request.envelope is None:
         with _rows(store, source, into, as_copy) as rows:

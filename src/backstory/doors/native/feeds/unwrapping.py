@@ -43,12 +43,15 @@ class MessageRows:
 
 def unwrap(
     store: Store, messages: pa.Table, request: FeedRequest, key: Sequence[str]
-) -> tuple[Source, FeedRequest]:
+) -> tuple[Source, FeedRequest] | None:
     """The rows of a feed with what its messages say of each, and a request that reads it there.
 
-    Raises what `unwrap_messages` raises.
+    None where no message is a change: nobody says then what orders them. Raises what `unwrap_messages`
+    raises.
     """
     rows = unwrap_messages(messages, request, key)
+    if not len(rows.rows):
+        return None
     source = replace(rows_of_arrow(store, rows.rows), images=rows.images)
     return source, read_beside(request, rows.order, rows.rows.column_names)
 

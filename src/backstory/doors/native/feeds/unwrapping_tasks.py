@@ -55,11 +55,11 @@ class MessageTypes:
 
 def unwrap_in_tasks(
     messages: "DataFrame", request: FeedRequest, key: Sequence[str]
-) -> tuple[Source, FeedRequest]:
+) -> tuple[Source, FeedRequest] | None:
     """The rows of a feed with what its messages say of each, and a request that reads it there.
 
-    A first look tells the types of all messages. Raises what `unwrap_messages` raises; numbers of messages
-    are those in their part of the feed.
+    None where no message is a change. A first look tells the types of all messages. Raises what
+    `unwrap_messages` raises; numbers of messages are those in their part of the feed.
     """
     asked, key = _for_workers(request), tuple(key)
     if request.envelope == "changes":
@@ -68,7 +68,10 @@ def unwrap_in_tasks(
         if are_texts(messages.columns):
             texts = [name for name in (KEY, VALUE) if name in messages.columns]
             messages = messages.select(*map(quoted, texts))
-        types = _types(messages, asked, key)
+        described = _types(messages, asked, key)
+        if described is None:
+            return None
+        types = described
         rows = map_batches(messages, partial(_unwrap, asked, key, types), local_fields(types.schema))
     rows = with_void_columns(rows, types.schema)
     source = Source(rows.schema, lambda: rows, images=types.images)
@@ -100,14 +103,13 @@ def _for_workers(request: FeedRequest) -> FeedRequest:
     return FeedRequest(envelope=request.envelope, unmodified=request.unmodified, sequence_by=order)
 
 
-def _types(messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]) -> MessageTypes:
+def _types(messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]) -> MessageTypes | None:
     describe = partial(_describe, request, key)
     described = map_batches(messages, describe, "columns binary, also string").collect()
-    if not described:
-        nothing = pa.RecordBatch.from_pylist([], messages.limit(0).toArrow().schema)
-        described = next(_describe(request, key, iter([nothing]))).to_pylist()
     parts = [(_schema(each["columns"]), json.loads(each["also"])) for each in described]
-    parts = [each for each in parts if each[1]["events"]] or parts[:1]
+    parts = [each for each in parts if each[1]["events"]]
+    if not parts:
+        return None
     if len({tuple(also["order"]) for _, also in parts}) > 1:
         raise bad_option(
             "The messages are of several connectors, whose log positions order nothing together.",
@@ -120,8 +122,7 @@ def _types(messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]) ->
     # What some parts do not have at all, they leave as it was.
     joint |= {KEEPS.format(name): pa.bool_() for name in own if len(found[name]) < len(parts)}
     images = frozenset(name for _, also in parts for name in also["images"])
-    order = tuple(parts[0][1]["order"]) if parts else ()
-    return MessageTypes(pa.schema(list(joint.items())), own, order, images)
+    return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images)
 
 
 def _schema(columns: bytes) -> pa.Schema:
