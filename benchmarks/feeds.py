@@ -164,6 +164,7 @@ def run(given: Asked) -> None:
             ["MERGE by hand", "apply"],
             [[spread(found["MERGE by hand"]), judged(found, "apply", "MERGE by hand", 1.0)]],
         )
+        report.write()
         broken = [each for each in ground.warehouse.check(SMALL, LARGE) if each["violations"]]
         report.say("Laws", "`check` finds nothing." if not broken else f"`check` finds {broken}.")
         report.write()
