@@ -18,7 +18,7 @@ import backstory
 from benchmarks.asked import Asked, asked, scratch
 from benchmarks.history.audits import COLUMNS, audited
 from benchmarks.history.days import KEYS, Batch, Day, Row, World
-from benchmarks.history.run import CONFIGURATION, SEED, lived, told
+from benchmarks.history.run import CONFIGURATION, SEED, count_files, lived, maintain, told
 from benchmarks.report import Report
 
 START, SETS = "start", "sets"
@@ -87,15 +87,11 @@ class Feeds:
 
     def maintain(self) -> float:
         """The seconds of `maintain` of both tables."""
-        began = time.perf_counter()
-        for done in self.warehouse.maintain(*(f"{self.schema}.{table}" for table in KEYS)):
-            assert done.error is None, done.error
-        return time.perf_counter() - began
+        return maintain(self.warehouse, *(f"{self.schema}.{table}" for table in KEYS))
 
     def files(self) -> dict[str, int]:
         """Data files, deletion vectors among them, of each table as it is now."""
-        query = f"SELECT count(*) FROM backstory.{self.schema}.{{}}.files"
-        return {table: self.spark.sql(query.format(table)).collect()[0][0] for table in KEYS}
+        return count_files(self.spark, self.schema)
 
     def views(self) -> None:
         """The versions for the audits."""

@@ -82,6 +82,20 @@ def files(folder: Path, table: str, batch: Batch, day: Day) -> dict[str, list[An
     return {kind: [write_batch_file(folder, *each, AS_FIVETRAN)] for kind, each in rows.items() if each[0]}
 
 
+def maintain(warehouse: Any, *tables: str, **options: bool) -> float:
+    """The seconds that maintaining tables takes."""
+    began = time.perf_counter()
+    for done in warehouse.maintain(*tables, **options):
+        assert done.error is None, done.error
+    return time.perf_counter() - began
+
+
+def count_files(spark: Any, schema: str) -> dict[str, int]:
+    """Data files, deletion vectors among them, of each table of a schema as it is now."""
+    query = f"SELECT count(*) FROM backstory.{schema}.{{}}.files"
+    return {table: spark.sql(query.format(table)).collect()[0][0] for table in KEYS}
+
+
 class Tables:
     """A warehouse, a server in this process on it, and a sender to it."""
 
@@ -115,15 +129,11 @@ class Tables:
 
     def maintain(self) -> float:
         """The seconds of `maintain --all`."""
-        began = time.perf_counter()
-        for done in self.warehouse.maintain(all=True):
-            assert done.error is None, done.error
-        return time.perf_counter() - began
+        return maintain(self.warehouse, all=True)
 
     def files(self) -> dict[str, int]:
         """Data files, deletion vectors among them, of each table as it is now."""
-        query = f"SELECT count(*) FROM backstory.{SCHEMA}.{{}}.files"
-        return {table: self.spark.sql(query.format(table)).collect()[0][0] for table in KEYS}
+        return count_files(self.spark, SCHEMA)
 
     def views(self) -> None:
         """The tables as versions for the audits, by plain SQL of their own."""
