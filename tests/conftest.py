@@ -2,7 +2,6 @@
 
 import os
 import shutil
-import socket
 import subprocess
 import tempfile
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import structlog
 from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
+from ports import free_ports
 
 from backstory.spark.connectors import ICEBERG
 
@@ -128,9 +128,7 @@ def postgresql():
         subprocess.run([program("initdb"), "-D", data, "-U", "backstory", "-A", "trust"], **run)
         control = program("pg_ctl")
         for last in (False, False, True):
-            with socket.socket() as probe:
-                probe.bind(("127.0.0.1", 0))
-                port = probe.getsockname()[1]
+            (port,) = free_ports()
             options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder}"
             options += " -c fsync=off"  # no test takes the power away
             options += " -c wal_level=logical"  # Debezium follows it

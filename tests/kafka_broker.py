@@ -5,10 +5,11 @@ import socket
 import subprocess
 import uuid
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
 from maven import jars
+from ports import free_ports
 from serving import within
 
 VERSION = "4.1.1"
@@ -55,12 +56,3 @@ def listens(port: int) -> bool:
     """Whether somebody listens on a port of this machine."""
     with socket.socket() as probe:
         return not probe.connect_ex(("127.0.0.1", port))
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on."""
-    with ExitStack() as held:
-        probes = [held.enter_context(socket.socket()) for _ in range(count)]
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [probe.getsockname()[1] for probe in probes]

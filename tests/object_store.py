@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+from ports import free_ports
+
 MOTO = Path(__file__).parents[1] / ".venv" / "moto"
 BUCKET, SECRET = "lake", "canary-7be0"
 THROTTLED = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
@@ -129,9 +131,7 @@ def _handler(store: ObjectStore, behind: int) -> type[BaseHTTPRequestHandler]:
 @contextmanager
 def serving_objects(folder: Path) -> Iterator[ObjectStore]:
     """A store with one empty bucket, on free ports of this machine."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        behind = probe.getsockname()[1]
+    (behind,) = free_ports()
     command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(behind)]
     with (folder / "moto.log").open("wb") as log:
         told = {**os.environ, "PYTHONPATH": str(MOTO), "PYTHONWARNINGS": "ignore"}

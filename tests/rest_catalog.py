@@ -6,7 +6,6 @@ one jar of 200 MB) would answer by rules of its own about who may commit what.
 
 import os
 import re
-import socket
 import subprocess
 import time
 import urllib.request
@@ -16,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyspark
+from ports import free_ports
 
 from backstory.spark.connectors import SQLITE_JDBC
 
@@ -85,9 +85,7 @@ def _kept(artifact: str) -> Path:
 @contextmanager
 def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
     """The settings of a catalog that a server of its own serves from this folder."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    (port,) = free_ports()
     own = Path(pyspark.__file__).parent / "jars"
     path = [*jars(), *(jar for name in OF_SPARK for jar in sorted(own.glob(f"{name}.jar")))]
     command = ["java", "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
