@@ -132,6 +132,7 @@ def test_a_column_may_come_or_widen_and_no_other_change(fed):
     refusal = fed.refused("k x 30 U")
     assert refusal.code == "type-changed"
     assert "STRING" in str(refusal)
+    assert "retype" not in str(refusal)  # which `apply` does not have
 
 
 @pytest.mark.parametrize("expression", ["rand() < 0.5", "k IN (SELECT 'k')", "no such column"])

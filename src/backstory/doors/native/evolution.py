@@ -107,7 +107,7 @@ def evolved(
             each,
             delivered.get(each.name),
             retype.get(each.name),
-            stored.key,
+            keeps=each.name in stored.key or not asked.may_retype,
             valueless=each.name in valueless,
         )
         for each in stored.user_columns
@@ -221,20 +221,20 @@ def _wider(
     stored: Column,
     delivered: Column | None,
     wanted: ColumnType | None,
-    key: Sequence[str],
     *,
+    keeps: bool,
     valueless: bool,
 ) -> Column:
-    """The column with a type that holds both what is stored and what comes."""
+    """The column with a type that holds both what is stored and what comes; `keeps`: none is offered."""
     type_ = wanted or stored.type
     if delivered is not None and not widens(delivered.type, type_):
         if wanted is not None or not (valueless or widens(type_, delivered.type)):
-            raise type_changed(stored.name, type_, delivered.type, keeps=stored.name in key)
+            raise type_changed(stored.name, type_, delivered.type, keeps=keeps)
         type_ = delivered.type
     return replace(stored, type=type_)
 
 
-def type_changed(name: str, stored: ColumnType, delivered: ColumnType, *, keeps: bool = False) -> Refused:
+def type_changed(name: str, stored: ColumnType, delivered: ColumnType, *, keeps: bool) -> Refused:
     """The error for a column that comes in a type that does not hold what is stored (N2)."""
     both = None if keeps else common(stored, delivered)
     remedy = "cast it to the table's type, or give it another name."
@@ -243,7 +243,7 @@ def type_changed(name: str, stored: ColumnType, delivered: ColumnType, *, keeps:
         remedy = f"use {retype} for a type that holds both, {remedy}"
     return Refused(
         "type-changed",
-        f"Column {name} has type {stored} in the table and {delivered} in the copy.",
+        f"Column {name} has type {stored} in the table and {delivered} in this delivery.",
         f"Nothing was written; {remedy}",
         [name],
     )

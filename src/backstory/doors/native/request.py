@@ -33,6 +33,10 @@ class TableRequest(Protocol):
         """New types of columns."""
 
     @property
+    def may_retype(self) -> bool:
+        """Whether it could ask for new types."""
+
+    @property
     def track(self) -> frozenset[str] | None:
         """Columns whose changes make versions."""
 
@@ -77,6 +81,11 @@ class SnapshotRequest:
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
     dry_run: bool = False
+
+    @property
+    def may_retype(self) -> bool:
+        """Whether it could ask for new types."""
+        return True
 
     @property
     def instant(self) -> datetime:

@@ -65,7 +65,7 @@ def agreed(stored: TableSettings | None, asked: TableRequest) -> TableSettings:
             raise Refused(
                 "settings-changed",
                 f"The table was created with {_option_text(each.name, kept)}; "
-                f"this copy asks for {_option_text(each.name, given)}.",
+                f"this delivery asks for {_option_text(each.name, given)}.",
                 f"Nothing was written; omit `{each.name}=`, because the table keeps it, or use "
                 "another table.",
                 sorted(given ^ (kept or frozenset())),

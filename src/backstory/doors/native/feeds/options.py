@@ -69,6 +69,11 @@ class FeedRequest:
         """A feed gives columns no other types."""
         return {}
 
+    @property
+    def may_retype(self) -> bool:
+        """It never does."""
+        return False
+
     def __post_init__(self) -> None:
         self._refuse_words()
         self._refuse_columns()
