@@ -83,7 +83,7 @@ def storable(schema: pa.Schema) -> pa.Schema:
     return pa.schema(map(_storable, schema))
 
 
-def staged(
+def stage_rows(
     store: Store, rows: ProducedRows, folder: Path, held: ExitStack
 ) -> "tuple[StructType, Callable[[], DataFrame]]":
     """The rows, each column of the type that tables have for it: their fields, and a maker of a frame.
@@ -96,7 +96,7 @@ def staged(
     if is_local(store):
         _written(batches, schema, folder)
     else:
-        there = sent(store, batches, schema, folder, held)
+        there = send_rows(store, batches, schema, folder, held)
 
     def frame() -> "DataFrame":
         laid = local_parquet(store, folder / STAGED, schema) if there is None else there
@@ -126,10 +126,10 @@ def stage_or_hold(
         return StagedRows(frame, few, max(1, table.nbytes), lambda names: [table.select(names)])
     frame = with_void_columns(_laid_down(store, _emptied(kept, batches), schema, folder, held), rows.schema)
     path = folder / STAGED
-    return staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
+    return rows_of_staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
 
 
-def staged_file(frame: "DataFrame", path: Path, *, few: bool = False) -> StagedRows:
+def rows_of_staged_file(frame: "DataFrame", path: Path, *, few: bool = False) -> StagedRows:
     """A frame whose rows are those of a Parquet file of this machine."""
     told = pq.read_metadata(path)
     size = unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
@@ -152,7 +152,7 @@ def _laid_down(
     store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
 ) -> "DataFrame":
     if not is_local(store):
-        return sent(store, batches, schema, folder, held)
+        return send_rows(store, batches, schema, folder, held)
     return local_parquet(store, _written(batches, schema, folder), schema)
 
 
@@ -164,7 +164,7 @@ def _written(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path)
     return path
 
 
-def sent(
+def send_rows(
     store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
 ) -> "DataFrame":
     """The rows for tasks that do not see this machine's files.

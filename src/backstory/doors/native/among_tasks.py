@@ -39,7 +39,7 @@ EVERY: Final = "every record that appears"
 
 
 @contextmanager
-def planned_among(sides: CopySides) -> Iterator[PlannedCopy]:
+def plan_among(sides: CopySides) -> Iterator[PlannedCopy]:
     """The plan of a copy, while it lasts; Refused for what would not be right."""
     with ExitStack() as kept:
         delivered = _delivered(sides).persist()

@@ -5,24 +5,21 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from backstory.doors.native.feeds.feed import Answer as FeedAnswer
 from backstory.doors.native.feeds.feed import NativeFeed
+from backstory.doors.native.feeds.messages import messages_of_lines, messages_of_rows, unwrap_either_way
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.receipts import nothing_applied
-from backstory.doors.native.feeds.source_rows import read_rows
 from backstory.doors.native.feeds.stream import StreamBatch
-from backstory.doors.native.feeds.unwrapping import messages_of_lines, unwrap
-from backstory.doors.native.feeds.unwrapping_tasks import messages_in_lines, unwrap_in_tasks
+from backstory.doors.native.feeds.unwrapping import FeedRows
 from backstory.doors.native.request import TABLE, SnapshotRequest, parse_options
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
 from backstory.errors import UsageError
-from backstory.formats.memory import UNPACKED, TooLarge
-from backstory.formats.source_files import SourceFiles, source_files, unpacked
+from backstory.formats.source_files import SourceFiles, source_files
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
@@ -54,17 +51,15 @@ def apply(
     The source is what `snapshot` takes; `batch` says of which batch of a stream it is.
     """
     with translate_disk_errors("the source"), _feed_rows(store, source, into, request) as found:
-        if found is None:
+        if not found:
             return nothing_applied(into, request)
         rows, asked = found
         return deliver(store, NativeFeed(into, rows, asked, _has_texts(source, request), batch))
 
 
 @contextmanager
-def _feed_rows(
-    store: Store, source: Any, into: TableName, request: FeedRequest
-) -> Iterator[tuple["Source", FeedRequest] | None]:
-    """The rows of a feed, and what is asked of them; None for messages of which none is a change."""
+def _feed_rows(store: Store, source: Any, into: TableName, request: FeedRequest) -> "Iterator[FeedRows]":
+    """The rows of a feed, and what is asked of them; nothing for messages of which none is a change."""
     as_copy = SnapshotRequest(format=request.format, files=request.files)
     if request.envelope is None:
         with _rows(store, source, into, as_copy) as rows:
@@ -72,25 +67,12 @@ def _feed_rows(
         return
     table = load(store, into)
     key = (request.key or ()) if table is None else table.shape.key
-    with store.memory.lease() as lease, ExitStack() as held:
-        files = _files_of_messages(source, request)
-        try:
-            if files is None:
-                rows = held.enter_context(_rows(store, source, into, as_copy))
-                messages = read_rows(store, rows, {}, lease)
-            else:
-                folder = Path(held.enter_context(TemporaryDirectory(prefix="backstory-native-")))
-                lines = [unpacked(each, folder) for each in files.files]
-                lease.hold("feed", UNPACKED * sum(each.path.stat().st_size for each in lines))
-                messages = messages_of_lines(lines, request)
-        except TooLarge:
-            if files is None:
-                frame = rows.frame()
-            else:
-                frame = messages_in_lines(store, lines, request.files.text_encoding, folder, held)
-            yield unwrap_in_tasks(frame, request, key)
-            return
-        yield unwrap(store, messages, request, key)
+    with ExitStack() as held:
+        if (files := _files_of_messages(source, request)) is not None:
+            messages = messages_of_lines(store, files.files, request, held)
+        else:
+            messages = messages_of_rows(store, held.enter_context(_rows(store, source, into, as_copy)))
+        yield held.enter_context(unwrap_either_way(store, into, messages, request, key))
 
 
 def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:

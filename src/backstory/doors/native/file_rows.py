@@ -18,7 +18,7 @@ from backstory.engine.staging import (
     local_fields,
     local_parquet,
     parquet_tables,
-    staged,
+    stage_rows,
 )
 from backstory.formats.file_columns import (
     Known,
@@ -76,7 +76,7 @@ def rows_of_files(
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
-        fields, frame = staged(store, ProducedRows(schema, batches), folder, held)
+        fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, held)
         path = folder / STAGED
         if not path.exists():
             yield Source(fields, frame, with_commas=with_commas)

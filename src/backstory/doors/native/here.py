@@ -36,7 +36,7 @@ from backstory.strategies.keys import flagged, key_codes, keys_by_value, without
 from backstory.strategies.sift.plan import distinct
 
 
-def planned_here(sides: CopySides, kept: ExitStack) -> PlannedCopy | None:
+def plan_here(sides: CopySides, kept: ExitStack) -> PlannedCopy | None:
     """The plan of a copy; None where it is not read exactly here, TooLarge where it is too much.
 
     What is held or spilled goes with `kept`. Raises Refused for a NULL in a key, for rows of one key that

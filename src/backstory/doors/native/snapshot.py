@@ -9,7 +9,7 @@ from functools import partial
 
 from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.evolution import Evolved, evolved, new_table
-from backstory.doors.native.here import planned_here
+from backstory.doors.native.here import plan_here
 from backstory.doors.native.planned import PlannedCopy
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
@@ -26,7 +26,7 @@ from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.sides import CopySides, sides_of
 from backstory.doors.native.source import Source
-from backstory.doors.native.tasks import planned_by_tasks
+from backstory.doors.native.tasks import plan_by_tasks
 from backstory.doors.native.writing import change_of
 from backstory.engine.deliver import Plan
 from backstory.engine.either_way import plan_either_way
@@ -141,7 +141,7 @@ class NativeSnapshot:
 @contextmanager
 def _planned(sides: CopySides) -> Iterator[PlannedCopy]:
     """The plan of the copy: here where the driver can hold or spill it, else in Spark's tasks."""
-    here, tasks = partial(planned_here, sides), partial(planned_by_tasks, sides)
+    here, tasks = partial(plan_here, sides), partial(plan_by_tasks, sides)
     with plan_either_way(sides.store, sides.evolved.shape.table, here, tasks) as copy:
         yield copy
 

@@ -20,7 +20,7 @@ from backstory.doors.native.acts import (
     sampled_keys,
     sum_counts,
 )
-from backstory.doors.native.among_tasks import planned_among
+from backstory.doors.native.among_tasks import plan_among
 from backstory.doors.native.planned import NEW, REOPENED, PlannedCopy, PlannedRows
 from backstory.doors.native.refusals import (
     keys_of,
@@ -75,14 +75,14 @@ CONTENT: Final = "content"
 
 
 @contextmanager
-def planned_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
+def plan_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
     """The plan of a copy, none of whose rows are on the driver; identical rows of a key are one.
 
     Raises Refused for a NULL in a key, for rows of one key that differ, and for a spoilt slice.
     """
     with ExitStack() as kept:
         if sides.terms.among is not None or sides.terms.scope is not None:
-            yield kept.enter_context(planned_among(sides))
+            yield kept.enter_context(plan_among(sides))
             return
         found = kept.enter_context(_sifted(sides, sides.delivered))
         key, delivered = sides.terms.key, sides.delivered

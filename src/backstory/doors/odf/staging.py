@@ -16,8 +16,8 @@ from backstory.engine.staging import (
     as_ours,
     is_local,
     local_parquet,
+    rows_of_staged_file,
     stage_or_hold,
-    staged_file,
 )
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
@@ -48,7 +48,7 @@ def read_batch(
     """
     if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, told):
         frame = local_parquet(store, as_ours(ready.path, folder), pq.read_schema(ready.path))
-        return staged_file(_placed_by_spark(frame), ready.path)
+        return rows_of_staged_file(_placed_by_spark(frame), ready.path)
     rows = rows_of(ready.path, ready.name, read_options(read), schema, told, ready.bound)
     return stage_or_hold(store, rows, folder, held, queried=queried) if rows.schema.names else None
 

@@ -16,7 +16,7 @@ from backstory.doors.native.feeds.receipts import COUNTS, FeedPlan, FeedReceipt
 from backstory.doors.native.feeds.remembering import Remembering, remembering
 from backstory.doors.native.feeds.row_meaning import meaning_property, with_stored_meaning
 from backstory.doors.native.feeds.stream import StreamBatch
-from backstory.doors.native.feeds.tasks import planned_by_tasks
+from backstory.doors.native.feeds.tasks import plan_by_tasks
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
@@ -106,7 +106,7 @@ class NativeFeed:
 @contextmanager
 def _planned(feed: Feed) -> Iterator[PlannedFeed]:
     """The plan of a feed: here where the driver can hold it, else in Spark's tasks."""
-    here, tasks = partial(plan_here, feed), partial(planned_by_tasks, feed)
+    here, tasks = partial(plan_here, feed), partial(plan_by_tasks, feed)
     with plan_either_way(feed.store, feed.agreement.evolved.shape.table, here, tasks) as planned:
         yield planned
 

@@ -5,7 +5,7 @@ Who delivers again without these options would else store deletes as updates, an
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -14,6 +14,8 @@ from backstory.doors.native.feeds.options import FeedRequest
 FEED: Final = "backstory.feed"
 _CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
 _OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
+# Of these a delivery may have one alone (V50).
+_EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
 _TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
 _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
 
@@ -28,15 +30,7 @@ def with_stored_meaning(
     """
     if request.is_unwrapped:
         return request
-    stored = {
-        name: value
-        for name, value in json.loads(properties.get(FEED, "{}")).items()
-        if getattr(request, name) is None
-    }
-    if request.ignore_nulls is not None or request.columns_to_update is not None:
-        stored = {
-            name: value for name, value in stored.items() if name not in {"ignore_nulls", "columns_to_update"}
-        }
+    stored = _stored(properties, _given(request))
     said = {name: _of_delivery(name, value, names) for name, value in stored.items()}
     return replace(request, **{name: value for name, value in said.items() if value is not None})
 
@@ -48,7 +42,7 @@ def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dic
     """
     if request.is_unwrapped:
         return {}
-    given = {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
+    given = _given(request)
     texts = {
         name: sorted(value) if isinstance(value, frozenset) else value
         for name, value in given.items()
@@ -56,12 +50,18 @@ def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dic
     }
     if not texts:
         return {}
-    stored = {
-        name: value
-        for name, value in json.loads(properties.get(FEED, "{}")).items()
-        if not ({name, *given} >= {"ignore_nulls", "columns_to_update"})
-    }
-    return {FEED: json.dumps({**stored, **texts}, ensure_ascii=False, sort_keys=True)}
+    return {FEED: json.dumps({**_stored(properties, given), **texts}, ensure_ascii=False, sort_keys=True)}
+
+
+def _given(request: FeedRequest) -> dict[str, Any]:
+    return {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
+
+
+def _stored(properties: Mapping[str, str], given: Collection[str]) -> dict[str, Any]:
+    """What the table keeps, without what is given, or contradicts what is."""
+    left_out = {*given, *(_EITHER if _EITHER & set(given) else ())}
+    stored = json.loads(properties.get(FEED, "{}"))
+    return {name: value for name, value in stored.items() if name not in left_out}
 
 
 def _of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:

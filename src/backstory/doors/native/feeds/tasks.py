@@ -50,7 +50,7 @@ ENDED, LATE_TRUNCATES = "ended truncates", "late truncates"
 
 
 @contextmanager
-def planned_by_tasks(feed: Feed) -> Iterator[PlannedFeed]:
+def plan_by_tasks(feed: Feed) -> Iterator[PlannedFeed]:
     """The plan of a feed, while it lasts; Refused for what would not be right."""
     with ExitStack() as kept:
         events = _events(feed).persist()

@@ -14,10 +14,9 @@ from backstory.doors.native.source import Source, rows_of_arrow
 from backstory.errors import UsageError
 from backstory.formats.envelopes.change_feed import unwrap_changes
 from backstory.formats.envelopes.debezium import unwrap_debezium
-from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
+from backstory.formats.envelopes.messages import debezium_messages
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.envelopes.unwrapped import Unwrapped
-from backstory.formats.source_files import SourceFile
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.feeds.terms import BEFORE
 
@@ -26,6 +25,8 @@ TIME, OPERATION, ORDERED = "{}: time", "{}: operation", "{}: {}"
 # The columns of a message as Kafka gives it.
 KEY: Final = "key"
 VALUE: Final = "value"
+# The rows of a feed, and what is asked of them.
+FeedRows = tuple[Source, FeedRequest] | tuple[()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +42,15 @@ class MessageRows:
     images: frozenset[str]
 
 
-def unwrap(
-    store: Store, messages: pa.Table, request: FeedRequest, key: Sequence[str]
-) -> tuple[Source, FeedRequest] | None:
+def unwrap(store: Store, messages: pa.Table, request: FeedRequest, key: Sequence[str]) -> FeedRows:
     """The rows of a feed with what its messages say of each, and a request that reads it there.
 
-    None where no message is a change: nobody says then what orders them. Raises what `unwrap_messages`
+    Nothing where no message is a change: nobody says then what orders them. Raises what `unwrap_messages`
     raises.
     """
     rows = unwrap_messages(messages, request, key)
     if not len(rows.rows):
-        return None
+        return ()
     source = replace(rows_of_arrow(store, rows.rows), images=rows.images)
     return source, read_beside(request, rows.order, rows.rows.column_names)
 
@@ -74,14 +73,6 @@ def unwrap_messages(messages: pa.Table, request: FeedRequest, key: Sequence[str]
 def are_texts(names: Collection[str]) -> bool:
     """Whether messages with these columns are texts, as Kafka gives them."""
     return VALUE in names and not {"op", "payload"} & set(names)
-
-
-def messages_of_lines(files: Sequence[SourceFile], request: FeedRequest) -> pa.Table:
-    """Debezium's messages in lines of JSON, as they were sent."""
-    unavailable = request.unmodified or UNAVAILABLE
-    encoding = request.files.text_encoding
-    read = [debezium_lines(each.path, encoding, unavailable=unavailable, name=each.name) for each in files]
-    return pa.concat_tables(read, promote_options="permissive")
 
 
 def _texts(values: pa.ChunkedArray) -> pa.Array:

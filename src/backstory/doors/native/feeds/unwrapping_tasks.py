@@ -2,10 +2,8 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -15,6 +13,7 @@ from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.unwrapping import (
     KEY,
     VALUE,
+    FeedRows,
     MessageRows,
     are_texts,
     read_beside,
@@ -22,15 +21,11 @@ from backstory.doors.native.feeds.unwrapping import (
 )
 from backstory.doors.native.request import bad_option
 from backstory.doors.native.source import Source
-from backstory.engine.staging import local_fields, staged, storable, with_void_columns
-from backstory.formats.encoded import utf8_lines
+from backstory.engine.staging import local_fields, storable, with_void_columns
 from backstory.formats.envelopes.joint_types import as_type, joint_column
-from backstory.formats.produced import ProducedRows
-from backstory.formats.source_files import SourceFile
 from backstory.model.change_feed import COMMIT_VERSION
 from backstory.stores.iceberg.buckets import plan_buckets
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.store import Store
 from backstory.stores.iceberg.workers import carrying, map_batches
 from backstory.strategies.feeds.terms import BEFORE
 
@@ -38,8 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 FEED: Final = "The feed"
-LINES: Final = pa.schema([(VALUE, pa.string())])
-LINES_AT_ONCE: Final = 1 << 14
 Batches = Iterator[pa.RecordBatch]
 
 
@@ -53,12 +46,10 @@ class MessageTypes:
     images: frozenset[str]
 
 
-def unwrap_in_tasks(
-    messages: "DataFrame", request: FeedRequest, key: Sequence[str]
-) -> tuple[Source, FeedRequest] | None:
+def unwrap_in_tasks(messages: "DataFrame", request: FeedRequest, key: Sequence[str]) -> FeedRows:
     """The rows of a feed with what its messages say of each, and a request that reads it there.
 
-    None where no message is a change. A first look tells the types of all messages. Raises what
+    Nothing where no message is a change. A first look tells the types of all messages. Raises what
     `unwrap_messages` raises; numbers of messages are those in their part of the feed.
     """
     asked, key = _for_workers(request), tuple(key)
@@ -70,31 +61,12 @@ def unwrap_in_tasks(
             messages = messages.select(*map(quoted, texts))
         described = _types(messages, asked, key)
         if described is None:
-            return None
+            return ()
         types = described
         rows = map_batches(messages, partial(_unwrap, asked, key, types), local_fields(types.schema))
     rows = with_void_columns(rows, types.schema)
     source = Source(rows.schema, lambda: rows, images=types.images)
     return source, read_beside(request, types.order, types.schema.names)
-
-
-def messages_in_lines(
-    store: Store, files: Sequence[SourceFile], encoding: str, folder: Path, held: ExitStack
-) -> "DataFrame":
-    """The lines of files as messages, where Spark's tasks see them."""
-    _, frame = staged(store, ProducedRows(LINES, _lines(files, encoding)), folder, held)
-    return frame()
-
-
-def _lines(files: Sequence[SourceFile], encoding: str) -> Batches:
-    for file in files:
-        lines: list[str | None] = []
-        for _, line in utf8_lines(file.path, file.name, encoding):
-            lines.append(line if line.strip() else None)
-            if len(lines) == LINES_AT_ONCE:
-                yield pa.record_batch([pa.array(lines, pa.string())], schema=LINES)
-                lines = []
-        yield pa.record_batch([pa.array(lines, pa.string())], schema=LINES)
 
 
 def _for_workers(request: FeedRequest) -> FeedRequest:
