@@ -16,7 +16,7 @@ from odf_files import READ, declared, optional
 
 from backstory.doors.odf.preparing import Prepared
 from backstory.doors.odf.staging import read_batch
-from backstory.engine.staging import ARRIVAL, sent
+from backstory.engine.staging import ARRIVAL, send_rows
 from backstory.formats.memory import Memory
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.wrapping.room import bound_of
@@ -113,7 +113,7 @@ def test_rows_are_sent_within_the_memory_of_deliveries(store, tmp_path, memory, 
 
     given, store = map(piece, range(0, 5000, 500)), replace(store, memory=Memory(memory))
     with ExitStack() as held:
-        frame = sent(store, given, schema, tmp_path, held)
+        frame = send_rows(store, given, schema, tmp_path, held)
         assert [(n, n) for n in range(5000)] == [tuple(row) for row in frame.select("n", ARRIVAL).collect()]
         assert list(types) == frame.columns
         assert parts in {None, frame.rdd.getNumPartitions()}

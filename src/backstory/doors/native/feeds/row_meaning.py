@@ -30,7 +30,7 @@ def with_stored_meaning(
     """
     if request.is_unwrapped:
         return request
-    stored = _stored(properties, _given(request))
+    stored = _stored(properties, _chosen_options(request))
     said = {name: _of_delivery(name, value, names) for name, value in stored.items()}
     return replace(request, **{name: value for name, value in said.items() if value is not None})
 
@@ -42,7 +42,7 @@ def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dic
     """
     if request.is_unwrapped:
         return {}
-    given = _given(request)
+    given = _chosen_options(request)
     texts = {
         name: sorted(value) if isinstance(value, frozenset) else value
         for name, value in given.items()
@@ -53,7 +53,7 @@ def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dic
     return {FEED: json.dumps({**_stored(properties, given), **texts}, ensure_ascii=False, sort_keys=True)}
 
 
-def _given(request: FeedRequest) -> dict[str, Any]:
+def _chosen_options(request: FeedRequest) -> dict[str, Any]:
     return {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
 
 
