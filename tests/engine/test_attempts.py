@@ -43,11 +43,25 @@ def test_a_conflict_is_tried_again_after_a_pause_and_told(pauses):
 
 def test_what_goes_on_failing_ends(pauses):
     """After a few tries the last error is raised as it came."""
-    error = TryAgain("conflict", "Busy.")
+    error = TryAgain("store-away", "Busy.")
     with pytest.raises(TryAgain) as raised:
         retry(failing(99, error))
     assert raised.value is error
     assert len(pauses) == ATTEMPTS - 1
+
+
+def test_a_writer_that_meets_another_one_each_time_gets_its_turn(pauses):
+    """A stream commits all the time: a few tries are not enough beside it."""
+    assert retry(failing(5 * ATTEMPTS, TryAgain("conflict", "Busy."))) == "done"
+    assert max(pauses) <= attempts.LONGEST + attempts.SPREAD
+
+
+def test_not_even_a_conflict_is_tried_for_ever(monkeypatch):
+    """After some time the last one is raised."""
+    monkeypatch.setattr(attempts, "SECONDS", 0.3)
+    monkeypatch.setattr(attempts, "SPREAD", 0.0)
+    with pytest.raises(TryAgain):
+        retry(failing(99, TryAgain("conflict", "Busy.")))
 
 
 def test_a_refusal_is_not_tried_again(pauses):

@@ -9,7 +9,6 @@ from tenacity import (
     RetryCallState,
     Retrying,
     retry_if_exception,
-    stop_after_attempt,
     stop_before_delay,
     wait_exponential_jitter,
 )
@@ -21,9 +20,10 @@ from backstory.observe.metrics import CONFLICTS, RETRIES
 from backstory.stores.locks import writing
 from backstory.stores.port import Store
 
+CONFLICT = "conflict"
 ATTEMPTS = 6
 SECONDS = 120.0
-FIRST, LONGEST = 0.1, 5.0
+FIRST, LONGEST = 0.1, 2.0
 # Up to so much more, drawn anew each time.
 SPREAD = 1.0
 
@@ -57,11 +57,21 @@ def _may_pass(error: BaseException) -> bool:
     return isinstance(error, TryAgain) and error.code != DISK_FULL
 
 
+def _is_over(state: RetryCallState) -> bool:
+    """Whether to give up: after a few tries, or after some time where writers take turns."""
+    assert state.outcome is not None
+    error = state.outcome.exception()
+    turns = isinstance(error, TryAgain) and error.code == CONFLICT
+    return stop_before_delay(SECONDS)(state) or (not turns and state.attempt_number >= ATTEMPTS)
+
+
 def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
     """What `act` gives; a conflict or a busy catalog is waited out and tried again, then TryAgain.
 
-    A few times, with growing pauses of which a part is drawn anew each time: writers that met once do not
-    meet again. Each pause is a line of the log. `failed` is told of each attempt that another one follows.
+    With growing pauses of which a part is drawn anew each time: writers that met once do not meet again.
+    A few times; beside a writer that commits all the time, as a stream does, for two minutes: each time one
+    of the two was first, and luck turns. Each pause is a line of the log. `failed` is told of each attempt
+    that another one follows.
     """
 
     def tell(state: RetryCallState) -> None:
@@ -84,7 +94,7 @@ def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lamb
 
     retrying = Retrying(
         retry=retry_if_exception(_may_pass),
-        stop=stop_after_attempt(ATTEMPTS) | stop_before_delay(SECONDS),
+        stop=_is_over,
         wait=wait_exponential_jitter(multiplier=FIRST, max=LONGEST, jitter=SPREAD),
         before_sleep=tell,
         reraise=True,

@@ -63,8 +63,8 @@ class TableChange:
 def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
     """Bring the delivery into its table: one commit, or none when nothing changes.
 
-    A conflict with another writer is planned anew on the newer table, a few times; then TryAgain, as for a
-    disk that is full.
+    A conflict with another writer is planned anew on the newer table, for two minutes; then TryAgain, as for
+    a disk that is full.
     """
     with translate_disk_errors(", ".join(map(str, delivery.tables))):
         return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))

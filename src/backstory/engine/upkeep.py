@@ -1,7 +1,7 @@
 """Operations that keep a table in good order and change no answer, which no Change describes.
 
 Each is one commit, or none, of the table as it stands, under the locks that deliveries take; a conflict with
-another writer is planned anew, a few times, then TryAgain.
+another writer is planned anew, for two minutes, then TryAgain.
 """
 
 from collections.abc import Callable, Mapping, Sequence

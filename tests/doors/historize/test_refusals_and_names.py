@@ -79,9 +79,7 @@ def test_a_name_that_comes_back_keeps_its_lock_file(place):  # section 1.3: the 
 
 
 def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.3
-    tries = iter(
-        [TryAgain("conflict", "Another writer.", "Wait."), None, *[TryAgain("conflict", "x", "y")] * 3]
-    )
+    tries = iter([TryAgain("conflict", "Another writer.", "Wait."), None, *[TryAgain("away", "x", "y")] * 3])
     loaded = dataset_load.DatasetLoads._loaded
 
     def busy(self, run):

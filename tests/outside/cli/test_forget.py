@@ -2,11 +2,12 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from commands import command, configure, locked, metadata_of
+from commands import configure, locked, metadata_of, program
 from copied_warehouses import embedded
 from pyiceberg.catalog.sql import SqlCatalog
 from stored_bytes import holding
@@ -21,6 +22,15 @@ pytestmark = pytest.mark.process
 ANNA, COMMITS = "canary-anna-7Qx", 4
 OTHERS = [(f"bert-{number}", number) for number in range(COMMITS)]
 BEFORE, BETWEEN, AMID = "before_commit", "before_removal", "amid_removal"
+# The command on a disk that removes files slowly, so that there is time between one file and the next.
+SLOW = (
+    sys.executable,
+    "-c",
+    (
+        "import time; from backstory.stores.iceberg import data_files as files; from backstory.cli.app import main;"
+        "lies_in = files.lies_in; files.lies_in = lambda *file: time.sleep(0.1) or lies_in(*file); main()"
+    ),
+)
 LIVE = {"backstory.layout": "fivetran-live", "backstory.layout-version": "1", "backstory.key": '["id"]'}
 
 
@@ -50,7 +60,8 @@ def killed(spark, tmp_path_factory):
     for name in (BEFORE, BETWEEN, AMID):
         files = [each for each in (folder / "crm" / name).rglob("*") if each.is_file()]
         location = metadata_of(catalog, name)
-        with command(tmp_path, "forget", f"crm.{name}", ANNA, "--apply", "--warehouse", folder) as forget:
+        words = ["forget", f"crm.{name}", ANNA, "--apply", "--warehouse", folder]
+        with program(tmp_path, *SLOW, *words) as forget:
             wait_at[name](forget, folder / "crm" / name, catalog, location)
         committed = metadata_of(catalog, name) != location
         left[name] = committed, len(files), sum(each.exists() for each in files)
