@@ -3,6 +3,7 @@
 import pytest
 
 from backstory.spark.java_names import java_class, remembering
+from backstory.stores.iceberg.jvm import texts_of
 
 
 @pytest.fixture
@@ -63,3 +64,19 @@ def test_a_class_that_is_not_there_is_told_at_its_use(asked):
     jvm, _ = asked
     with pytest.raises((Py4JError, TypeError)):
         jvm.java.lang.Nothing()
+
+
+@pytest.mark.parametrize("texts", [{}, {"a": "1"}, {"a": "1", "b": "", "": "3\n"}, {"a\0b": "1\0", "c": "2"}])
+def test_a_map_of_texts_is_asked_for_at_once(asked, texts):
+    """As py4j has it, whatever is in its texts."""
+    jvm, commands = asked
+    told = jvm.java.util.HashMap()
+    for name, value in texts.items():
+        told.put(name, value)
+    assert texts_of(told) == dict(told) == texts
+    many = jvm.java.util.HashMap()
+    for number in range(20):
+        many.put(str(number), "x")
+    commands.clear()
+    assert len(texts_of(many)) == 20
+    assert len(commands) < 10

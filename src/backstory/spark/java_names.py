@@ -56,13 +56,16 @@ def remembering(jvm: Any) -> Any:
 
 
 def java_class(jvm: Any, name: str) -> Any:
-    """A class to call by its whole name, without a question for each part of it."""
-    return _named(jvm, name)
+    """A class to call by its whole name, without a question for each part of it.
+
+    `jvm` is anything of Java's.
+    """
+    return _named(jvm._gateway_client, name)  # noqa: SLF001 - py4j names it nowhere else
 
 
 @cache
-def _named(jvm: Any, name: str) -> Any:
-    return _Class(name, jvm._gateway_client)  # noqa: SLF001 - py4j names it nowhere else
+def _named(client: Any, name: str) -> Any:
+    return _Class(name, client)
 
 
 @cache

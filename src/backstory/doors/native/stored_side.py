@@ -5,10 +5,17 @@ from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.stored import BOUNDED, are_of_keys, may_be_touched
+from backstory.doors.native.feeds.stored import (
+    OF_TOUCHED,
+    KeysSince,
+    is_bounded,
+    may_be_touched,
+    may_be_touched_of_keys,
+)
 from backstory.doors.native.sides import CopySides
 from backstory.engine.parts import Rows
 from backstory.formats.delivered import arrow_schema, in_schema
@@ -70,10 +77,10 @@ class _Reader:
     ) -> Iterator[pa.Table]:
         """The chosen rows in these columns; `chosen` is asked with stored names, `among` has new ones."""
         names, terms = self.names(schema.names), self.terms
-        own: list[str | tuple[str, str]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
+        own: list[str | tuple[str, ...]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
         if terms.among is not None:
             scope = (self.name(name) for name, _ in terms.scope or ())
-            own = [VALID_FROM, VALID_TO, MEMORY, *dict.fromkeys([*map(self.name, terms.key), *scope])]
+            own = [VALID_FROM, *OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
         bounds = self._bounds(among)
         for rows in self.here.batches([*names.values()], own, chosen, among=bounds, where=where):
             yield in_schema(rows.rename_columns([*names]), schema)
@@ -83,7 +90,7 @@ class _Reader:
         bounds = {}
         for name, values in among.items():
             type_ = self.stored.field(name).type
-            if not any(is_(type_) for is_ in BOUNDED):
+            if not is_bounded(type_):
                 continue
             try:
                 bounds[self.name(name)] = values.cast(type_)
@@ -128,9 +135,9 @@ def stored_here(sides: CopySides, delivered: Rows | None, lease: MemoryLease) ->
         keys = _keys_of_scope(reader, terms, delivered)
         lease.hold("keys of the scope", keys.nbytes)
         mine = tuple(map(reader.name, terms.key))
-        keyed = keys.rename_columns(mine)
-        both = lambda rows: pc.and_(chosen(rows), are_of_keys(keyed, rows, mine))  # noqa: E731
-        yield from reader.read(decisive, both, among={name: pc.unique(keys[name]) for name in terms.key})
+        keyed = KeysSince(keys.rename_columns(mine), np.full(len(keys), terms.at))
+        of_keys = partial(may_be_touched_of_keys, keyed, mine)
+        yield from reader.read(decisive, of_keys, among={name: pc.unique(keys[name]) for name in terms.key})
 
     def elsewhere(keys: pa.Table) -> Iterator[pa.Table]:
         among = {name: pc.unique(keys[name]) for name in terms.key}

@@ -275,6 +275,12 @@ def _iceberg(jvm: Any, name: str) -> Any:
     return _java(jvm, f"{ICEBERG}.{name}")
 
 
+def texts_of(told: Any) -> dict[str, str]:
+    """A Java map of texts at once; py4j asks three questions for each of its names."""
+    mapper = _java(told, "com.fasterxml.jackson.databind.ObjectMapper")()
+    return dict(json.loads(mapper.writeValueAsString(told)))
+
+
 def _java(jvm: Any, name: str) -> Any:
     """A class to call, without a call for each part of its name."""
     from backstory.spark.java_names import java_class

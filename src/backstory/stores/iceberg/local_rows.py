@@ -39,7 +39,7 @@ from backstory.stores.metadata.row_groups import (
     positions_in,
 )
 from backstory.stores.metadata.row_selection import Chosen, HeldParts, RowSelection, together
-from backstory.stores.metadata.values import left
+from backstory.stores.metadata.values import left, truths_of
 from backstory.stores.openings import TableFiles
 
 # Beyond so many files Spark's tasks read them faster.
@@ -60,7 +60,7 @@ class LocalRows:
     def read(
         self,
         names: Sequence[str],
-        of: Sequence[str | tuple[str, str]] = (),
+        of: Sequence[str | tuple[str, ...]] = (),
         chosen: Chosen | None = None,
         *,
         among: Mapping[str, pa.Array] = ANY,
@@ -86,7 +86,7 @@ class LocalRows:
     def batches(
         self,
         names: Sequence[str],
-        of: Sequence[str | tuple[str, str]] = (),
+        of: Sequence[str | tuple[str, ...]] = (),
         chosen: Chosen | None = None,
         *,
         among: Mapping[str, pa.Array] = ANY,
@@ -111,7 +111,7 @@ class LocalRows:
     def _selection(
         self,
         names: Sequence[str],
-        of: Sequence[str | tuple[str, str]],
+        of: Sequence[str | tuple[str, ...]],
         chosen: Chosen | None,
         among: Mapping[str, pa.Array],
         where: Any,
@@ -221,12 +221,12 @@ class LocalRows:
         return files
 
 
-def _part(fields: Mapping[str, Field], of: str | tuple[str, str]) -> Field:
-    """A field, or a struct with one part of it."""
+def _part(fields: Mapping[str, Field], of: str | tuple[str, ...]) -> Field:
+    """A field, or a struct with some parts of it."""
     if isinstance(of, str):
         return fields[of]
     whole = fields[of[0]]
-    parts = [each for each in whole["type"]["fields"] if each["name"] == of[1]]
+    parts = [each for each in whole["type"]["fields"] if each["name"] in of[1:]]
     return {**whole, "type": {**whole["type"], "fields": parts}}
 
 
@@ -237,8 +237,13 @@ def _visible_rows(reading: Hidden, line: FileLine, hiding: Sequence[FileLine]) -
 
 
 def _among(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
+    """Which rows have one of the values in each column, and of those which are chosen."""
     found = reduce(pc.and_, (pc.is_in(rows[name], value_set=values) for name, values in among.items()))
-    return found if chosen is None else pc.and_(chosen(rows), found)
+    if chosen is None:
+        return found
+    flags = truths_of(found).copy()
+    flags[flags] = truths_of(chosen(rows.filter(found)))
+    return pa.array(flags)
 
 
 def _may_have(asked: MayHave | None, looked: Mapping[str, SearchBounds], statistics: Statistics) -> bool:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from backstory.errors import Refused
 from backstory.stores.iceberg.history_script import Neighbour, neighbours_of
+from backstory.stores.iceberg.jvm import texts_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
 BLIND, FOLDER = "BLIND", "FOLDER"
@@ -53,7 +54,7 @@ class Places:
 def places_of(iceberg: Any) -> Places:
     """The places of a table, as Iceberg's object for it tells them."""
     location, metadata = str(iceberg.location()), iceberg.operations().current()
-    told = [text for name, text in dict(iceberg.properties()).items() if _is_place(name)]
+    told = [text for name, text in texts_of(iceberg.properties()).items() if _is_place(name)]
     written = {bare(each): each for each in told if not lies_in(each, location)}
     files = [str(metadata.metadataFileLocation()), *(str(each.file()) for each in metadata.previousFiles())]
     folders = (each.rpartition("/")[0].removesuffix("/metadata") for each in files)

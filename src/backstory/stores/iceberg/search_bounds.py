@@ -41,12 +41,14 @@ class SearchBounds:
 
     def condition(self, name: str) -> Any:
         """The same of a column of files, as Iceberg's JSON has it; None where it cannot be told."""
-        if self.null or not self.exact or not self.least:
+        if not self.exact or not self.least:
             return None
         if self.least is self.greatest and len(self.least) <= LISTED:
-            return {"type": "in", "term": name, "values": [_text(each) for each in self.least]}
-        lower = {"type": "gt-eq", "term": name, "value": _text(self.least[0])}
-        return both(lower, lower | {"type": "lt-eq", "value": _text(self.greatest[-1])})
+            found = {"type": "in", "term": name, "values": [_text(each) for each in self.least]}
+        else:
+            lower = {"type": "gt-eq", "term": name, "value": _text(self.least[0])}
+            found = both(lower, lower | {"type": "lt-eq", "value": _text(self.greatest[-1])})
+        return either(without(name), found) if self.null else found
 
 
 def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:

@@ -24,7 +24,9 @@ from backstory.stores.iceberg.jvm import (
     identifier,
     is_reserved,
     namespace,
+    texts_of,
 )
+from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import columns_of, names_of_property
 from backstory.stores.iceberg.session_caches import refresh
 from backstory.stores.iceberg.table_files import files_of
@@ -121,8 +123,7 @@ class Store:
 
     def sql_name(self, table: TableName, *more: str) -> str:
         """The quoted name for Spark SQL; `more` names a metadata table."""
-        parts = (self.catalog, table.schema, table.name, *more)
-        return ".".join("`" + part.replace("`", "``") + "`" for part in parts)
+        return ".".join(map(quoted, (self.catalog, table.schema, table.name, *more)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,7 @@ class StoredTable:
     @property
     def properties(self) -> Mapping[str, str]:
         """Its properties, Iceberg's own among them."""
-        return dict(self.iceberg.properties())
+        return texts_of(self.iceberg.properties())
 
     def number(self, name: str, default: int) -> int:
         """What a property of numbers tells; Failed if it holds something else."""
@@ -189,13 +190,12 @@ class StoredTable:
     @property
     def tags(self) -> Mapping[str, int]:
         """Names for snapshots."""
-        refs = dict(self.iceberg.refs())
-        return {name: int(ref.snapshotId()) for name, ref in refs.items() if ref.isTag()}
+        return {name: int(ref.snapshotId()) for name, ref in dict(self.iceberg.refs()).items() if ref.isTag()}
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
         """Every commit of rows, oldest first."""
-        return [Snapshot(int(each.snapshotId()), dict(each.summary())) for each in self.iceberg.snapshots()]
+        return [Snapshot(int(one.snapshotId()), texts_of(one.summary())) for one in self.iceberg.snapshots()]
 
     @property
     def format_version(self) -> int:

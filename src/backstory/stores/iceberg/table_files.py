@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any, Final
 
+from backstory.stores.iceberg.jvm import texts_of
 from backstory.stores.openings import TableFiles
 
 # Java's own ways to files that S3's interface gives to us as well, by the names of their classes.
@@ -20,7 +21,7 @@ def _properties(iceberg: Any) -> Mapping[str, str] | None:
     io = iceberg.io()
     if str(io.getClass().getSimpleName()) not in _REACHED:
         return None
-    return {**dict(io.properties()), **_handed_out(io, str(iceberg.location()))}
+    return {**texts_of(io.properties()), **_handed_out(io, str(iceberg.location()))}
 
 
 def _handed_out(io: Any, location: str) -> dict[str, str]:

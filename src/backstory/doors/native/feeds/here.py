@@ -11,7 +11,7 @@ from backstory.doors.native.feeds.events import events_of
 from backstory.doors.native.feeds.planned import PlannedFeed
 from backstory.doors.native.feeds.refusals import refuse_empty_restatement, refuse_faults
 from backstory.doors.native.feeds.source_rows import read_rows
-from backstory.doors.native.feeds.stored import slice_schema, stored_slice
+from backstory.doors.native.feeds.stored import KeysSince, slice_schema, stored_slice
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.formats.digest import digest
@@ -36,7 +36,7 @@ def plan_here(feed: Feed, kept: ExitStack) -> PlannedFeed:
     since = first_instant(terms, at)
     stored = slice_schema(table, terms.columns).empty_table()
     if since is not None:
-        stored = stored_slice(store, table, terms.columns, _keys(terms, events), since, lease)
+        stored = stored_slice(store, table, terms.columns, _keys(terms, events, since), since, lease)
     is_mark = np.asarray(pc.is_null(stored[terms.key[0]]))
     arrival = arrive(terms, events, stored.filter(pa.array(is_mark)))
     refuse(feed, terms, arrival.counts, arrival.samples)
@@ -71,9 +71,10 @@ def first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
     return min(instants, default=None)
 
 
-def _keys(terms: FeedTerms, events: pa.Table) -> pa.Table | None:
-    """The keys of events; None where all records are touched."""
+def _keys(terms: FeedTerms, events: pa.Table, since: int) -> KeysSince | None:
+    """The keys of events, and from when on they may move; None where all records are touched."""
     truncate = pc.equal(events[KIND], Told.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
         return None
-    return events.select(list(terms.key))
+    at = micros(events[AT]) if terms.window is None else np.full(len(events), since)
+    return KeysSince(events.select(list(terms.key)), np.maximum(at, since))

@@ -1,10 +1,12 @@
 """The stored rows that a feed can touch: of its keys, open or ended at or after its first instant (V78)."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,7 +24,8 @@ from backstory.stores.iceberg.search_bounds import both, either
 from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.strategies.copies.rows import micros
+from backstory.stores.metadata.row_groups import Statistics
+from backstory.strategies.copies.rows import OPEN, micros
 from backstory.strategies.keys import flagged, key_codes, keys_by_value
 
 if TYPE_CHECKING:
@@ -30,21 +33,30 @@ if TYPE_CHECKING:
 
 # Bounds of floating numbers pass over NaN.
 BOUNDED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, pa.types.is_temporal)
-OF_TOUCHED: Final = (VALID_TO, MEMORY)
+OF_TOUCHED: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT))
+
+
+@dataclass(frozen=True, slots=True)
+class KeysSince:
+    """Keys of records, which may repeat, and for each from when on it may move, in microseconds."""
+
+    keys: pa.Table
+    since: np.ndarray
 
 
 def stored_slice(
     store: Store,
     table: StoredTable | None,
     columns: Iterable[Column],
-    keys: pa.Table | None,
+    keys: KeysSince | None,
     since: int,
     lease: MemoryLease,
 ) -> pa.Table:
     """The live rows of these keys (of all, with None) and the marks, open or ended at or after `since`.
 
-    They have these columns, which the table may lack or have in narrower types, and their places and ids.
-    `since` is in microseconds. Raises TooLarge for more than the lease can hold.
+    Of keys those alone that each of them needs, at least. They have these columns, which the table may lack
+    or have in narrower types, and their places and ids. `since` is in microseconds. Raises TooLarge for more
+    than the lease can hold.
     """
     schema = slice_schema(table, columns)
     if table is None or not table.rows:
@@ -52,7 +64,7 @@ def stored_slice(
     try:
         rows = _read_here(store, table, schema, keys, since, lease)
     except Unreadable:
-        rows = _read_by_spark(store, table, schema, keys, since)
+        rows = _read_by_spark(store, table, schema, None if keys is None else keys.keys, since)
     return rows
 
 
@@ -86,46 +98,70 @@ def _read_here(
     store: Store,
     table: StoredTable,
     schema: pa.Schema,
-    keys: pa.Table | None,
+    keys: KeysSince | None,
     since: int,
     lease: MemoryLease,
 ) -> pa.Table:
-    there = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
-    here, key = LocalRows(store, table, lease), table.shape.key
-    chosen = partial(may_be_touched, since)
-    files = _files(since)
-    if keys is None:
-        return in_schema(here.read(there, OF_TOUCHED, chosen, where=files), schema)
-    exact = {name: keys[name] for name in key if any(is_(keys[name].type) for is_ in BOUNDED)}
-    of_records = here.read(
-        there,
-        [*OF_TOUCHED, *key],
-        lambda rows: pc.and_(chosen(rows), are_of_keys(keys, rows, key)),
-        among={name: pc.unique(values) for name, values in exact.items()},
-        where=files,
+    names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
+    of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED
+    chosen, among = partial(may_be_touched, since), {}
+    if keys is not None:
+        key = table.shape.key
+        of, chosen = (*of, *key), partial(_are_of_records_or_marks, since, keys, key)
+        columns = {name: keys.keys[name] for name in key}
+        # Marks have no key.
+        among = {name: _with_null(values) for name, values in columns.items() if is_bounded(values.type)}
+    here = LocalRows(store, table, lease)
+    found = here.read(
+        names, of, chosen, among=among, where=_files(since), may_have=partial(_may_have_touched, since)
     )
-    marks = here.read(
-        there,
-        [*OF_TOUCHED, *key],
-        lambda rows: pc.and_(chosen(rows), pc.is_null(rows[key[0]])),
-        where=both(files, {"type": "is-null", "term": key[0]}),
-    )
-    return in_schema(pa.concat_tables([of_records, marks]).unify_dictionaries(), schema)
+    return in_schema(found, schema)
+
+
+def is_bounded(type_: pa.DataType) -> bool:
+    """Whether bounds of such values pass over no row that has one of them."""
+    return any(is_(type_) for is_ in BOUNDED)
+
+
+def _with_null(values: pa.ChunkedArray) -> pa.Array:
+    return pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)])
 
 
 def may_be_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
     """Which rows are live, and open or ended at or after an instant."""
+    return pc.and_(_live(rows), pa.chunked_array([micros(rows[VALID_TO]) >= since]))
+
+
+def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...], rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows are live, of one of these keys, and open or ended at or after the key's instant."""
+    sides = [keys_by_value(each, key) for each in (keys.keys, rows.select(key).cast(keys.keys.schema))]
+    (wanted, there), count = key_codes(sides, key)
+    since = np.full(count, OPEN)
+    np.minimum.at(since, wanted, keys.since)
+    touched = flagged(wanted, count)[there] & (micros(rows[VALID_TO]) >= since[there])
+    return pc.and_(_live(rows), pa.chunked_array([touched]))
+
+
+def _are_of_records_or_marks(
+    since: int, keys: KeysSince, key: tuple[str, ...], rows: pa.Table
+) -> pa.ChunkedArray:
+    marks = pc.and_(pc.is_null(rows[key[0]]), may_be_touched(since, rows))
+    return pc.or_(marks, may_be_touched_of_keys(keys, key, rows))
+
+
+def _live(rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows tell what the table knows: versions and facts that are not ended."""
     role, ended = (pc.struct_field(rows[MEMORY], name) for name in (ROLE, ENDED_AT))
     fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), pc.is_null(ended))
-    live = pc.or_(pc.is_null(role), fact)
-    return pc.and_(live, pa.chunked_array([micros(rows[VALID_TO]) >= since]))
+    return pc.or_(pc.is_null(role), fact)
 
 
-def are_of_keys(keys: pa.Table, rows: pa.Table, key: tuple[str, ...]) -> pa.ChunkedArray:
-    """Which rows have one of these keys; both have the key's columns."""
-    sides = [keys_by_value(each, key) for each in (keys, rows.select(key).cast(keys.schema))]
-    (wanted, there), count = key_codes(sides, key)
-    return pa.chunked_array([flagged(wanted, count)[there]])
+def _may_have_touched(since: int, statistics: Statistics) -> bool:
+    """Whether a row group may have rows that are open or ended at or after an instant."""
+    ends = statistics(VALID_TO)
+    if ends is None or ends.physical_type != "INT64" or ends.null_count != 0:
+        return True
+    return bool(ends.max_raw >= since)
 
 
 def _files(since: int) -> Any:
