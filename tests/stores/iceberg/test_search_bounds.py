@@ -82,5 +82,8 @@ def test_files_are_passed_over_by_values_that_have_one_text():
     assert search_bounds(days).condition("d") == listed
     many = search_bounds(pa.array(range(201))).condition("k")
     assert (many["left"]["value"], many["right"]["value"]) == (0, 200)
-    for values in (pa.array([1, None]), pa.array([Decimal(1)]), pa.array([], pa.int64())):
+    ones = {"type": "in", "term": "k", "values": [1]}
+    of_ones_and_null = search_bounds(pa.array([1, None])).condition("k")
+    assert of_ones_and_null == {"type": "or", "left": {"type": "is-null", "term": "k"}, "right": ones}
+    for values in (pa.array([Decimal(1)]), pa.array([], pa.int64()), pa.array([None], pa.int64())):
         assert search_bounds(values).condition("k") is None
