@@ -33,12 +33,14 @@ class Sort:
     """What a document is called, and the codes of its errors.
 
     A validator of a model may raise a PydanticCustomError whose context has `why`, `remedy` and `at`:
-    a clause, a sentence, and the steps from the part to the key that is wrong.
+    a clause, a sentence, and the steps from the part to the key that is wrong. With `columns` a place is
+    told to the letter.
     """
 
     noun: str
     absent: str
     wrong: str
+    columns: bool = False
 
 
 class Document:
@@ -60,21 +62,28 @@ class Document:
 
     def place(self, path: Path_) -> str:
         """Where a part stands: file, line and path."""
-        line = self.line(path)
-        return f"{self.name}, {f'line {line}, ' if line else ''}{path_text(path)}"
+        line, column = self._mark(path)
+        at = f"line {line}, {f'column {column}, ' if self.sort.columns else ''}" if line else ""
+        return f"{self.name}, {at}{path_text(path)}"
 
     def line(self, path: Path_) -> int:
         """The line of the part, or of the innermost part around it that is there."""
-        node, line = self.tree, self.start
+        return self._mark(path)[0]
+
+    def _mark(self, path: Path_) -> tuple[int, int]:
+        """Line and column of the same, from 1."""
+        node, mark = self.tree, (self.start, 1)
         for step in path:
             marks = getattr(node, "lc", None)
+            if isinstance(node, Mapping) and step not in node:
+                step = str(step).replace("_", "-")  # noqa: PLW2901 - as it may be spelled
             try:
                 found = node[step]
                 place = marks.item(step) if isinstance(node, Sequence) else marks.key(step)  # type: ignore[union-attr]
             except (KeyError, IndexError, TypeError, AttributeError):
                 break
-            node, line = found, place[0] + 1
-        return line
+            node, mark = found, (place[0] + 1, place[1] + 1)
+        return mark
 
 
 def path_text(path: Path_) -> str:
@@ -194,7 +203,8 @@ def _names_at(part: type[BaseModel], tree: Any, path: Path_) -> list[str]:
     for step in path:
         node = _followed(schema, node, tree)
         known = node.get("properties", {})
-        node = node.get("items", {}) if isinstance(step, int) else known.get(step, {})
+        others = node.get("additionalProperties") or {}
+        node = node.get("items", {}) if isinstance(step, int) else known.get(step, others)
         tree = tree[step]
     return sorted(_followed(schema, node, tree).get("properties", {}))
 
@@ -214,7 +224,7 @@ def _options(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Map
     elif "anyOf" in node or "oneOf" in node:
         for option in (*node.get("anyOf", ()), *node.get("oneOf", ())):
             yield from _options(schema, option)
-    elif "properties" in node or "items" in node:
+    elif {"properties", "items", "additionalProperties"} & node.keys():
         yield node
 
 

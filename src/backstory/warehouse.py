@@ -1,6 +1,6 @@
 """The Python face: open a warehouse, bring deliveries to it, and find its tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from backstory.doors.native.feeds.receipts import FeedPlan, FeedReceipt
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
     from backstory.doors.native.request import SnapshotOptions
+    from backstory.projects.receipts import RunReceipt
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.adopting import Adopted
     from backstory.upkeep.maintaining import Maintained
@@ -160,6 +161,30 @@ class Warehouse(Datasets):
         from backstory.doors.native.feeds.stream import batch_writer
 
         return batch_writer(self.store, table_name(into), parse_options(**options))
+
+    def run(
+        self,
+        file: str | Path | None = None,
+        *,
+        select: str | Sequence[str] = (),
+        failed: bool = False,
+        jobs: int = 4,
+        dry_run: bool = False,
+    ) -> "list[RunReceipt]":
+        """Deliver what a project file declares, `histories.yaml` by default; a receipt for each declaration.
+
+        `select` are words of the command's option, `failed` takes only what did not end well the last time,
+        `jobs` is how many tables are delivered at once. Raises UsageError for a wrong file or selection; what
+        goes wrong with a table is a receipt with an error.
+        """
+        from backstory.projects.acts import Terms
+        from backstory.projects.declarations import read_project
+        from backstory.projects.running import RunRequest, run_project
+
+        project = read_project(file)
+        words = [select] if isinstance(select, str) else list(select)
+        request = RunRequest(words, failed, jobs, dry_run)
+        return run_project(self.store, project, request, Terms(project.folder, dry_run, self.rights))
 
     def sql(self, query: str) -> "DataFrame":
         """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""

@@ -20,6 +20,7 @@ from backstory.cli import (
     export,
     historize,
     keeping,
+    projects,
     pull,
     read,
     relocate,
@@ -46,7 +47,15 @@ HELP = "Every version of every record, on Spark."
 app = App(name="backstory", help=HELP, help_format="plaintext", result_action="return_value")
 # In the order in which help tells them.
 COMMANDS = {
-    DELIVER: (snapshot.snapshot, apply.apply, historize.historize, serve.serve, send.send, demo.demo),
+    DELIVER: (
+        projects.run,
+        snapshot.snapshot,
+        apply.apply,
+        historize.historize,
+        serve.serve,
+        send.send,
+        demo.demo,
+    ),
     READ: (
         tables.tables,
         read.current,
@@ -60,6 +69,9 @@ COMMANDS = {
         sql.sql,
     ),
     KEEP: (
+        projects.runs,
+        projects.fresh,
+        projects.schema,
         check.check,
         check.repair,
         check.adopt,

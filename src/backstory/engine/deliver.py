@@ -1,12 +1,13 @@
 """A delivery is decoded, planned against the slice of the table it can touch, and committed once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from backstory.engine.attempts import attempt
 from backstory.engine.rehearsal import rehearse
+from backstory.engine.runs import marked, noting_seconds
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
@@ -72,7 +73,9 @@ def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
 
 def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
     """The same, tried once, for a caller that holds the locks and counts the attempts himself."""
-    with delivery.planned(store) as plan:
+    with ExitStack() as held:
+        with noting_seconds("plan"):
+            plan = held.enter_context(delivery.planned(store))
         return carry_out(store, plan)
 
 
@@ -83,4 +86,6 @@ def carry_out(store: Store, plan: Plan[Result]) -> Result:
     if plan.dry_run:
         rehearse(None if plan.table is None else plan.table.shape, plan.change)
         return plan.receipt(None)
-    return plan.receipt(commit(store, plan.table, plan.change, plan.note))
+    with noting_seconds("commit"):
+        committed = commit(store, plan.table, plan.change, marked(plan.note))
+    return plan.receipt(committed)

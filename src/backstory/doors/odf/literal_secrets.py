@@ -43,7 +43,7 @@ def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[Path_, str]]:
 
 def _of_fetch(fetch: Mapping[str, Any]) -> Iterator[tuple[Path_, str]]:
     for key in ("url", "nodeUrl"):
-        yield from (((key,), what) for what in _of_address(fetch.get(key) or ""))
+        yield from (((key,), what) for what in secrets_in_address(fetch.get(key) or ""))
     for key in ("headers", "env"):
         for number, each in enumerate(fetch.get(key) or ()):
             if _is_secret(each["name"], each.get("value") or ""):
@@ -52,7 +52,8 @@ def _of_fetch(fetch: Mapping[str, Any]) -> Iterator[tuple[Path_, str]]:
         yield ("password",), "a password"
 
 
-def _of_address(url: str) -> Iterator[str]:
+def secrets_in_address(url: str) -> Iterator[str]:
+    """What an address has of secrets as they are, in words."""
     try:
         parts = urlsplit(with_variables_as(FILLED, url))
     except ValueError:

@@ -1,0 +1,240 @@
+"""`backstory run`, `runs`, `fresh` and `schema`: everything that a project file declares."""
+
+import json
+import signal
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from cyclopts import Parameter
+from cyclopts.validators import Number
+
+from backstory.cli.asking import answer_from_metadata, opened
+from backstory.cli.options import Flag, Limit, Names, Options, parse_names
+from backstory.cli.outcomes import DRY, short
+from backstory.cli.output import console, show, tell_error, tell_line, without_idle
+from backstory.cli.run_progress import watching
+from backstory.errors import Violated
+from backstory.model.receipt import exit_code
+
+if TYPE_CHECKING:
+    from backstory.projects.former import Rows
+    from backstory.projects.receipts import RunReceipt
+    from backstory.stores.metadata.described import Catalog
+
+DEFAULTS = Options()
+Jobs = Annotated[int, Parameter(validator=Number(gte=1))]
+RUNS: Final = (
+    "run_id",
+    "started_at",
+    "seconds",
+    "changed",
+    "unchanged",
+    "refused",
+    "failed",
+    "not_begun",
+    "ended",
+)
+OF_RUN: Final = ("name", "kind", "status", "started_at", "seconds", "attempts", "counts", "error_code")
+FRESH: Final = ("name", "last_delivery", "age_hours", "expected_every_hours", "due", "late")
+
+
+def run(
+    file: Path | None = None,
+    /,
+    *,
+    select: Names = (),
+    failed: Flag = False,
+    jobs: Jobs = 4,
+    dry_run: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Deliver everything that a project file declares: tables, feeds, models and datasets, side by side.
+
+    Each table has its own commit; what waits for another one (a source table:schema.table, a model's input,
+    `after`) begins once that has ended well. What fails does not stop the others. What failed for now is
+    tried again; the rest is in the report, with its remedy. On SIGTERM, or Ctrl-C, what runs is ended well
+    and nothing more is begun.
+
+    Example: `backstory run --select tag:nightly`
+
+    Args:
+        file: The project file. Default: histories.yaml.
+        select: Names, patterns in quotes such as 'crm.*', or tag:nightly; +NAME also what it waits for,
+            NAME+ also what waits for it.
+        failed: Only what did not end well when the project last ran it.
+        jobs: How many tables are delivered at once.
+        dry_run: Print what would change; write nothing. Of several new files the first is compared.
+        options: Common options.
+    """
+    from backstory.projects.acts import Terms
+    from backstory.projects.declarations import read_project
+    from backstory.projects.order import select as select_from
+    from backstory.projects.order import upstream_of
+    from backstory.projects.running import RunRequest, run_project
+
+    project, words = read_project(file), parse_names(select)
+    select_from(project, upstream_of(project), words)  # what is wrong is said at once, without Spark
+    terms = Terms(project.folder, dry_run, options.settings().rights)
+    with opened(options) as warehouse, _ending() as stop, watching(options) as watcher:
+        asked = RunRequest(words, failed, jobs, dry_run, stop, watcher)
+        receipts = run_project(warehouse.store, project, asked, terms)
+    _show(receipts, options, dry_run=dry_run)
+    if failed and not receipts and not options.quiet:
+        tell_line("Nothing failed in the last run.")
+    return exit_code(receipts)
+
+
+@contextmanager
+def _ending() -> Iterator[Event]:
+    """An event that SIGTERM sets, and the first Ctrl-C; a second one breaks off what runs."""
+    stop, before = Event(), dict[int, Any]()
+
+    def end(number: int, _: object) -> None:
+        stop.set()
+        signal.signal(number, before[number])
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        before[each] = signal.signal(each, end)
+    try:
+        yield stop
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _show(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run: bool) -> None:
+    if options.answer == "json":
+        show([each.to_dict() for each in receipts], "json")
+        return
+    columns = ["name", "status", "counts", "files", "seconds", "way", "error"]
+    rows = [_in_a_row(each) for each in receipts]
+    if options.answer == "table":
+        columns = without_idle(columns, rows, ("files", "way", "error"))
+    show(rows, options.answer, columns, wide=options.wide)
+    if options.answer == "table":
+        for each in receipts:
+            if each.error is not None:
+                tell_error(each.error.to_dict(), f"{each.name}: ")
+            elif each.blocked_by is not None:
+                tell_line(f"{each.name}: not begun, because {each.blocked_by} did not end well.")
+        _tell_summary(receipts)
+        if dry_run:
+            console.print(DRY)
+
+
+def _in_a_row(receipt: "RunReceipt") -> dict[str, Any]:
+    return {
+        "name": receipt.name,
+        "status": receipt.status,
+        "counts": dict(receipt.counts),
+        "files": len(receipt.files),
+        "seconds": round(receipt.seconds, 1),
+        "way": receipt.way,
+        "error": receipt.error and receipt.error.code,
+    }
+
+
+def _tell_summary(receipts: "Sequence[RunReceipt]") -> None:
+    """How many ended how, and where the time went."""
+    status = Counter(each.status for each in receipts)
+    console.print(", ".join(f"{count} {name}" for name, count in status.items()) or "Nothing was selected.")
+    stages: Counter[str] = Counter()
+    for each in receipts:
+        stages.update(each.stages)
+    if stages:
+        words = {"read": "reading", "plan": "comparing", "commit": "committing"}
+        times = (f"{words.get(name, name)} {seconds:.1f} s" for name, seconds in stages.items())
+        console.print(f"Time, of all tables together: {', '.join(times)}")
+
+
+def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
+    """List former runs, newest first; or what became of each declaration in one of them.
+
+    Of a run that was broken off the tables count that it changed.
+
+    Args:
+        run_id: A run, by its id.
+        limit: The largest number of rows.
+        options: Common options.
+    """
+    from backstory.projects.former import former_runs
+
+    def question(catalog: "Catalog", logged: "Rows") -> list[dict[str, Any]]:
+        if run_id is not None:
+            return [dict(row) for row in logged if row["run_id"] == run_id]
+        return former_runs(catalog, logged)
+
+    rows = _of_log(options, question)[:limit]
+    if not rows and not options.quiet:
+        tell_line("There are no runs." if run_id is None else f"There is no run {run_id}.")
+    if run_id is not None:
+        rows = [{**row, "counts": json.loads(row["counts"] or "{}")} for row in rows]
+    _show_times(rows, RUNS if run_id is None else OF_RUN, options)
+
+
+def fresh(file: Path | None = None, /, *, select: Names = (), options: Options = DEFAULTS) -> int:
+    """Check how old what a project file expects is; exit code 4 if something is late.
+
+    A delivery that changed nothing counts, too. What was never delivered is late.
+
+    Args:
+        file: The project file. Default: histories.yaml.
+        select: As for `run`.
+        options: Common options.
+    """
+    from backstory.projects.declarations import read_project
+    from backstory.projects.former import freshness
+    from backstory.projects.order import select as select_from
+    from backstory.projects.order import upstream_of
+
+    project = read_project(file)
+    names = [each.name for each in select_from(project, upstream_of(project), parse_names(select))]
+    now = datetime.now(UTC)
+    rows = _of_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, names))
+    if not rows and not options.quiet:
+        tell_line("Nothing is expected: no declaration has `expect`.")
+    _show_times(rows, FRESH, options)
+    return Violated.exit_code if any(row["late"] for row in rows) else 0
+
+
+def schema(document: Literal["histories"], /) -> None:
+    """Print the JSON Schema of a document, for editors.
+
+    Args:
+        document: Which one: histories, the project file.
+    """
+    from backstory.projects.entries import json_schema
+
+    _ = document
+    sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+
+
+def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options: Options) -> None:
+    """Print rows; for people times to the second."""
+    if options.answer == "table":
+        rows = [
+            {name: short(value) if isinstance(value, datetime) else value for name, value in row.items()}
+            for row in rows
+        ]
+    show(rows, options.answer, () if options.answer == "json" and rows else columns, wide=options.wide)
+
+
+def _of_log(options: Options, question: Any) -> list[dict[str, Any]]:
+    """What the catalog and the log of runs answer; Spark is started only where nothing else reads them."""
+    from backstory.projects.log import rows_of_log, rows_without_spark
+    from backstory.stores.metadata.in_session import InSession
+
+    memory = options.settings().driver_memory
+    answer = answer_from_metadata(
+        options, lambda catalog: (question(catalog, rows_without_spark(catalog, memory)),)
+    )
+    if answer is not None:
+        return list(answer[0])
+    with opened(options, brief=True) as started:
+        return list(question(InSession(started.store), rows_of_log(started.store)))

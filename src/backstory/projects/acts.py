@@ -1,0 +1,168 @@
+"""One declaration of a project, done: its deliveries in their order, and what became of them."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from backstory.doors.historize import door as models
+from backstory.doors.historize.load_request import LoadRequest
+from backstory.doors.native import door as native
+from backstory.doors.native.feeds import options as feeds
+from backstory.doors.odf import door as datasets
+from backstory.engine.runs import RunNotes, taking_notes
+from backstory.errors import BackstoryError, Failed
+from backstory.model.table import table_name
+from backstory.projects.declarations import Declaration, filled_in
+from backstory.projects.files import FileCopy, copies, is_of_files, not_taken
+from backstory.projects.receipts import RunReceipt, status_of
+from backstory.settings import Rights
+from backstory.stores.iceberg.store import Store
+
+# Outcomes of models and datasets in the words of tables.
+_WORDS: Final = {
+    "appended": "new",
+    "corrected": "changed",
+    "retracted": "closed",
+    "deleted": "closed",
+    "reappeared": "reopened",
+}
+_UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What holds for all declarations of a run: the folder of their files, and whether it is a dry run."""
+
+    folder: Path
+    dry_run: bool = False
+    rights: Rights = field(default_factory=Rights)
+
+
+def carry_out(
+    store: Store, declared: Declaration, terms: Terms, notes: RunNotes, taken: set[str]
+) -> RunReceipt:
+    """Do what is declared; `taken` are the marks of files that were taken before, and gets this one's.
+
+    Raises what the deliveries raise, but for one of several files: those before it are committed then.
+    """
+    with taking_notes(notes):
+        if declared.kind == "model":
+            return _load_model(store, declared, terms)
+        if declared.kind == "dataset":
+            return _pull_dataset(store, declared, terms)
+        return _deliver(store, declared, terms, notes, taken)
+
+
+def _deliver(
+    store: Store, declared: Declaration, terms: Terms, notes: RunNotes, taken: set[str]
+) -> RunReceipt:
+    source, times = filled_in(declared.source, declared.place), declared.times
+    assert times is not None
+    if not (times.each and is_of_files(source)):
+        name = str(terms.folder / source) if is_of_files(source) else source
+        return _summed(declared, [_bring(store, declared, terms, name)])
+    pattern = times.pattern and filled_in(times.pattern, declared.place)
+    listed = copies(source, replace(times, pattern=pattern), terms.folder)
+    if not listed and not taken:
+        raise Failed("not-found", f"No file matches {declared.source}.", "Check the path and the pattern.")
+    files = not_taken(listed, taken)
+    receipts, error = list[Mapping[str, Any]](), None
+    for each in files[:1] if terms.dry_run else files:
+        notes.files.append(each.mark)
+        try:
+            receipts.append(_bring(store, declared, terms, str(each.path), each))
+        except BackstoryError as stop:
+            notes.files.remove(each.mark)
+            error = _of_file(stop, each)
+            break
+        taken.add(each.mark)
+        if receipts[-1].get("snapshot_id"):
+            notes.files.clear()  # the commit tells of them
+    names = [json.loads(each.mark)[0] for each in (files if terms.dry_run else files[: len(receipts)])]
+    summed = replace(_summed(declared, receipts), files=names)
+    return replace(summed, status=status_of(error), error=error) if error is not None else summed
+
+
+def _of_file(error: BackstoryError, copy: FileCopy) -> BackstoryError:
+    """The error of one of several files, with its name."""
+    if copy.path.name in error.message:
+        return error
+    return type(error)(error.code, f"{copy.path.name}: {error.message}", error.remedy, error.keys)
+
+
+def _bring(
+    store: Store, declared: Declaration, terms: Terms, source: str, copy: FileCopy | None = None
+) -> Mapping[str, Any]:
+    """The receipt of one delivery to a table."""
+    into, options = table_name(declared.name), dict(declared.options) | {"dry_run": terms.dry_run}
+    if "query" in options:
+        options["query"] = filled_in(options["query"], declared.place)
+    if declared.kind == "apply":
+        return native.apply(store, source, into, feeds.parse_options(**options)).to_dict()
+    if copy is not None:
+        options["at"] = copy.at
+    return native.snapshot(store, source, into, native.parse_options(**options)).to_dict()
+
+
+def _summed(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
+    """The receipt of several deliveries; of outcomes that are no change, those of the last one."""
+    counts: Counter[str] = Counter()
+    for each in receipts:
+        counts.update({name: count for name, count in each["counts"].items() if name != "unchanged"})
+    counts["unchanged"] = receipts[-1]["counts"].get("unchanged", 0) if receipts else 0
+    changes = [change for each in receipts for change in each["schema_changes"]]
+    changed = any(count for name, count in counts.items() if name != "unchanged") or bool(changes)
+    changed = changed or any(each.get("snapshot_id") for each in receipts)
+    return RunReceipt(
+        declared.name,
+        declared.kind,
+        "changed" if changed else "unchanged",
+        counts=dict(counts),
+        schema_changes=changes,
+    )
+
+
+def _load_model(store: Store, declared: Declaration, terms: Terms) -> RunReceipt:
+    options = dict(declared.options)
+    url = options.pop("url", None)
+    chosen = models.choose(terms.folder / declared.source, options.pop("dialect", None))
+    asked = LoadRequest(**options, dry_run=terms.dry_run)
+    if chosen.on_spark:
+        receipts = models.historize_on_spark(chosen, store, asked)
+    else:
+        receipts = models.historize_on_database(chosen, url and filled_in(url, declared.place), asked)
+    return _of_parts(declared, receipts)
+
+
+def _pull_dataset(store: Store, declared: Declaration, terms: Terms) -> RunReceipt:
+    argument: str | Path = declared.source
+    if datasets.is_file(declared.source):
+        argument = terms.folder / declared.source
+    asked = datasets.RunRequest(
+        fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
+        dry_run=terms.dry_run,
+        rights=terms.rights,
+    )
+    namespace = declared.options.get("namespace", "odf")
+    return _of_parts(declared, datasets.pull_all(store, [argument], asked, namespace=namespace))
+
+
+def _of_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
+    """The receipt of several datasets; its error is the first one's that failed."""
+    counts: Counter[str] = Counter()
+    for each in receipts:
+        counts.update({_WORDS.get(name, name): count for name, count in each.counts.items()})
+    error = next((each.error for each in receipts if each.error is not None), None)
+    changed = any(each.status not in _UNCHANGED for each in receipts)
+    parts = [each.to_dict() for each in receipts]
+    receipt = RunReceipt(
+        declared.name,
+        declared.kind,
+        "changed" if changed else "unchanged",
+        counts=dict(counts),
+        parts=parts if len(parts) > 1 else (),
+    )
+    return replace(receipt, status=status_of(error), error=error) if error is not None else receipt

@@ -1,0 +1,263 @@
+"""What a project file declares, as things to do: each with its options, and what it reads and writes."""
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel
+
+from backstory.documents import Document, Path_, Sort, near, read_document, validated
+from backstory.doors.historize.resolve import namespace_of
+from backstory.doors.historize.run import open_model
+from backstory.doors.native.feeds import options as feeds
+from backstory.doors.native.request import TABLE, SnapshotOptions, parse_options
+from backstory.doors.odf.arguments import is_file
+from backstory.doors.odf.literal_secrets import secrets_in_address
+from backstory.doors.odf.manifests import read_manifests
+from backstory.errors import UsageError
+from backstory.model.table import table_name
+from backstory.projects.entries import Dataset, Group, Histories, Model, Scheduled, Table, pace_of
+from backstory.projects.files import CopyTimes, expand, times_of_copies
+from backstory.sources import templates
+
+FILE: Final = "histories.yaml"
+HISTORIES: Final = Sort("project file", absent="no-project", wrong="wrong-project", columns=True)
+Kind = Literal["snapshot", "apply", "model", "dataset"]
+# What makes a table a feed, and what of an entry is no option of the calls.
+_OF_FEEDS: Final = ("sequence_by", "envelope")
+_NO_OPTIONS: Final = {"source", "group", *Scheduled.model_fields}
+_OPTIONS_OF: Final = {
+    "apply": feeds.FeedOptions.__annotations__.keys(),
+    "snapshot": SnapshotOptions.__annotations__.keys(),
+}
+_FEED_ONLY: Final = _OPTIONS_OF["apply"] - _OPTIONS_OF["snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """One thing to do: its name, what it is, and the options of the call that does it.
+
+    `source` is the address or the file as it is written, its templates unfilled; `reads` and `writes` are
+    tables. `expect` is how old its last delivery may be.
+    """
+
+    name: str
+    kind: Kind
+    source: str
+    options: Mapping[str, Any]
+    tags: frozenset[str] = frozenset()
+    after: tuple[str, ...] = ()
+    expect: timedelta | None = None
+    reads: frozenset[str] = frozenset()
+    writes: frozenset[str] = frozenset()
+    times: CopyTimes | None = None
+    place: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """The declarations of a file, in its order; files in them are relative to its folder."""
+
+    path: Path
+    declarations: tuple[Declaration, ...]
+
+    @property
+    def folder(self) -> Path:
+        """Where the file lies."""
+        return self.path.parent
+
+
+def read_project(path: str | Path | None = None) -> Project:
+    """The project of a file; UsageError with line and column for the first thing that is wrong."""
+    file = Path(path or FILE).absolute()
+    document = read_document(file, HISTORIES)
+    entries = validated(Histories, document)
+    declarations = tuple(_declarations(entries, document, file.parent))
+    _refuse_doubles(declarations, document)
+    _refuse_unknown(declarations, document)
+    return Project(file, declarations)
+
+
+def filled_in(text: str, document_place: str = "") -> str:
+    """A text with its templates filled from the environment; UsageError names the variable, no value."""
+    try:
+        return templates.filled(text, os.environ)
+    except UsageError as missing:
+        place = f"{document_place}: " if document_place else ""
+        raise UsageError(missing.code, f"{place}{missing.message}", missing.remedy) from None
+
+
+def _declarations(entries: Histories, document: Document, folder: Path) -> Iterator[Declaration]:
+    for name, group in {"defaults": entries.defaults, **entries.groups}.items():
+        at = ("defaults",) if group is entries.defaults else ("groups", name)
+        _refuse_secrets(group, document, at)
+    for name, table in entries.tables.items():
+        yield _of_table(name, table, entries, document)
+    for number, model in enumerate(entries.models):
+        yield _of_model(model, document, ("models", number), folder)
+    for number, dataset in enumerate(entries.datasets):
+        yield _of_dataset(dataset, document, ("datasets", number), folder)
+
+
+def _of_table(name: str, entry: Table, entries: Histories, document: Document) -> Declaration:
+    path = ("tables", name)
+    table = _checked(document, path, lambda: table_name(name))
+    if entry.group is not None and entry.group not in entries.groups:
+        raise document.wrong(
+            (*path, "group"),
+            f"there is no group {entry.group}.",
+            near(entry.group, list(entries.groups)) if entries.groups else "Declare it below groups.",
+        )
+    _refuse_secrets(entry, document, path)
+    of_group = entries.groups[entry.group] if entry.group else Group()
+    said = _merged(entries.defaults, of_group, entry)
+    if "source" not in said:
+        raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
+    kind: Kind = "apply" if any(said.get(each) for each in _OF_FEEDS) else "snapshot"
+    # Defaults hold for what has such an option; what the table says itself must fit.
+    mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source", "query"}
+    said = {each: value for each, value in said.items() if each in mine | Scheduled.model_fields.keys()}
+    source = expand(said["source"], table)
+    times = _checked(
+        document,
+        _where(entry, path, "at"),
+        lambda: times_of_copies(source, expand(said.get("at") or "", table), kind),
+    )
+    options = {each: value for each, value in said.items() if each not in _NO_OPTIONS}
+    options = {each: value for each, value in options.items() if each != "at" or times.fixed}
+    declared = Declaration(
+        name,
+        kind,
+        source,
+        options,
+        reads=frozenset({source.removeprefix(TABLE)} if source.startswith(TABLE) else ()),
+        writes=frozenset({name}),
+        times=times,
+        **_scheduled(said, document, path),
+    )
+    _checked(document, path, lambda: _require_options(declared))
+    return declared
+
+
+def _require_options(declared: Declaration) -> None:
+    """Raise UsageError for options that the call would not take, before anything is started."""
+    options = {name: value for name, value in declared.options.items() if name != "query"}
+    if declared.kind == "apply":
+        feeds.parse_options(**options)
+        return
+    if alien := sorted(options.keys() & _FEED_ONLY):
+        raise UsageError(
+            "bad-option",
+            f"{alien[0]} is an option of feeds.",
+            "Leave it out, or name what orders the changes.",
+        )
+    parse_options(**options)
+
+
+def _of_model(entry: Model, document: Document, path: Path_, folder: Path) -> Declaration:
+    _refuse_secrets(entry, document, path)
+    model, _ = _checked(document, path, lambda: open_model(folder / entry.file))
+    sets = [each for each in model.target_datasets if entry.dataset in {None, each.name}]
+    bases = {f"{namespace_of(model, each)}.{each.name}" for each in sets}
+    inputs = {each.input.removeprefix(TABLE) for each in sets if each.input}
+    said = _merged(entry)
+    options = {name: value for name, value in said.items() if name not in {"file", *Scheduled.model_fields}}
+    return Declaration(
+        entry.file,
+        "model",
+        entry.file,
+        options,
+        reads=frozenset(inputs - bases),
+        writes=frozenset(bases | {f"{each}_hist" for each in bases}),
+        **_scheduled(said, document, path),
+    )
+
+
+def _of_dataset(entry: Dataset, document: Document, path: Path_, folder: Path) -> Declaration:
+    names = [entry.file]
+    if is_file(entry.file):
+        read = _checked(document, path, lambda: read_manifests(folder / entry.file))
+        names = [snapshot.content.name for _, snapshot in read]
+    said = _merged(entry)
+    options = {name: value for name, value in said.items() if name not in {"file", *Scheduled.model_fields}}
+    return Declaration(
+        entry.file,
+        "dataset",
+        entry.file,
+        options,
+        writes=frozenset(f"{entry.namespace}.{each}" for each in names),
+        **_scheduled(said, document, path),
+    )
+
+
+def _scheduled(said: Mapping[str, Any], document: Document, path: Path_) -> dict[str, Any]:
+    """What an entry says of when it runs, as a declaration has it."""
+    expect = said.get("expect")
+    return {
+        "tags": frozenset(said.get("tags", ())),
+        "after": tuple(said.get("after", ())),
+        "expect": None if expect is None else pace_of(expect),
+        "place": document.place(path),
+    }
+
+
+def _merged(*entries: BaseModel) -> dict[str, Any]:
+    """What entries say, the later one in place of the earlier; tags and `after` of all."""
+    said: dict[str, Any] = {}
+    for entry in entries:
+        mine = {name: getattr(entry, name) for name in entry.model_fields_set}
+        for name in ("tags", "after"):
+            mine[name] = (*said.get(name, ()), *mine.get(name, ()))
+        said |= mine
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def _where(entry: BaseModel, path: Path_, name: str) -> Path_:
+    return (*path, name) if name in entry.model_fields_set else path
+
+
+def _checked(document: Document, path: Path_, act: Any) -> Any:
+    """What `act` gives; wrong usage is told with its place in the document."""
+    try:
+        return act()
+    except UsageError as wrong:
+        raise document.wrong(path, wrong.message, wrong.remedy, wrong.code) from None
+
+
+def _refuse_secrets(entry: BaseModel, document: Document, path: Path_) -> None:
+    """A password belongs into the environment: whoever may read the file can read it too."""
+    for name in ("source", "url"):
+        written = getattr(entry, name, None)
+        for what in secrets_in_address(written or ""):
+            raise document.wrong(
+                (*path, name),
+                f"this has {what} as it is.",
+                "Put it into an environment variable, and write ${NAME} in its place.",
+                "literal-secret",
+            )
+
+
+def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -> None:
+    writers: dict[str, Declaration] = {}
+    for each in declarations:
+        for table in sorted(each.writes):
+            if table in writers:
+                other = writers[table].place
+                raise UsageError(
+                    HISTORIES.wrong,
+                    f"{each.place}: {table} is written by two declarations, see {other}.",
+                    f"Fix the {document.sort.noun}.",
+                )
+            writers[table] = each
+
+
+def _refuse_unknown(declarations: tuple[Declaration, ...], document: Document) -> None:
+    names = [each.name for each in declarations]
+    for each in declarations:
+        for other in each.after:
+            if other not in names:
+                why = f"{each.place}: `after` names {other}, which is not declared."
+                raise UsageError(document.sort.wrong, why, near(other, names))

@@ -1,0 +1,168 @@
+"""What may stand in a project file, `histories.yaml`: tables, groups of them, models and datasets."""
+
+import re
+from collections.abc import Mapping, Sequence
+from datetime import date, timedelta
+from typing import Annotated, Any, Final, Literal, get_type_hints
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    create_model,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from backstory.doors.native.feeds.options import FeedOptions
+from backstory.doors.native.request import SnapshotOptions
+
+# Options of the calls that the file does not have: what a run itself decides.
+_OF_RUNS: Final = {"dry_run"}
+_DESCRIPTION: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
+_EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eeks?)?")
+_UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def split(text: str) -> list[str]:
+    """The parts of a text between commas; one within parentheses parts nothing."""
+    return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
+
+
+def _as_names(one: Any) -> Any:
+    return tuple(split(one)) if isinstance(one, str) else one
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_type=str | list[str])]
+
+
+def pace_of(text: str) -> timedelta:
+    """How old a table may be, of a text such as `every 26h`; ValueError for any other text."""
+    match = _EVERY.fullmatch(text.strip())
+    if match is None or not int(match[1]):
+        raise ValueError(text)
+    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+
+
+def _expected(text: str) -> str:
+    try:
+        pace_of(text)
+    except ValueError:
+        raise PydanticCustomError(
+            "pace",
+            "pace",
+            {"why": f"{text!r} is not a time", "remedy": "Write it as every 26h; m, h, d and w are units."},
+        ) from None
+    return text
+
+
+class Entry(BaseModel):
+    """A part of the file; keys may be written as flags, too: `max-delete-ratio`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_underscores(cls, written: Any) -> Any:
+        if not isinstance(written, Mapping):
+            return written
+        spelled = {name: name.replace("-", "_") for name in written}
+        known = {old: new if new in cls.model_fields else old for old, new in spelled.items()}
+        if len(set(known.values())) < len(known):
+            raise PydanticCustomError("twice", "a key is given in two spellings")
+        return {known[name]: value for name, value in written.items()}
+
+
+class Scheduled(Entry):
+    """What every declaration may say of when it runs."""
+
+    tags: Names = Field((), description="Words that select it: tag:nightly.")
+    after: Names = Field((), description="Declarations that must have ended well before.")
+    expect: Annotated[str, AfterValidator(_expected)] | None = Field(
+        None, description="How often there must be a delivery: `every 26h`. See `backstory fresh`."
+    )
+
+
+def _options() -> dict[str, Any]:
+    """The options of `snapshot` and `apply` as fields: what each means stands in their docstrings."""
+    fields: dict[str, Any] = {}
+    for options in (FeedOptions, SnapshotOptions):
+        hints = get_type_hints(options, localns={"Column": str})
+        described = dict(_DESCRIPTION.findall(options.__doc__ or ""))
+        for name in sorted(hints.keys() - _OF_RUNS):
+            text = " ".join(described.get(name, "").split())
+            text = text[:1].upper() + text[1:]
+            fields[name] = (_written_type(hints[name]) | None, Field(None, description=text))
+    at = "The time of each copy: ISO 8601, `file` for the time of the file, `transaction` for the database's"
+    fields["at"] = (str | None, Field(None, description=f"{at}, or a pattern with {{at:%Y-%m-%d}}."))
+    return fields
+
+
+def _written_type(hint: Any) -> Any:
+    """The type of an option as YAML has it: where a list may stand, one text may, names between commas."""
+    lists = {Sequence[str], str | Sequence[str]}
+    if any(hint == each or hint == each | None for each in lists):
+        return Names
+    return str if hint == str | date | None else hint
+
+
+class Group(create_model("Options", __base__=Scheduled, **_options())):  # type: ignore[misc]
+    """Defaults for the tables of a group; `{table}` and `{schema}` stand for each table's name."""
+
+    source: str | None = Field(
+        None, description="A file, a folder, a glob, table:schema.table, or a database's address."
+    )
+    query: str | None = Field(None, description="Rows of a database, instead of those of a table.")
+
+
+class Table(Group):
+    """A table, with the options of `snapshot`; with `sequence_by` or `envelope` those of `apply`."""
+
+    group: str | None = Field(None, description="The group whose defaults hold.")
+
+
+class Model(Scheduled):
+    """A model of `historize`."""
+
+    file: str = Field(description="The model's YAML.")
+    dataset: str | None = Field(None, description="One dataset of the model alone.")
+    dialect: str | None = Field(None, description="Where it is loaded: spark, duckdb, postgres, ...")
+    url: str | None = Field(None, description="The database's address, for other dialects than spark.")
+    skip_base: bool = Field(default=False, description="Take the base table as it stands.")
+    allow_empty: bool = Field(default=False, description="Accept an empty stage.")
+    max_delete_ratio: float | None = Field(None, description="The largest share that one load may delete.")
+
+
+class Dataset(Scheduled):
+    """An Open Data Fabric dataset: a manifest, or the name of one that the warehouse has."""
+
+    file: str = Field(description="The manifest, or the dataset's name.")
+    namespace: str = Field("odf", description="Schema of the dataset's table.")
+    fetch_uncacheable: bool = Field(default=False, description="Fetch also what cannot say if it changed.")
+
+
+def _as_file(one: Any) -> Any:
+    return {"file": one} if isinstance(one, str) else one
+
+
+_ModelOrFile = Annotated[Model, BeforeValidator(_as_file, json_schema_input_type=str | Model)]
+_DatasetOrFile = Annotated[Dataset, BeforeValidator(_as_file, json_schema_input_type=str | Dataset)]
+
+
+class Histories(Entry):
+    """A whole project file."""
+
+    format: Literal["histories/1"]
+    defaults: Group = Field(Group(), description="Defaults for all tables.")
+    groups: dict[str, Group] = Field({}, description="Defaults for groups of tables, by name.")
+    tables: dict[str, Table] = Field({}, description="Tables by name, schema.table.")
+    models: tuple[_ModelOrFile, ...] = Field((), description="Models of `historize`.")
+    datasets: tuple[_DatasetOrFile, ...] = Field((), description="Open Data Fabric datasets.")
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of project files, for editors."""
+    schema = Histories.model_json_schema()
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "histories/1"}

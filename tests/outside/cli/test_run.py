@@ -1,0 +1,114 @@
+"""Real runs, killed, ended and side by side: each table is as before or after its own commit, and the next completes."""
+
+import json
+import random
+import signal
+import sqlite3
+import time
+
+import pyarrow.compute as pc
+import pytest
+from commands import command, configure, locked, metadata_of
+from depth import deep
+from pyiceberg.catalog.sql import SqlCatalog
+
+pytestmark = pytest.mark.process
+
+TABLES = ("a", "b", "c", "d")
+ROWS = 20
+
+
+class Night:
+    """A folder with a project of four tables, and one of a file a day."""
+
+    def __init__(self, folder):
+        self.folder, self.catalog = folder, folder / "warehouse" / "catalog.db"
+        configure(folder)
+        tables = "".join(f"  t.{name}: {{source: {name}.csv, key: id, tags: copy}}\n" for name in TABLES)
+        days = "  t.days: {source: 'days-{at:%Y-%m-%d}.csv', key: id}\n"
+        (folder / "histories.yaml").write_text(f"format: histories/1\ntables:\n{tables}{days}")
+
+    def write(self, name, value):
+        rows = "".join(f"{number},{value}\n" for number in range(ROWS))
+        (self.folder / f"{name}.csv").write_text(f"id,value\n{rows}")
+
+    def begin(self, *words):
+        return command(self.folder, "run", *words)
+
+    def state(self):
+        """What the catalog says of each table."""
+        try:
+            return {name: metadata_of(self.catalog, name) for name in (*TABLES, "days")}
+        except sqlite3.OperationalError:  # there is no catalog yet
+            return {}
+
+    def values(self, name):
+        """The values that are true now in a table, without repeats."""
+        with SqlCatalog(
+            "backstory", uri=f"sqlite:///{self.catalog}", warehouse=f"file://{self.catalog.parent}"
+        ) as catalog:
+            if not catalog.table_exists(f"t.{name}"):
+                return []
+            rows = catalog.load_table(f"t.{name}").scan(selected_fields=("value", "is_current")).to_arrow()
+        current = rows.filter(rows["is_current"])
+        assert len(current) == ROWS
+        return pc.unique(current["value"]).to_pylist()
+
+
+@pytest.fixture
+def night(tmp_path):
+    return Night(tmp_path)
+
+
+def test_a_run_that_is_killed_leaves_every_table_before_or_after_its_commit_and_the_next_completes_it(night):
+    chance, rounds = random.Random(26), deep(20, 3)
+    for place in range(rounds):
+        for name in TABLES:
+            night.write(name, place)
+        night.write(f"days-2024-01-{place + 1:02}", place)
+        before, commits = night.state(), chance.randrange(len(TABLES) + 1)
+        with night.begin() as run:
+            run.reach(lambda: len(night.state().items() - before.items()) >= commits, pause=0.05)
+            time.sleep(chance.random() / 2)
+            run.kill()
+        for name in (*TABLES, "days"):
+            values = night.values(name)
+            assert len(values) == 1 or (not values and not before.get(name))
+    with night.begin() as run:
+        code, said, _ = run.end()
+    assert (code, {each["status"] for each in json.loads(said)} - {"changed", "unchanged"}) == (0, set())
+    assert [night.values(name) for name in (*TABLES, "days")] == [[rounds - 1]] * 5
+    with command(night.folder, "timeline", "t.days", "0") as timeline:
+        lives = json.loads(timeline.end()[1])
+    assert [each["value"] for each in lives] == list(range(rounds))
+    with command(night.folder, "check", "--all") as check:
+        assert check.end()[0] == 0
+
+
+def test_sigterm_ends_a_run_after_the_commits_that_are_under_way(night):
+    for name in TABLES:
+        night.write(name, 1)
+    with night.begin("--select", "t.a") as run:
+        assert run.end()[0] == 0
+    night.write("a", 2)
+    first = night.folder / "warehouse" / "t" / "a"
+    files = len([*first.glob("data/**/*.parquet")])
+    with night.begin("--jobs", "1", "--select", "tag:copy") as run:
+        run.reach(lambda: len([*first.glob("data/**/*.parquet")]) > files)
+        with locked(night.catalog):
+            run.process.send_signal(signal.SIGTERM)
+            time.sleep(0.5)
+        code, said, _ = run.end()
+    assert code == 75
+    assert [each["status"] for each in json.loads(said)] == ["changed", "stopped", "stopped", "stopped"]
+    assert night.values("a") == [2]
+
+
+def test_two_runs_at_once_take_each_table_one_after_the_other(night):
+    for name in TABLES:
+        night.write(name, 1)
+    with night.begin("--select", "tag:copy") as one, night.begin("--select", "tag:copy") as other:
+        ends = [one.end(), other.end()]
+    assert [code for code, _, _ in ends] == [0, 0]
+    statuses = zip(*([each["status"] for each in json.loads(said)] for _, said, _ in ends), strict=True)
+    assert {tuple(sorted(each)) for each in statuses} == {("changed", "unchanged")}

@@ -1,0 +1,88 @@
+"""Files are taken in the order of their times, each once; a name that means a time and has none is refused."""
+
+import os
+from dataclasses import replace
+from datetime import UTC, datetime
+
+import pytest
+
+from backstory.errors import Refused
+from backstory.projects.files import copies, not_taken, times_of_copies
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("id\n1\n")
+
+
+def taken(folder, source, at=""):
+    return [
+        (str(each.path.relative_to(folder)), each.at and each.at.isoformat()[:16])
+        for each in copies(source, times_of_copies(source, at, "snapshot"), folder)
+    ]
+
+
+def test_a_pattern_tells_the_time_of_each_file_and_passes_over_other_names(tmp_path):
+    touch(
+        tmp_path,
+        "e/order-2024-02-01.csv",
+        "e/order-2024-01-31.csv",
+        "e/order-items-2024-01-01.csv",
+        "e/order-latest.csv",
+        "e/[x]-2024.csv",
+    )
+    assert taken(tmp_path, "e/order-{at:%Y-%m-%d}.csv") == [
+        ("e/order-2024-01-31.csv", "2024-01-31T00:00"),
+        ("e/order-2024-02-01.csv", "2024-02-01T00:00"),
+    ]
+    assert taken(tmp_path, "e/*.csv", "order-{at:%Y-%m}-{at:%d}.csv") == taken(
+        tmp_path, "e/order-{at:%Y-%m-%d}.csv"
+    )
+    assert taken(tmp_path, "e", "order-{at:%Y-%m-%d}.csv") == taken(tmp_path, "e/order-{at:%Y-%m-%d}.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "pattern", "at"),
+    [
+        ("2024/01/02/c.csv", "{at:%Y}/{at:%m}/{at:%d}/c.csv", "2024-01-02T00:00"),
+        ("c-20240102T030405.csv", "c-{at:%Y%m%dT%H%M%S}.csv", "2024-01-02T03:04"),
+        ("c-2024-01-02T03+0200.csv", "c-{at:%Y-%m-%dT%H%z}.csv", "2024-01-02T01:00"),
+        ("c-2024002.csv.gz", "c-{at:%Y%j}.csv.gz", "2024-01-02T00:00"),
+        ("deep/er/c-2024.csv", "**/c-{at:%Y}.csv", "2024-01-01T00:00"),
+    ],
+)
+def test_times_are_read_as_they_are_written_in_utc_unless_they_say_otherwise(tmp_path, name, pattern, at):
+    touch(tmp_path, name)
+    assert taken(tmp_path, pattern) == [(name, at)]
+
+
+def test_a_name_with_the_form_of_a_time_that_is_none_is_refused(tmp_path):
+    touch(tmp_path, "c-2024-02-30.csv")
+    with pytest.raises(Refused, match=r"c-2024-02-30\.csv has the form .* is no time"):
+        taken(tmp_path, "c-{at:%Y-%m-%d}.csv")
+
+
+def test_a_file_tells_its_time_and_a_newer_one_is_another_file(tmp_path):
+    touch(tmp_path, "c.csv")
+    os.utime(tmp_path / "c.csv", (1_700_000_000, 1_700_000_000))
+    times = times_of_copies("c.csv", "file", "snapshot")
+    (first,) = copies("c.csv", times, tmp_path)
+    assert first.at == datetime.fromtimestamp(1_700_000_000, UTC)
+    assert not_taken([first], {first.mark}) == []
+    (tmp_path / "c.csv").write_text("id\n2\n")
+    assert not_taken(copies("c.csv", times, tmp_path), {first.mark}) != []
+
+
+def test_changes_come_in_the_order_of_names_and_have_no_time(tmp_path):
+    touch(tmp_path, "f/b.csv", "f/a.csv")
+    times = times_of_copies("f/*.csv", "", "apply")
+    assert [(each.path.name, each.at) for each in copies("f/*.csv", times, tmp_path)] == [
+        ("a.csv", None),
+        ("b.csv", None),
+    ]
+
+
+def test_no_file_is_no_error_here_for_they_may_have_been_moved_away(tmp_path):
+    assert taken(tmp_path, "c-{at:%Y}.csv") == []
+    assert copies("f/*.csv", replace(times_of_copies("f", "file", "snapshot")), tmp_path) == []

@@ -1,0 +1,277 @@
+"""A run delivers what is declared: each table by itself, in the order that they need, nothing twice."""
+
+import itertools
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Event, Timer
+
+import pytest
+
+from backstory.errors import TryAgain
+from backstory.model.receipt import exit_code
+from backstory.projects.acts import Terms
+from backstory.projects.declarations import read_project
+from backstory.projects.former import former_runs, freshness
+from backstory.projects.locks import holding
+from backstory.projects.log import LOG, rows_of_log
+from backstory.projects.running import RunRequest, run_project
+from backstory.stores.iceberg.store import Store, load
+from backstory.stores.metadata.in_session import InSession
+from backstory.warehouse import Warehouse
+
+SCHEMAS = (f"run_{number}" for number in itertools.count(1))
+MODEL = """format: historize/1
+target_schemas: [{{short_name: rawcore, schema_name: {schema}}}]
+target_datasets:
+  - target_schema: rawcore
+    target_dataset_name: client
+    input: {input}
+    historize: true
+    target_columns:
+      - {{target_column_name: id, datatype: BIGINT, system_role: business_key}}
+      - {{target_column_name: name, datatype: STRING}}
+"""
+MANIFEST = """kind: DatasetSnapshot
+version: 1
+content:
+  name: {name}
+  kind: Root
+  metadata:
+    - kind: SetPollingSource
+      fetch: {{kind: FilesGlob, path: {path}, eventTime: {{kind: FromSystemTime}}}}
+      read: {{kind: Csv, header: true, ddlSchema: [id BIGINT, name STRING]}}
+      merge: {{kind: Ledger, primaryKey: [id]}}
+"""
+
+
+class Team:
+    """A team with a folder of files, a schema of its own, and a project file."""
+
+    def __init__(self, spark, folder):
+        self.warehouse, self.folder, self.schema = (
+            Warehouse(Store(spark), embedded=False),
+            folder,
+            next(SCHEMAS),
+        )
+
+    def write(self, name, text):
+        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (self.folder / name).write_text(text)
+
+    def declare(self, text):
+        self.write("histories.yaml", "format: histories/1\n" + text.replace("s.", f"{self.schema}."))
+
+    @property
+    def file(self) -> Path:
+        return self.folder / "histories.yaml"
+
+    def run(self, **options):
+        """The receipts of a run, by the names without their schema."""
+        receipts = self.warehouse.run(self.file, **options)
+        return {each.name.removeprefix(f"{self.schema}."): each for each in receipts}
+
+    def status(self, **options):
+        return {name: each.status for name, each in self.run(**options).items()}
+
+    def names_at(self, table, time=None):
+        """The names in a table, now or then."""
+        stored = self.warehouse.table(f"{self.schema}.{table}")
+        rows = stored.current() if time is None else stored.as_of(time)
+        return sorted(each["name"] for each in rows.collect())
+
+    def commits(self, table):
+        stored = load(self.warehouse.store, self.warehouse.table(f"{self.schema}.{table}").name)
+        return len(stored.snapshots)
+
+
+@pytest.fixture
+def team(spark, tmp_path):
+    return Team(spark, tmp_path)
+
+
+def rows(*names):
+    return "id,name\n" + "".join(f"{number},{name}\n" for number, name in enumerate(names, 1))
+
+
+def test_each_table_has_its_own_commit_and_none_where_nothing_changed(team):
+    team.write("a.csv", rows("Ann", "Bob"))
+    team.write("b.csv", rows("Cid"))
+    team.declare("tables: {s.b: {source: b.csv, key: id}, s.a: {source: a.csv, key: id}}")
+    first = team.run()
+    assert list(first) == ["b", "a"]
+    assert {each.status for each in first.values()} == {"changed"}
+    assert first["a"].counts["new"] == 2
+    assert {each.way for each in first.values()} == {"driver"}
+    team.write("b.csv", rows("Cindy"))
+    assert team.status() == {"b": "changed", "a": "unchanged"}
+    assert (team.commits("a"), team.commits("b")) == (1, 2)
+
+
+def test_files_are_taken_in_the_order_of_their_times_and_none_twice(team):
+    team.write("a-2024-01-02.csv", rows("Anna"))
+    team.write("a-2024-01-01.csv", rows("Ann"))
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    assert team.run()["a"].files == ["a-2024-01-01.csv", "a-2024-01-02.csv"]
+    assert (team.names_at("a", "2024-01-01"), team.names_at("a", "2024-01-02")) == (["Ann"], ["Anna"])
+    team.write("a-2024-01-03.csv", rows("Anna"))  # it changes nothing, and makes no commit
+    team.write("a-2024-01-04.csv", rows("Anne"))
+    assert team.run()["a"].files == ["a-2024-01-03.csv", "a-2024-01-04.csv"]
+    assert (team.run()["a"].files, team.commits("a")) == ([], 3)
+
+
+def test_files_that_a_run_took_before_it_was_killed_are_known_by_the_commits(team):
+    team.write("a-2024-01-01.csv", rows("Ann"))
+    team.write("a-2024-01-02.csv", rows("Ann"))
+    team.write("a-2024-01-03.csv", rows("Anna"))
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    team.run()
+    team.warehouse.spark.sql(f"DROP TABLE {team.warehouse.store.sql_name(LOG)}")  # it logged nothing
+    team.write("a-2024-01-04.csv", rows("Anne"))
+    assert team.run()["a"].files == ["a-2024-01-04.csv"]
+    team.warehouse.maintain(f"{team.schema}.a")
+    assert team.run()["a"].files == []
+
+
+def test_a_late_file_is_refused_with_its_name_and_those_before_it_stay(team):
+    team.write("a-2024-01-05.csv", rows("Ann"))
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    team.run()
+    team.write("a-2024-01-03.csv", rows("Anna"))
+    team.write("a-2024-01-07.csv", rows("Anne"))
+    late = team.run()["a"]
+    assert (late.status, late.error.code, late.exit_code) == ("refused", "time-backwards", 3)
+    assert "a-2024-01-03.csv: " in late.error.message
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id, backfill: true}}")
+    assert team.run()["a"].files == ["a-2024-01-03.csv", "a-2024-01-07.csv"]
+    assert team.names_at("a", "2024-01-04") == ["Anna"]
+
+
+def test_changes_in_files_are_applied_once_in_whatever_order_they_come(team):
+    team.write("f/2.jsonl", '{"id": 1, "ts": "2024-01-02T00:00:00Z", "name": "Anna"}\n')
+    team.declare("tables: {s.f: {source: 'f/*.jsonl', key: id, sequence_by: ts}}")
+    assert team.run()["f"].counts["began"] == 1
+    team.write("f/1.jsonl", '{"id": 1, "ts": "2024-01-01T00:00:00Z", "name": "Ann"}\n')
+    assert team.run()["f"].files == ["f/1.jsonl"]
+    assert team.names_at("f", "2024-01-01") == ["Ann"]
+    assert team.run()["f"].status == "unchanged"
+
+
+def test_a_refusal_holds_back_only_what_depends_on_it_and_is_run_again_alone(team):
+    team.write("a.csv", "id,name\n1,Ann\n1,Bob\n")
+    team.write("b.csv", rows("Cid"))
+    team.declare(
+        """
+tables:
+  s.d: {source: "table:s.c", key: id}
+  s.c: {source: "table:s.a", key: id}
+  s.a: {source: a.csv, key: id}
+  s.b: {source: b.csv, key: id}
+"""
+    )
+    receipts = team.run()
+    assert {name: each.status for name, each in receipts.items()} == {
+        "d": "blocked",
+        "c": "blocked",
+        "a": "refused",
+        "b": "changed",
+    }
+    assert receipts["c"].blocked_by == f"{team.schema}.a"
+    assert exit_code(receipts.values()) == 3
+    team.write("a.csv", rows("Ann"))
+    assert team.status(failed=True) == {"d": "changed", "c": "changed", "a": "changed"}
+    assert team.names_at("d") == ["Ann"]
+    assert team.run(failed=True) == {}
+
+
+def test_a_source_that_is_not_there_yet_and_a_wrong_one_fail_alone(team, tmp_path):
+    team.write("b.csv", rows("Cid"))
+    team.declare("tables: {s.a: {source: a.csv, key: id}, s.b: {source: b.csv, key: id}}")
+    receipts = team.run()
+    assert (receipts["a"].status, receipts["a"].error.code) == ("failed", "not-found")
+    assert receipts["b"].status == "changed"
+
+
+def test_what_another_run_holds_is_tried_again(team):
+    team.write("a.csv", rows("Ann"))
+    team.declare("tables: {s.a: {source: a.csv, key: id}}")
+    holder = holding(team.warehouse.store, [f"{team.schema}.a"])
+    holder.__enter__()
+    Timer(1.0, lambda: holder.__exit__(None, None, None)).start()
+    receipt = team.run()["a"]
+    assert (receipt.status, receipt.attempts) == ("changed", 2)
+    with (
+        holding(team.warehouse.store, ["x.y"]),
+        pytest.raises(TryAgain, match=r"Another run is writing x\.y"),
+        holding(team.warehouse.store, ["x.z", "x.y"]),
+    ):
+        pass
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(team):
+    team.write("a.csv", rows("Ann"))
+    team.write("b-2024-01-01.csv", rows("Bob"))
+    team.write("b-2024-01-02.csv", rows("Bobby"))
+    team.declare("tables: {s.a: {source: a.csv, key: id}, s.b: {source: 'b-{at:%Y-%m-%d}.csv', key: id}}")
+    receipts = team.run(dry_run=True)
+    assert [each.counts["new"] for each in receipts.values()] == [1, 1]
+    assert len(receipts["b"].files) == 2
+    assert not [each for each in InSession(team.warehouse.store).tables() if each.schema == team.schema]
+    assert team.file.as_posix() not in {row["project"] for row in rows_of_log(team.warehouse.store)}
+
+
+def test_a_run_that_is_ended_begins_nothing_more(team):
+    team.write("a.csv", rows("Ann"))
+    team.declare("tables: {s.a: {source: a.csv, key: id}}")
+    stop = Event()
+    stop.set()
+    request = RunRequest(stop=stop)
+    (receipt,) = run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
+    assert (receipt.status, receipt.exit_code) == ("stopped", 75)
+    assert team.status(failed=True) == {"a": "changed"}
+
+
+def test_models_and_datasets_run_beside_tables(team, monkeypatch):
+    monkeypatch.setenv("BACKSTORY_PEPPER", "pepper")
+    team.write("a.csv", rows("Ann"))
+    team.write("in/c.csv", rows("Cid"))
+    team.write("m.yaml", MODEL.format(schema=team.schema, input=f"{team.schema}.a"))
+    team.write(
+        "d.yaml", MANIFEST.format(name=team.schema.replace("_", "-"), path=team.folder / "in" / "*.csv")
+    )
+    team.declare("models: [m.yaml]\ndatasets: [d.yaml]\ntables: {s.a: {source: a.csv, key: id}}")
+    receipts = team.run()
+    assert {name: (each.status, each.error) for name, each in receipts.items()} == {
+        "a": ("changed", None),
+        "m.yaml": ("changed", None),
+        "d.yaml": ("changed", None),
+    }
+    assert team.names_at("client_hist") == ["Ann"]
+    assert set(team.status().values()) == {"unchanged"}
+
+
+def test_former_runs_and_what_is_late_are_told(team):
+    team.write("a.csv", rows("Ann"))
+    team.declare(
+        "tables: {s.a: {source: a.csv, key: id, expect: every 2h}, s.b: {source: b.csv, key: id, expect: every 1d}}"
+    )
+    run_id = team.run()["a"].run_id
+    store, project = team.warehouse.store, read_project(team.file)
+    told = next(
+        each for each in former_runs(InSession(store), rows_of_log(store)) if each["run_id"] == run_id
+    )
+    assert {name: told[name] for name in ("changed", "failed", "not_begun", "ended")} == {
+        "changed": 1,
+        "failed": 1,
+        "not_begun": 0,
+        "ended": True,
+    }
+    broken_off = next(each for each in former_runs(InSession(store), []) if each["run_id"] == run_id)
+    assert (broken_off["changed"], broken_off["ended"]) == (1, False)
+
+    def late(hours, logged=None):
+        now = datetime.now(UTC) + timedelta(hours=hours)
+        told = freshness(project, InSession(store), rows_of_log(store) if logged is None else logged, now)
+        return [each["late"] for each in told]
+
+    assert (late(1), late(3)) == ([False, True], [True, True])
+    assert late(1, []) == [False, True]  # the commit tells
