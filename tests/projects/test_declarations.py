@@ -91,7 +91,7 @@ tables:
         ("tables: {a.b: {source: x.csv, late: drop}}", "late is an option of feeds", "what orders"),
         ("tables: {a.b: {source: x.csv, at: yesterday}}", "line 2, column 31, tables.a.b.at", ""),
         ("tables: {a.b: {source: x.csv, at: transaction}}", "This source has no transaction", "at: file"),
-        ("tables: {a.b: {source: 'x-{at:%Q}.csv'}}", "%Q does not stand for", "%Y"),
+        ("tables: {a.b: {source: 'x-{at:%Q}.csv'}}", "%Q has no meaning", "%Y"),
         ("tables: {a.b: {source: x.csv, sequence_by: t, at: file}}", "A feed has no `at`", "Leave it out"),
         ("tables: {a.b: {source: x.csv, key: a, key: b}}", "line 2", ""),
         ("tables: {a.b: {source: x.csv, max-null-ratio: 1, max_null_ratio: 0}}", "two spellings", ""),

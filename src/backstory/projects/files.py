@@ -159,9 +159,7 @@ def _of_form(form: str) -> str:
     """What a time of this form looks like; UsageError for a directive that is not read."""
     words = re.split(r"(%.)", form)
     if unknown := [each for each in words[1::2] if each not in _DIRECTIVES]:
-        raise _wrong(
-            f"{unknown[0]} does not stand for a part of a time.", f"Parts are {' '.join(_DIRECTIVES)}."
-        )
+        raise _wrong(f"{unknown[0]} has no meaning in a time.", f"Parts are {' '.join(_DIRECTIVES)}.")
     if len(words) == 1:
         raise _wrong(f"{{at:{form}}} does not have a part of a time.", "Write {at:%Y-%m-%d}.")
     return "".join(_DIRECTIVES.get(each, re.escape(each)) for each in words)

@@ -6,14 +6,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.formats.memory import unpacked_size
-from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current, keeps_all
 from backstory.reading.frames.versions import HISTORIES
 from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -55,9 +57,10 @@ def rows_of_table(store: Store, table: TableName) -> Source:
 
     stored = existing(store, table)
     size = unpacked_size(stored.rows, len(stored.shape.columns), stored.bytes)
-    if stored.shape.layout in HISTORIES:
-        return rows_of_frame(current(store, table).drop(VALID_FROM, VALID_TO), size)
-    if not keeps_all(stored.shape):
+    in_files = stored.shape.layout is Layout.VERSIONS  # whose rows alone say whether they are true now
+    if stored.shape.layout in HISTORIES and not in_files:
+        return rows_of_frame(_current(store, table), size)
+    if not in_files and not keeps_all(stored.shape):
         return rows_of_frame(current(store, table), size)
     told = spark_schema(store, stored.iceberg.schema())
     fields = [
@@ -65,17 +68,30 @@ def rows_of_table(store: Store, table: TableName) -> Source:
         for each in stored.shape.user_columns
     ]
     return Source(
-        StructType(fields), partial(current, store, table), size, partial(_read_table, store, stored)
+        StructType(fields), partial(_current, store, table), size, partial(_read_table, store, stored)
     )
 
 
+def _current(store: Store, table: TableName) -> "DataFrame":
+    return current(store, table).drop(VALID_FROM, VALID_TO)
+
+
 def _read_table(store: Store, stored: StoredTable, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a table all of whose rows are true."""
+    """The rows of a table that are true now: those without an end, or all where no row says so."""
     called = {each.source: each.name for each in stored.shape.user_columns}
+    wanted = [called[name] for name in names]
     with store.memory.lease() as lease:
         here = LocalRows(store, stored, lease)
-        for rows in here.batches([called[name] for name in names]):
+        if stored.shape.layout is Layout.VERSIONS:
+            read = here.batches(wanted, [VALID_TO], _is_open, where=without(VALID_TO))
+        else:
+            read = here.batches(wanted)
+        for rows in read:
             yield rows.rename_columns(names)
+
+
+def _is_open(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.is_null(rows[VALID_TO])
 
 
 def rows_of_arrow(store: Store, rows: pa.Table) -> Source:

@@ -1,0 +1,64 @@
+"""The page on nightly runs is followed as it is written: its file, its commands, its programs."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commands import BACKSTORY, configure
+from documented import ROOT, blocks
+
+pytestmark = pytest.mark.process
+
+PAGE = ROOT / "docs" / "how-to" / "every-night.md"
+FILES = {
+    "exports/customer-2026-01-01.csv": "customer_id,name,note\n1,Ann,\n2,Bob,\n",
+    "exports/customer-2026-01-02.csv": "customer_id,name,note\n1,Anna,\n2,Bob,x\n3,Cid,\n",
+    "exports/order-2026-01-02.csv": "order_id,total\n1,5\n2,7\n",
+    "feeds/prices/1.jsonl": '{"product": 1, "changed_at": "2026-01-01T08:00:00Z", "price": 3}\n',
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A folder with the page's file, what it names, and a command that is found."""
+    made = tmp_path_factory.mktemp("nightly")
+    configure(made)
+    for name, text in FILES.items():
+        (made / name).parent.mkdir(parents=True, exist_ok=True)
+        (made / name).write_text(text)
+    (yaml,) = (each.text for each in blocks(PAGE) if each.language == "yaml")
+    (made / "histories.yaml").write_text(yaml)
+    return made
+
+
+def do(folder, *words):
+    path = f"{Path(BACKSTORY).parent}{os.pathsep}{os.environ['PATH']}"
+    return subprocess.run(
+        [*map(str, words)], capture_output=True, text=True, cwd=folder, env={**os.environ, "PATH": path}
+    )
+
+
+def test_the_commands_do_what_the_page_says(folder):
+    commands = [words for each in blocks(PAGE) if each.language == "console" for words in each.commands]
+    ended = [do(folder, BACKSTORY, *words[1:], "--output", "json") for words in commands]
+    assert [each.returncode for each in ended] == [0] * len(commands), [each.stderr for each in ended]
+    first = {each["name"]: each for each in json.loads(ended[0].stdout)}
+    assert {each["status"] for each in first.values()} == {"changed"}
+    assert len(first["crm.customer"]["files"]) == 2
+    assert [row["changed"] for row in json.loads(ended[5].stdout)] == [
+        0,
+        0,
+        4,
+    ]  # none failed, none in a dry run
+    assert [row["late"] for row in json.loads(ended[6].stdout)] == [False, False]
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["other schedulers", "a Spark job"])
+def test_the_programs_run(folder, number):
+    program = [each.text for each in blocks(PAGE) if each.language == "python"][number]
+    done = do(folder, sys.executable, "-c", program)
+    assert done.returncode == 0, done.stderr
+    assert "crm.order unchanged" in done.stdout
