@@ -59,7 +59,7 @@ def test_times_are_read_as_they_are_written_in_utc_unless_they_say_otherwise(tmp
 
 def test_a_name_with_the_form_of_a_time_that_is_none_is_refused(tmp_path):
     touch(tmp_path, "c-2024-02-30.csv")
-    with pytest.raises(Refused, match=r"c-2024-02-30\.csv has the form .* is no time"):
+    with pytest.raises(Refused, match=r"c-2024-02-30\.csv has the form .* is not a time"):
         taken(tmp_path, "c-{at:%Y-%m-%d}.csv")
 
 

@@ -135,7 +135,7 @@ def _in_time(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime
         except ValueError:
             raise Refused(
                 "no-time",
-                f"The name of {path.name} has the form of the pattern, but {written!r} is no time.",
+                f"The name of {path.name} has the form of the pattern, but {written!r} is not a time.",
                 "Nothing was written; rename the file or move it away.",
             ) from None
         yield at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC), path
