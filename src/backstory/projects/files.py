@@ -1,4 +1,4 @@
-"""The files of a declaration, one copy each: of which time each is, and which were not taken yet."""
+"""The files of a declaration: the time that each is a copy of, and which were taken before."""
 
 import glob
 import json
@@ -47,7 +47,7 @@ class CopyTimes:
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file, the time of which it is a copy (UTC; None for a feed), and what tells it from every other."""
+    """A file, the time that it is a copy of (UTC; None for a feed), and a mark that no other file has."""
 
     path: Path
     at: datetime | None

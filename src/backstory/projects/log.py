@@ -124,7 +124,7 @@ def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str) -> set[str]:
 
 
 def marks_of_commits(store: Store, table: TableName) -> set[str]:
-    """The same by the table's own commits, of which a run that was killed has told no log."""
+    """The same by the table's own commits: a run that was killed has logged nothing."""
     stored = load(store, table)
     texts = (each.get_property(FILES) for each in all_snapshots(stored)) if stored else ()
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
