@@ -9,6 +9,7 @@ from backstory.doors.native.feeds.options import EnvelopeName, Late, parse_optio
 from backstory.doors.native.request import TABLE, SnapshotRequest
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
+from backstory.sources.databases.address import is_database, parse_address
 
 DEFAULTS = Options()
 AS_EXPECTED = FileFlags()
@@ -38,6 +39,7 @@ def apply(
     allow_empty: Flag = False,
     format: FileFormat | None = None,  # noqa: A002 - the option's name
     files: FileFlags = AS_EXPECTED,
+    query: str | None = None,
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -50,7 +52,8 @@ def apply(
     Example: `backstory apply changes.jsonl --into crm.customer --key id --sequence-by changed_at,lsn`
 
     Args:
-        source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), or table:schema.table.
+        source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
+            address of a database: postgresql://user@host/db?table=schema.table.
         into: The table, as schema.table.
         key: Key columns, separated by commas.
         sequence_by: Columns or SQL expressions that order the changes: first the time of the change, then
@@ -72,6 +75,7 @@ def apply(
         allow_empty: Accept an empty source, with option --all-keys.
         format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
         files: How the files are written.
+        query: The rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
         options: Common options.
     """
@@ -95,10 +99,13 @@ def apply(
         all_keys=all_keys,
         allow_empty=allow_empty,
         format=format,
+        query=query,
         dry_run=dry_run,
         **files.arguments(),
     )
-    if source.startswith(TABLE):
+    if is_database(source):
+        parse_address(source, query)
+    elif source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     elif envelope is None:
         from backstory.doors.native.ahead import refuse_ahead

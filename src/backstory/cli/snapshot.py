@@ -8,6 +8,7 @@ from backstory.cli.starting import busy
 from backstory.doors.native.request import TABLE, Deletes, parse_options
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
+from backstory.sources.databases.address import is_database, parse_address
 
 DEFAULTS = Options()
 AS_EXPECTED = FileFlags()
@@ -36,6 +37,7 @@ def snapshot(
     restate: Flag = False,
     format: FileFormat | None = None,  # noqa: A002 - the option's name
     files: FileFlags = AS_EXPECTED,
+    query: str | None = None,
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
@@ -47,7 +49,8 @@ def snapshot(
     Example: `backstory snapshot customers.csv --into crm.customer --key customer_id`
 
     Args:
-        source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), or table:schema.table.
+        source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
+            address of a database: postgresql://user@host/db?table=schema.table.
         into: The table, as schema.table.
         key: Key columns, separated by commas.
         at: The time the copy was taken, ISO 8601. Default: now. A copy that changes nothing leaves no trace
@@ -70,6 +73,7 @@ def snapshot(
         restate: Replace the stored copy for the same time.
         format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
         files: How the files are written.
+        query: The rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
         options: Common options.
     """
@@ -94,10 +98,13 @@ def snapshot(
         backfill_added=backfill_added,
         restate=restate,
         format=format,
+        query=query,
         dry_run=dry_run,
         **files.arguments(),
     )
-    if source.startswith(TABLE):
+    if is_database(source):
+        parse_address(source, query)
+    elif source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     else:
         from backstory.doors.native.ahead import refuse_ahead

@@ -118,7 +118,7 @@ def _of_table(name: str, entry: Table, entries: Histories, document: Document) -
         raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
     kind: Kind = "apply" if any(said.get(each) for each in _OF_FEEDS) else "snapshot"
     # Defaults hold for what has such an option; what the table says itself must fit.
-    mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source", "query"}
+    mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source"}
     said = {each: value for each, value in said.items() if each in mine | Scheduled.model_fields.keys()}
     source = expand(said["source"], table)
     times = _checked(
@@ -144,7 +144,7 @@ def _of_table(name: str, entry: Table, entries: Histories, document: Document) -
 
 def _require_options(declared: Declaration) -> None:
     """Raise UsageError for options that the call would not take, before anything is started."""
-    options = {name: value for name, value in declared.options.items() if name != "query"}
+    options = dict(declared.options)
     if declared.kind == "apply":
         feeds.parse_options(**options)
         return

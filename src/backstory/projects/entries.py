@@ -114,7 +114,6 @@ class Group(create_model("Options", __base__=Scheduled, **_options())):  # type:
     source: str | None = Field(
         None, description="A file, a folder, a glob, table:schema.table, or a database's address."
     )
-    query: str | None = Field(None, description="Rows of a database, instead of those of a table.")
 
 
 class Table(Group):

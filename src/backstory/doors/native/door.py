@@ -23,6 +23,7 @@ from backstory.formats.source_files import SourceFiles, source_files
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
+from backstory.sources.databases.address import is_database, parse_address
 from backstory.stores.iceberg.store import Store, load
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     """
     given = replace(given, begun=datetime.now(UTC))
     with translate_disk_errors("the source"), _rows(store, source, into, given) as rows:
+        given = replace(given, begun=rows.instant or given.begun)
         return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
 
 
@@ -60,7 +62,7 @@ def apply(
 @contextmanager
 def _feed_rows(store: Store, source: Any, into: TableName, request: FeedRequest) -> "Iterator[FeedRows]":
     """The rows of a feed, and what is asked of them; nothing for messages of which none is a change."""
-    as_copy = SnapshotRequest(format=request.format, files=request.files)
+    as_copy = SnapshotRequest(format=request.format, files=request.files, query=request.query)
     if request.envelope is None:
         with _rows(store, source, into, as_copy) as rows:
             yield rows, request
@@ -77,7 +79,8 @@ def _feed_rows(store: Store, source: Any, into: TableName, request: FeedRequest)
 
 def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:
     """Files with a message of Debezium on each line; None for what has rows."""
-    if request.envelope != "debezium" or not isinstance(source, str | Path) or str(source).startswith(TABLE):
+    named = request.envelope == "debezium" and isinstance(source, str | Path)
+    if not named or str(source).startswith(TABLE) or is_database(str(source)):
         return None
     files = source_files(str(source), request.format)
     return files if files.format in {"jsonl", "json"} else None
@@ -85,7 +88,7 @@ def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:
 
 def _has_texts(source: Any, request: FeedRequest) -> bool:
     """Whether times of the source were texts, which without an offset are in UTC."""
-    if not isinstance(source, str | Path) or str(source).startswith(TABLE):
+    if not isinstance(source, str | Path) or str(source).startswith(TABLE) or is_database(str(source)):
         return False
     return source_files(str(source), request.format).format != "parquet"
 
@@ -100,10 +103,20 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
+    from backstory.doors.native.database_rows import rows_of_database
     from backstory.doors.native.file_rows import rows_of_files
     from backstory.doors.native.frames import of_arrow, of_pandas
     from backstory.doors.native.source import rows_of_arrow, rows_of_frame, rows_of_table
 
+    if isinstance(source, str) and is_database(source):
+        if given.format is not None:
+            raise UsageError("bad-option", "`format=` is for files.", "Leave it out.")
+        database = parse_address(source, given.query)
+        with rows_of_database(store, database, into, given.rename, _types(given), given.files) as rows:
+            yield rows
+        return
+    if given.query is not None:
+        raise UsageError("bad-option", "`query=` is for databases.", "Give the address of one as the source.")
     if not isinstance(source, str | Path) or str(source).startswith(TABLE):
         given.files.refuse_all("a table" if isinstance(source, str) else f"a {type(source).__name__}")
     if isinstance(source, DataFrame):

@@ -3,6 +3,7 @@
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -76,14 +77,19 @@ def rows_of_files(
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
-        fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, held)
-        path = folder / STAGED
-        if not path.exists():
-            yield Source(fields, frame, with_commas=with_commas)
-            return
-        empty = frozenset(each.name for each in schema if pa.types.is_null(each.type))
-        reading = partial(_read_parquet, path, empty)
-        yield Source(fields, frame, _size(path), reading, with_commas)
+        yield replace(staged_rows(store, schema, batches, folder, held), with_commas=with_commas)
+
+
+def staged_rows(
+    store: Store, schema: pa.Schema, batches: Iterator[pa.RecordBatch], folder: Path, held: ExitStack
+) -> Source:
+    """Rows that a reader gives, laid down in the folder as a Parquet file."""
+    fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, held)
+    path = folder / STAGED
+    if not path.exists():
+        return Source(fields, frame)
+    empty = frozenset(each.name for each in schema if pa.types.is_null(each.type))
+    return Source(fields, frame, _size(path), partial(_read_parquet, path, empty))
 
 
 def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str]) -> Iterator[pa.Table]:

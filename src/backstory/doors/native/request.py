@@ -80,6 +80,7 @@ class SnapshotRequest:
     backfill_added: bool = False
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
+    query: str | None = None
     dry_run: bool = False
 
     @property
@@ -135,6 +136,7 @@ class DeliveryOptions(TypedDict, total=False):
     null: str | None
     quote: str | None
     type: Mapping[str, str] | None
+    query: str | None
     dry_run: bool
 
 
@@ -170,6 +172,7 @@ class SnapshotOptions(DeliveryOptions, total=False):
         quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
         type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
             all values.
+        query: the rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: return the plan, and write nothing.
     """
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -35,7 +36,8 @@ class Source:
 
     `frame` makes a frame of them, of these `fields`; `batches` gives them, in columns of these names, without
     Spark: None where it must read them. `with_commas` are texts that are numbers with decimal commas,
-    `images` the columns of images of what was before.
+    `images` the columns of images of what was before; `instant` is the time that the rows are of, where the
+    source tells it.
     """
 
     fields: "StructType"
@@ -44,6 +46,7 @@ class Source:
     batches: Reading | None = None
     with_commas: frozenset[str] = frozenset()
     images: frozenset[str] = frozenset()
+    instant: datetime | None = None
 
 
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> Source:

@@ -56,6 +56,7 @@ class FeedRequest:
     allow_empty: bool = False
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
+    query: str | None = None
     dry_run: bool = False
     is_unwrapped: bool = False
 
@@ -141,6 +142,7 @@ class FeedOptions(DeliveryOptions, total=False):
         quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
         type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
             all values.
+        query: the rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: return the plan, and write nothing.
     """
 

@@ -1,6 +1,5 @@
 """A PostgreSQL server."""
 
-import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -9,19 +8,14 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 from psycopg import sql as psycopg_sql
-from psycopg.conninfo import conninfo_to_dict
 from psycopg.types.string import TextLoader
 
-from backstory.errors import Failed, TryAgain, UsageError
+from backstory.sources.databases.postgres_connections import connect, translate_postgres
 from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.dialects.postgres import Postgres
 from backstory.stores.sql.engines.engine import Engine
 
-# Serialization failures, deadlocks, locks, lost connections.
 _LOOKS_AFTER_US = 250  # milliseconds
-_AGAIN = ("40", "55P03", "57", "08", "53")
-# What a server that answers says of a connection that it will not open later either; it has no code here.
-_TURNED_AWAY = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
 
 
 class PostgresEngine(Engine):
@@ -36,24 +30,24 @@ class PostgresEngine(Engine):
         return f"{info.host}:{info.port}/{info.dbname}"
 
     def execute(self, sql: str) -> int:
-        with _translated():
+        with translate_postgres():
             cursor = self._connection.execute(sql.encode())
             return max(cursor.rowcount, 0)
 
     def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
-        with _translated():
+        with translate_postgres():
             return self._connection.execute(sql.encode()).fetchall()
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        with _translated(), self._connection.transaction():
+        with translate_postgres(), self._connection.transaction():
             # Tables are joined whole, and nothing is known yet of what the transaction itself wrote.
             self._connection.execute("SET LOCAL enable_nestloop = off")
             yield
 
     @contextmanager
     def lock(self, name: str) -> Iterator[bool]:
-        with _translated():
+        with translate_postgres():
             asked = self._connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [name])
             taken = bool(asked.fetchall()[0][0])
         try:
@@ -69,13 +63,13 @@ class PostgresEngine(Engine):
             "LEFT JOIN pg_attribute a ON a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped "
             "WHERE n.nspname = %s AND c.relname = %s ORDER BY a.attnum"
         )
-        with _translated():
+        with translate_postgres():
             rows = self._connection.execute(query, [schema, table]).fetchall()
         return {name: type_ for _, name, type_ in rows if name} if rows else None
 
     def bind_secret(self, name: str, value: str) -> None:
         # A server's log may show statements and their parameters, and never the data of a COPY.
-        with _translated(), self._connection.transaction(), self._connection.cursor() as cursor:
+        with translate_postgres(), self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.execute("CREATE TEMPORARY TABLE backstory_secret (secret text) ON COMMIT DROP")
             with cursor.copy("COPY pg_temp.backstory_secret FROM STDIN") as rows:
                 rows.write_row([value])
@@ -91,7 +85,7 @@ class PostgresEngine(Engine):
             )
             for column in columns
         )
-        with _translated():
+        with translate_postgres():
             quoted = dialect.quote_ident(name)
             self._connection.execute(f"DROP TABLE IF EXISTS pg_temp.{quoted}".encode())
             self._connection.execute(f"CREATE TEMPORARY TABLE {quoted} ({typed})".encode())
@@ -117,18 +111,9 @@ def _as_text(rows: pa.Table) -> pa.Table:
 
 
 def open_postgres(url: str) -> PostgresEngine:
-    """A connection to `postgresql://user@host:port/db`; TryAgain if the server does not answer.
-
-    Raises UsageError for what is no such address, without a word of it, and for one that is turned away.
-    """
-    if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
-        raise UsageError(
-            "wrong-url",
-            "This is not an address of PostgreSQL.",
-            "Write postgresql://user@host:port/database; in a password, write @ and / as %40 and %2F.",
-        )
-    with _translated():
-        connection = _connected(url)
+    """A connection to `postgresql://user@host:port/db`; raises what `connect` raises."""
+    connection = connect(url)
+    with translate_postgres():
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         _ending_with_us(connection)
     for name in ("json", "jsonb"):  # a text as it is stored, as in every other place: its null is no NULL
@@ -136,40 +121,7 @@ def open_postgres(url: str) -> PostgresEngine:
     return PostgresEngine(connection)
 
 
-def _connected(url: str) -> psycopg.Connection[tuple[Any, ...]]:
-    try:
-        return psycopg.connect(url, autocommit=True, options="-c TimeZone=UTC")
-    except psycopg.OperationalError as refused:
-        told = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
-        if not _TURNED_AWAY.search(told):
-            raise
-        remedy = "Create the database or the role, or fix the address or the password."
-        raise UsageError("no-database", f"PostgreSQL: {told}.", remedy) from None
-
-
-def _is_readable(url: str) -> bool:
-    """Whether the driver reads no part of a password as another part, which its errors would show."""
-    try:
-        parts = conninfo_to_dict(url)
-    except psycopg.ProgrammingError:
-        return False
-    host, port = str(parts.get("host") or ""), str(parts.get("port") or "")
-    return "@" not in host and not port.strip("0123456789,")
-
-
 def _ending_with_us(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
     """Let the session of a process that was killed end soon, also while it waits: it holds our locks."""
     with suppress(psycopg.Error):  # PostgreSQL 14 and later, and not on every system
         connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")
-
-
-@contextmanager
-def _translated() -> Iterator[None]:
-    try:
-        yield
-    except psycopg.Error as error:
-        state = error.sqlstate or ("08" if isinstance(error, psycopg.OperationalError) else "")
-        told = error.diag.message_primary or str(error).split("\n", 1)[0]
-        if state.startswith(_AGAIN):
-            raise TryAgain("conflict", f"PostgreSQL: {told}.", "Try again.") from None
-        raise Failed("database-failed", f"PostgreSQL: {told}.", "Check the database.") from None

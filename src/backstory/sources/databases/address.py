@@ -1,0 +1,79 @@
+"""The address of a database and what is read there: a table, or the rows of a query."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final, Literal
+from urllib.parse import unquote_plus
+
+from backstory.errors import UsageError
+from backstory.sources.secrecy import shown
+
+Kind = Literal["postgresql", "sqlite", "duckdb", "jdbc"]
+_KINDS: Final[dict[str, Kind]] = {
+    "postgresql": "postgresql",
+    "postgres": "postgresql",
+    "sqlite": "sqlite",
+    "duckdb": "duckdb",
+    "mysql": "jdbc",
+    "mariadb": "jdbc",
+}
+_JDBC: Final = "jdbc:"
+_TABLE: Final = re.compile(r"([?&;])table=([^&;]*)")
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A database: `url` is for its driver, `name` for people, without user, password and options.
+
+    Of `table` (as the source writes it, its schema before a dot) and `query` one is given.
+    """
+
+    kind: Kind
+    url: str = field(repr=False)
+    name: str
+    table: str | None = None
+    query: str | None = field(default=None, repr=False)
+
+    @property
+    def what(self) -> str:
+        """What is read, for people."""
+        return f"the query on {self.name}" if self.table is None else f"{self.table} in {self.name}"
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The names of the table: its schema, if it has one, and its own."""
+        return tuple((self.table or "").split(".", 1))
+
+
+def is_database(source: str) -> bool:
+    """Whether a source is the address of a database."""
+    return source.startswith(_JDBC) or source.partition("://")[0] in _KINDS
+
+
+def parse_address(source: str, query: str | None = None) -> Database:
+    """The database that a source names; UsageError where it says no table, or a table and a query."""
+    match = _TABLE.search(source)
+    table = unquote_plus(match[2]) if match else None
+    url = source if match is None else _without(source, match)
+    if bool(table) == bool(query):
+        told = "both a table and a query" if table else "neither a table nor a query"
+        raise UsageError(
+            "bad-option",
+            f"The source {name_of(source)} has {told}.",
+            "Add ?table=schema.table to the address, or use `query='SELECT ...'`.",
+        )
+    kind: Kind = "jdbc" if url.startswith(_JDBC) else _KINDS[url.partition("://")[0]]
+    return Database(kind, url, name_of(url), table, query)
+
+
+def name_of(url: str) -> str:
+    """An address for people: without user, password and options."""
+    if not url.startswith(_JDBC):
+        return shown(url)
+    return _JDBC + shown(url.removeprefix(_JDBC).partition(";")[0])
+
+
+def _without(source: str, match: re.Match[str]) -> str:
+    """The address without the table; the first of other options is behind a question mark."""
+    before, after = source[: match.start()], source[match.end() :]
+    return before + (match[1] + after[1:] if after and match[1] == "?" else after)

@@ -1,0 +1,121 @@
+"""A table of DuckDB, or the rows of a query, by one statement."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+import duckdb
+
+from backstory.errors import Failed, TryAgain, UsageError
+from backstory.model.types import ColumnType
+from backstory.sources.databases.address import Database
+from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
+
+# Types whose values are copied in another type, or as their text.
+_AS: Final[Mapping[str, str]] = {
+    "TINYINT": "INTEGER",
+    "SMALLINT": "INTEGER",
+    "UTINYINT": "INTEGER",
+    "USMALLINT": "INTEGER",
+    "UINTEGER": "BIGINT",
+    "UBIGINT": "DECIMAL(20,0)",
+    "HUGEINT": "DECIMAL(38,0)",
+    "UHUGEINT": "DECIMAL(38,0)",
+    "TIMESTAMP_S": "TIMESTAMP",
+    "TIMESTAMP_MS": "TIMESTAMP",
+    "TIMESTAMP_NS": "TIMESTAMP",
+    **dict.fromkeys(("TIME", "TIME WITH TIME ZONE", "INTERVAL", "UUID", "BIT", "JSON"), "VARCHAR"),
+}
+# The years from 1 to 9999, in microseconds since 1970.
+_FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
+# What a value must not be, by type: conditions on a column, and what is then said of it.
+_NOT: Final[Mapping[str, tuple[str, str]]] = {
+    "HUGEINT": ("abs({}::DOUBLE) >= 1e38", "numbers beyond 38 digits"),
+    "UHUGEINT": ("{}::DOUBLE >= 1e38", "numbers beyond 38 digits"),
+    "TIMESTAMP_NS": ("epoch_ns({}) % 1000 <> 0", "times with nanoseconds"),
+    **dict.fromkeys(
+        ("DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_S", "TIMESTAMP_MS"),
+        (
+            f"isinf({{0}}) OR epoch_us({{0}}) NOT BETWEEN {_FIRST} AND {_LAST}",
+            "times that are infinite or of no year from 1 to 9999",
+        ),
+    ),
+}
+
+
+def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
+    """The rows as a Parquet file, of the time before the statement."""
+    instant, path = datetime.now(UTC), folder / "copy.parquet"
+    file = Path(database.url.partition("://")[2].partition("?")[0])
+    if not file.is_file():
+        raise UsageError(
+            "no-database", f"There is no file {database.name}.", "Write duckdb:///path/file.duckdb."
+        )
+    try:
+        with duckdb.connect(str(file), read_only=True) as connection:
+            connection.execute("BEGIN TRANSACTION READ ONLY")
+            source = _source(database)
+            columns = _described(connection, database, source)
+            _refuse_values(connection, database, source, columns)
+            values = ", ".join(_value(name, type_) for name, type_ in columns.items())
+            target = str(path).replace("'", "''")
+            connection.execute(f"COPY (SELECT {values} FROM {source}) TO '{target}' (FORMAT parquet)")  # noqa: S608
+    except duckdb.IOException as busy:
+        if "lock" in str(busy):
+            raise TryAgain(
+                "source-busy", f"DuckDB: another program has {database.name} open.", "Try again."
+            ) from None
+        raise Failed("database-failed", f"DuckDB: {_first_line(busy)}.", "Check the file.") from None
+    except duckdb.Error as error:
+        raise Failed("database-failed", f"DuckDB: {_first_line(error)}.", "Check the database.") from None
+    return DatabaseCopy(path, instant)
+
+
+def _source(database: Database) -> str:
+    if database.query is not None:
+        return f"({database.query.strip().rstrip(';')})"
+    return ".".join(_quoted(each) for each in database.parts)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _described(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, str]:
+    """The types of the columns, in their order."""
+    try:
+        relation = connection.sql(f"SELECT * FROM {source}")  # noqa: S608
+    except (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException) as wrong:
+        code = "no-table" if database.query is None else "bad-query"
+        told = f"DuckDB, {database.what}: {_first_line(wrong)}."
+        raise UsageError(code, told, "Check the name, or the query.") from None
+    refuse_repeats(database, relation.columns)
+    return {name: str(type_) for name, type_ in zip(relation.columns, relation.types, strict=True)}
+
+
+def _refuse_values(
+    connection: duckdb.DuckDBPyConnection, database: Database, source: str, columns: Mapping[str, str]
+) -> None:
+    """Raise Refused for the first column with a value that its type here cannot hold."""
+    looked_at = {name: _NOT[type_] for name, type_ in columns.items() if type_ in _NOT}
+    if not looked_at:
+        return
+    counts = (
+        f"count(*) FILTER (WHERE {condition.format(_quoted(name))})"
+        for name, (condition, _) in looked_at.items()
+    )
+    row: Sequence[int] = connection.execute(f"SELECT {', '.join(counts)} FROM {source}").fetchone() or ()  # noqa: S608
+    for (name, (_, what)), count in zip(looked_at.items(), row, strict=True):
+        if count:
+            raise refuse_column(database, name, f"has {count} {what}")
+
+
+def _value(name: str, type_: str) -> str:
+    target = "VARCHAR" if type_.startswith("ENUM") else _AS.get(type_)
+    return _quoted(name) if target is None else f"{_quoted(name)}::{target} AS {_quoted(name)}"
+
+
+def _first_line(error: Exception) -> str:
+    """The first line of an error; those that follow repeat the statement."""
+    return str(error).split("\n", 1)[0].rstrip(".")

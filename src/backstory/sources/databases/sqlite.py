@@ -1,0 +1,163 @@
+"""A table of SQLite, or the rows of a query, in one read transaction.
+
+SQLite lets any column hold values of any type. A column is of the type that it is declared with, if all of
+its values are; one without such a type is what all of its values are, else it is refused.
+"""
+
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from backstory.errors import Failed, TryAgain, UsageError
+from backstory.model.types import ColumnType
+from backstory.sources.databases.address import Database
+from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
+
+PATIENCE: Final = 60  # seconds, while another program writes
+AT_ONCE: Final = 1 << 16
+# The classes of stored values, and the Arrow types that hold all of each.
+_CLASSES: Final = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
+# Integers that a double holds exactly.
+_EXACT: Final = 1 << 53
+
+
+def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
+    """The rows as a Parquet file; SQLite has no clock of its own, so they are of the time before the read."""
+    instant, path = datetime.now(UTC), folder / "copy.parquet"
+    with _reading(database) as connection:
+        source = _source(database)
+        try:
+            names = [each[0] for each in connection.execute(f"SELECT * FROM {source} LIMIT 0").description]  # noqa: S608
+        except sqlite3.OperationalError as wrong:
+            if "locked" in str(wrong):
+                raise
+            code = "no-table" if database.query is None else "bad-query"
+            raise UsageError(
+                code, f"SQLite, {database.what}: {wrong}.", "Check the name, or the query."
+            ) from None
+        refuse_repeats(database, names)
+        schema = pa.schema(list(zip(names, _types_of(connection, database, source, names), strict=True)))
+        rows = connection.execute(f"SELECT * FROM {source}")  # noqa: S608
+        with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+            for batch in _batches(rows, schema):
+                writer.write_batch(batch)
+    return DatabaseCopy(path, instant)
+
+
+@contextmanager
+def _reading(database: Database) -> Iterator[sqlite3.Connection]:
+    """A transaction that reads one state, and can write nothing."""
+    file = Path(database.url.partition("://")[2].partition("?")[0])
+    if not file.is_file():
+        raise UsageError("no-database", f"There is no file {database.name}.", "Write sqlite:///path/file.db.")
+    try:
+        address = f"{file.absolute().as_uri()}?mode=ro"
+        with closing(
+            sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
+        ) as connection:
+            connection.execute("BEGIN")
+            yield connection
+    except sqlite3.OperationalError as busy:
+        if "locked" not in str(busy) and "busy" not in str(busy):
+            raise Failed("database-failed", f"SQLite: {busy}.", "Check the file.") from None
+        raise TryAgain("source-busy", f"SQLite: {busy}.", "Try again once nobody writes.") from None
+    except sqlite3.DatabaseError as broken:
+        raise Failed("database-failed", f"SQLite: {broken}.", "Check the file.") from None
+
+
+def _source(database: Database) -> str:
+    if database.query is not None:
+        return f"({database.query.strip().rstrip(';')})"
+    return ".".join(_quoted(each) for each in database.parts)
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _types_of(
+    connection: sqlite3.Connection, database: Database, source: str, names: Sequence[str]
+) -> list[pa.DataType]:
+    """The Arrow types of the columns, by the classes of all of their values."""
+    declared = _declared(connection, database)
+    types = []
+    for few in (names[place : place + 100] for place in range(0, len(names), 100)):
+        counts = _counts(connection, source, few)
+        types += [
+            _type_of(database, name, declared.get(name), count)
+            for name, count in zip(few, counts, strict=True)
+        ]
+    return types
+
+
+def _declared(connection: sqlite3.Connection, database: Database) -> Mapping[str, str]:
+    """The class that each column is declared with; empty where its type asks for none (SQLite, 3.1)."""
+    if database.query is not None:
+        return {}
+    schema = f"{_quoted(database.parts[0])}." if len(database.parts) > 1 else ""
+    columns = connection.execute(f"PRAGMA {schema}table_info({_quoted(database.parts[-1])})")
+    return {name: _affinity(str(type_).upper()) for _, name, type_, *_ in columns}
+
+
+def _affinity(declared: str) -> str:
+    if "INT" in declared:
+        return "integer"
+    if any(word in declared for word in ("CHAR", "CLOB", "TEXT")):
+        return "text"
+    if "BLOB" in declared:
+        return "blob"
+    return "real" if any(word in declared for word in ("REAL", "FLOA", "DOUB")) else ""
+
+
+def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -> list[Mapping[str, int]]:
+    """How many values of each class a column has; `wide` are integers beyond what a double holds."""
+    parts = [
+        part
+        for name in names
+        for part in (
+            *(f"sum(typeof({_quoted(name)}) = '{each}')" for each in _CLASSES),
+            f"sum(typeof({_quoted(name)}) = 'integer' AND abs({_quoted(name)}) > {_EXACT})",
+        )
+    ]
+    (row,) = connection.execute(f"SELECT {', '.join(parts)} FROM {source}")  # noqa: S608 - names are quoted
+    width = len(_CLASSES) + 1
+    labels = (*_CLASSES, "wide")
+    return [
+        {label: row[place + number] or 0 for number, label in enumerate(labels)}
+        for place in range(0, len(row), width)
+    ]
+
+
+def _type_of(database: Database, name: str, declared: str | None, count: Mapping[str, int]) -> pa.DataType:
+    there = {each for each in _CLASSES if count[each]}
+    if declared and not there - {declared}:
+        return _CLASSES[declared]
+    if declared:
+        others = ", ".join(f"{count[each]} of type {each}" for each in sorted(there - {declared}))
+        raise refuse_column(database, name, f"is declared as {declared} and has {others}")
+    if len(there) == 1:
+        return _CLASSES[there.pop()]
+    if there == {"integer", "real"} and not count["wide"]:
+        return pa.float64()
+    if there:
+        raise refuse_column(database, name, f"has values of several types: {', '.join(sorted(there))}")
+    return pa.null()
+
+
+def _batches(rows: sqlite3.Cursor, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    while some := rows.fetchmany(AT_ONCE):
+        columns: list[Any] = list(zip(*some, strict=True))
+        arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
+        yield pa.record_batch(arrays, schema=schema)
+
+
+def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
+    if pa.types.is_floating(type_):
+        values = [None if each is None else float(each) for each in values]
+    return pa.array(values, type_)

@@ -1,0 +1,291 @@
+"""Databases are sources: exact types or a refusal by column, one state of the source, passwords nowhere."""
+
+import itertools
+import re
+import sqlite3
+from contextlib import closing
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from threading import Event, Thread
+
+import duckdb
+import psycopg
+import pytest
+
+from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
+from backstory.warehouse import Warehouse
+
+NAMES = (f"t{number}" for number in itertools.count(1))
+TYPES = {
+    "a_int": ("int", "7", 7),
+    "a_bigint": ("bigint", "-9223372036854775808", -(2**63)),
+    "a_small": ("smallint", "-3", -3),
+    "a_numeric": ("numeric(10,2)", "12.50", Decimal("12.50")),
+    "a_wide": (
+        "numeric(38,9)",
+        "12345678901234567890123456789.123456789",
+        Decimal("12345678901234567890123456789.123456789"),
+    ),
+    "a_float": ("float8", "0.1", 0.1),
+    "a_nan": ("float8", "NaN", float("nan")),
+    "a_bool": ("boolean", "true", True),
+    "a_text": ("text", "line\none, \"two\"; 'three'\\\t", "line\none, \"two\"; 'three'\\\t"),
+    "an_empty": ("text", "", ""),
+    "a_char": ("char(8)", "ab", "ab"),
+    "a_date": ("date", "2024-02-29", date(2024, 2, 29)),
+    "a_naive": ("timestamp", "2024-01-01 12:00:00.123456", datetime(2024, 1, 1, 12, 0, 0, 123456)),
+    "an_instant": ("timestamptz", "2024-07-01 12:00:00+02", datetime(2024, 7, 1, 10)),
+    "a_time": ("time", "12:30:00.5", "12:30:00.5"),
+    "an_interval": ("interval", "1 year 2 days 03:00:00", "P1Y2DT3H"),
+    "a_uuid": ("uuid", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11", "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"),
+    "a_json": ("jsonb", '{"a": [1, null]}', '{"a": [1, null]}'),
+    "an_array": ("int[]", "{1,NULL,3}", "{1,NULL,3}"),
+    "bytes": ("bytea", "\\x00ff10", b"\x00\xff\x10"),
+    "a_null": ("text", None, None),
+}
+
+
+@pytest.fixture
+def lake(store):
+    return Warehouse(store, embedded=False)
+
+
+@pytest.fixture
+def server(postgres_url):
+    """The address of an empty database, and a connection that does what the source's own users do."""
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        yield postgres_url, connection.execute
+
+
+def copy(lake, source, into=None, **options):
+    into = into or f"databases.{next(NAMES)}"
+    lake.snapshot(source, into=into, **{"key": "id"} | options)
+    rows = lake.table(into).current().drop("valid_from", "valid_to").collect()
+    return [each.asDict() for each in rows]
+
+
+def test_types_of_postgresql_are_exact(lake, server):
+    url, do = server
+    columns = ", ".join(f"{name} {type_}" for name, (type_, _, _) in TYPES.items())
+    do(f"CREATE TABLE every (id int PRIMARY KEY, {columns})")
+    marks = ", ".join(f"%s::{type_}" for type_, _, _ in TYPES.values())
+    do(f"INSERT INTO every VALUES (1, {marks})", [text for _, text, _ in TYPES.values()])
+    do(f"INSERT INTO every SELECT 2, {', '.join(['NULL'] * len(TYPES))}")
+    into = f"databases.{next(NAMES)}"
+    first, second = sorted(copy(lake, f"{url}?table=public.every", into), key=lambda row: row["id"])
+    types = dict(lake.table(into).current().dtypes)
+    assert (types["an_instant"], types["a_naive"]) == ("timestamp", "timestamp_ntz")
+    assert repr({name: first[name] for name in TYPES}) == repr(
+        {name: value for name, (_, _, value) in TYPES.items()}
+    )
+    assert {second[name] for name in TYPES} == {None}
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "why"),
+    [
+        ("numeric", "1.5", "numeric without a scale"),
+        ("numeric(40,2)", "1.5", r"numeric\(40,2\), beyond 38 digits"),
+        ("money", "1.5", "is money"),
+        ("date", "infinity", "has 1 times that are infinite"),
+        ("timestamptz", "-infinity", "has 1 times that are infinite"),
+        ("timestamp", "0044-03-15 12:00:00 BC", "before the common era"),
+    ],
+)
+def test_what_has_no_exact_type_is_refused_by_column_and_a_query_or_a_type_helps(
+    lake, server, column, value, why
+):
+    url, do = server
+    do(f"CREATE TABLE odd (id int, v {column})")
+    do(f"INSERT INTO odd VALUES (1, %s::text::{column})", [value])
+    with pytest.raises(Refused, match=why) as refused:
+        copy(lake, f"{url}?table=odd")
+    assert (refused.value.code, refused.value.keys) == ("column-type", ["v"])
+    assert copy(lake, url, query="SELECT id, v::text FROM odd")[0]["v"]
+    if column != "money":
+        assert copy(lake, f"{url}?table=odd", type={"v": "STRING"})[0]["v"].startswith(value[:3])
+
+
+def test_views_partitions_names_of_any_case_and_a_thousand_columns_are_read(lake, server):
+    url, do = server
+    wide = ", ".join(f"c{number} int DEFAULT {number}" for number in range(1_000))
+    do(
+        f'CREATE SCHEMA "Big"; CREATE TABLE "Big"."Wide.r" (id int, {wide}); INSERT INTO "Big"."Wide.r" (id) VALUES (1)'
+    )
+    do("CREATE TABLE parted (id int, day date) PARTITION BY RANGE (day)")
+    do("CREATE TABLE p1 PARTITION OF parted FOR VALUES FROM ('2024-01-01') TO ('2025-01-01')")
+    do(
+        "INSERT INTO parted VALUES (1, '2024-05-01'); CREATE VIEW seen AS SELECT id, day + 1 AS day FROM parted"
+    )
+    assert copy(lake, f"{url}?table=Big.Wide.r")[0]["c999"] == 999
+    assert copy(lake, f"{url}?table=parted")[0]["day"] == date(2024, 5, 1)
+    assert copy(lake, f"{url}?table=public.seen")[0]["day"] == date(2024, 5, 2)
+    do("DELETE FROM parted")
+    assert copy(lake, f"{url}?table=parted", key="id", allow_empty=True) == []
+
+
+def test_a_copy_is_of_one_state_and_of_its_time_though_others_write_meanwhile(lake, server):
+    """Each transaction writes the same number into every row: a mixed state would have two."""
+    url, do = server
+    do("CREATE TABLE moved AS SELECT id, 0 AS v FROM generate_series(1, 20000) id")
+    done, into = Event(), f"databases.{next(NAMES)}"
+
+    def write():
+        with psycopg.connect(url, autocommit=True) as other:
+            while not done.is_set():
+                other.execute("UPDATE moved SET v = v + 1")
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(3):
+            assert len({row["v"] for row in copy(lake, f"{url}?table=moved", into)}) == 1
+    finally:
+        done.set()
+        writer.join()
+    now = do("SELECT clock_timestamp()").fetchone()[0]
+    starts = [
+        row["valid_from"] for row in lake.table(into).current().select("valid_from").distinct().collect()
+    ]
+    assert all(abs((each.astimezone(UTC) - now).total_seconds()) < 120 for each in starts)
+
+
+def test_changes_in_a_table_of_a_database_are_a_feed_by_a_column_that_grows(lake, server):
+    url, do = server
+    do("CREATE TABLE audit (id int, name text, changed_at timestamptz)")
+    do("INSERT INTO audit VALUES (1, 'Ann', '2024-01-01'), (1, 'Anna', '2024-01-03')")
+    into = f"databases.{next(NAMES)}"
+    feed = {"into": into, "key": "id", "sequence_by": "changed_at"}
+    assert lake.apply(f"{url}?table=audit", **feed).counts["began"] == 2
+    do("INSERT INTO audit VALUES (1, 'An', '2024-01-02')")
+    assert lake.apply(url, query="SELECT * FROM audit WHERE id = 1", **feed).counts["late"] == 1
+    assert lake.table(into).as_of("2024-01-02").collect()[0]["name"] == "An"
+
+
+def test_what_cannot_be_read_is_told_without_a_password(lake, server):
+    url, do = server
+    do("CREATE TABLE t (id int)")
+    address = re.sub(r"//(\w+)(:\w*)?@", r"//\1:canary@", url)
+    cases = {
+        f"{address}?table=absent": (UsageError, "no-table"),
+        address: (UsageError, "bad-option"),
+        f"{address.rpartition('/')[0]}/nowhere?table=t": (UsageError, "no-database"),
+        re.sub(r":\d+/", ":1/", f"{address}?table=t"): (TryAgain, "conflict"),
+        "sqlite:///nowhere/at/all.db?table=t": (UsageError, "no-database"),
+    }
+    for source, (kind, code) in cases.items():
+        with pytest.raises(BackstoryError) as failed:
+            copy(lake, source)
+        assert (type(failed.value), failed.value.code) == (kind, code)
+        assert "canary" not in str(failed.value.to_dict())
+    for options in ({"query": "SELECT * FROM t", "key": "id"}, {"separator": ";"}, {"format": "csv"}):
+        with pytest.raises(
+            UsageError, match=r"both a table and a query|does not apply|`format=` is for files"
+        ):
+            copy(lake, f"{url}?table=t", **options)
+    with pytest.raises(UsageError, match="syntax error"):
+        copy(lake, url, query="SELEKT 1")
+    with pytest.raises(UsageError, match="two columns id"):
+        copy(lake, url, query="SELECT id, id FROM t")
+    with pytest.raises(UsageError, match="`query=` is for databases"):
+        copy(lake, "table:a.b", query="SELECT 1")
+
+
+def test_a_connection_that_breaks_in_the_middle_leaves_nothing(lake, server):
+    url, do = server
+    do("CREATE TABLE long AS SELECT id, repeat('x', 1000) AS v FROM generate_series(1, 300000) id")
+    into = f"databases.{next(NAMES)}"
+
+    def cut():
+        query = "SELECT pid FROM pg_stat_activity WHERE query LIKE 'COPY%' AND datname = current_database()"
+        while not (found := do(query).fetchone()):
+            pass
+        do("SELECT pg_terminate_backend(%s)", [found[0]])
+
+    cutter = Thread(target=cut)
+    cutter.start()
+    with pytest.raises(TryAgain):
+        copy(lake, f"{url}?table=long", into)
+    cutter.join()
+    with pytest.raises(UsageError, match="There is no table"):
+        lake.table(into)
+
+
+def test_a_table_that_is_locked_is_waited_for_and_then_tried_again_later(lake, server, monkeypatch):
+    url, do = server
+    monkeypatch.setattr("backstory.sources.databases.postgres._FORMS", ("SET LOCAL lock_timeout = '100ms'",))
+    do("CREATE TABLE held (id int)")
+    with psycopg.connect(url) as other:
+        other.execute("LOCK TABLE held IN ACCESS EXCLUSIVE MODE")
+        with pytest.raises(TryAgain, match="lock timeout"):
+            copy(lake, f"{url}?table=held")
+
+
+def sqlite(path, script):
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+        connection.commit()
+
+
+def test_sqlite_columns_are_what_all_of_their_values_are(lake, tmp_path):
+    sqlite(
+        tmp_path / "s.db",
+        """CREATE TABLE t (id INTEGER PRIMARY KEY, name VARCHAR(9), ratio REAL, price DECIMAL(9,2), raw BLOB, any, none);
+        INSERT INTO t VALUES (1, 'Änn', 1, 2, x'00ff', 'x', NULL), (2, '', 0.5, 2.5, NULL, 'y', NULL);""",
+    )
+    rows = sorted(copy(lake, f"sqlite://{tmp_path}/s.db?table=t"), key=lambda row: row["id"])
+    one = {"id": 1, "name": "Änn", "ratio": 1.0, "price": 2.0, "raw": b"\x00\xff", "any": "x", "none": None}
+    two = {"id": 2, "name": "", "ratio": 0.5, "price": 2.5, "raw": None, "any": "y", "none": None}
+    assert rows == [one, two]
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "why"),
+    [
+        ("n INTEGER", "(1, 'seven'), (2, 7)", "is declared as integer and has 1 of type text"),
+        ("n", "(1, 'seven'), (2, 7)", "has values of several types: integer, text"),
+        ("n NUMERIC", "(1, 9007199254740993), (2, 0.5)", "has values of several types: integer, real"),
+        ("n TEXT", "(1, x'00')", "is declared as text and has 1 of type blob"),
+    ],
+)
+def test_sqlite_values_of_another_type_refuse_their_column(lake, tmp_path, column, values, why):
+    sqlite(tmp_path / "s.db", f"CREATE TABLE t (id INTEGER, {column}); INSERT INTO t VALUES {values};")
+    with pytest.raises(Refused, match=why) as refused:
+        copy(lake, f"sqlite://{tmp_path}/s.db?table=t")
+    assert refused.value.keys == ["n"]
+    assert copy(lake, f"sqlite://{tmp_path}/s.db", query="SELECT id, CAST(n AS TEXT) AS n FROM t")
+
+
+def test_types_of_duckdb_are_exact_or_refused(lake, tmp_path):
+    file = str(tmp_path / "d.duckdb")
+    with duckdb.connect(file) as connection:
+        connection.execute(
+            """CREATE TABLE t AS SELECT 1 AS id, 18446744073709551615::UBIGINT AS u, 12::HUGEINT AS h, 1.5::DECIMAL(9,2) AS d,
+            TIMESTAMPTZ '2024-07-01 12:00:00+02' AS i, TIMESTAMP '2024-01-01 12:00:00.123456' AS n, TIME '12:30:00' AS t,
+            'a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11'::UUID AS uu, 'b'::ENUM('a', 'b') AS e, INTERVAL 3 DAY AS iv, [1, 2] AS l,
+            '' AS empty, NULL::VARCHAR AS nothing;
+            CREATE TABLE odd AS SELECT 1 AS id, TIMESTAMP_NS '2024-01-01 00:00:00.000000001' AS ns, DATE 'infinity' AS d,
+            170141183460469231731687303715884105727::HUGEINT AS h"""
+        )
+    (row,) = copy(lake, f"duckdb://{file}?table=main.t")
+    assert row == {
+        "id": 1,
+        "u": Decimal(18446744073709551615),
+        "h": Decimal(12),
+        "d": Decimal("1.50"),
+        "i": datetime(2024, 7, 1, 10),
+        "n": datetime(2024, 1, 1, 12, 0, 0, 123456),
+        "t": "12:30:00",
+        "uu": "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11",
+        "e": "b",
+        "iv": "3 days",
+        "l": [1, 2],
+        "empty": "",
+        "nothing": None,
+    }
+    for name, why in (("ns", "nanoseconds"), ("d", "infinite"), ("h", "beyond 38 digits")):
+        with pytest.raises(Refused, match=why) as refused:
+            copy(lake, f"duckdb://{file}", query=f"SELECT id, {name} FROM odd")
+        assert refused.value.keys == [name]
+    with pytest.raises(UsageError, match="absent"):
+        copy(lake, f"duckdb://{file}?table=absent")
