@@ -48,6 +48,7 @@ app = App(name="backstory", help=HELP, help_format="plaintext", result_action="r
 # In the order in which help tells them.
 COMMANDS = {
     DELIVER: (
+        projects.init,
         projects.run,
         snapshot.snapshot,
         apply.apply,

@@ -19,7 +19,7 @@ from backstory.cli.options import Flag, Limit, Names, Options, parse_names
 from backstory.cli.outcomes import DRY, short
 from backstory.cli.output import console, show, tell_error, tell_line, without_idle
 from backstory.cli.run_progress import watching
-from backstory.errors import Violated
+from backstory.errors import UsageError, Violated
 from backstory.model.receipt import exit_code
 
 if TYPE_CHECKING:
@@ -201,6 +201,28 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
         tell_line("Nothing is expected: no declaration has `expect`.")
     _show_times(rows, FRESH, options)
     return Violated.exit_code if any(row["late"] for row in rows) else 0
+
+
+def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: Options = DEFAULTS) -> None:
+    """Write a first project file from what a folder or a database has.
+
+    Keys are written where the source declares them; the others are left to write. A password goes into an
+    environment variable. Then `backstory run --dry-run` says what would be done.
+
+    Args:
+        source: A folder, or the address of a database: postgresql://user@host/database.
+        file: The file to write; one that is there is not overwritten.
+        options: Common options.
+    """
+    from backstory.projects.drafting import draft_project
+
+    if file.exists():
+        raise UsageError("file-exists", f"{file} is there already.", "Name another one with `file=NAME`.")
+    text = draft_project(source)
+    file.write_text(text, encoding="utf-8")
+    if not options.quiet:
+        tables = text.count("    key:")
+        tell_line(f"Wrote {file} with {tables} table(s). Next: backstory run {file} --dry-run")
 
 
 def schema(document: Literal["histories"], /) -> None:

@@ -10,10 +10,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
+from backstory.doors.native.request import TABLE
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.source_files import source_files
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
+from backstory.sources.databases.address import is_database
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
 _AT: Final = re.compile(r"\{at:([^{}]+)\}")
@@ -62,7 +64,7 @@ def expand(text: str, table: TableName) -> str:
 
 def is_of_files(source: str) -> bool:
     """Whether a source names files, and no table and no address."""
-    return not source.startswith(("table:", "jdbc:")) and "://" not in source
+    return not source.startswith(TABLE) and not is_database(source)
 
 
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
@@ -80,7 +82,7 @@ def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
             _regular(pattern)
         return CopyTimes(fixed=False, pattern=pattern, each=True)
     if at == OF_TRANSACTION:
-        if files or source.startswith("table:"):
+        if files or source.startswith(TABLE):
             raise _wrong("This source has no transaction.", "Leave out `at`, or write `at: file`.")
         return CopyTimes(fixed=False)
     if at:

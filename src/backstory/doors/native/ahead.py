@@ -40,7 +40,7 @@ def refuse_ahead(source: SourceFiles, asked: SnapshotRequest) -> None:
     asked.files.refuse_misplaced(source.format)
     with tempfile.TemporaryDirectory(prefix="backstory-ahead-") as folder, as_files_of_a_user():
         if sum(each.path.stat().st_size for each in source.files) > SMALL:
-            _refuse_columns(_named(source, asked), asked)
+            _refuse_columns(names_in_first_file(source, asked), asked)
             return
         files = [unpacked(each, Path(folder)) for each in source.files]
         options = reader_options(source, files, asked.files)
@@ -69,7 +69,7 @@ def _refuse_rows(rows: pa.Table, asked: SnapshotRequest) -> None:
     refuse_duplicates(keys_as_written(distinct(rows, key)[1], key), key)
 
 
-def _named(source: SourceFiles, asked: SnapshotRequest) -> list[str]:
+def names_in_first_file(source: SourceFiles, asked: SnapshotRequest) -> list[str]:
     """The columns of the first of large files; none where its beginning or end does not show them."""
     first = source.files[0]
     if source.format == "parquet":

@@ -1,6 +1,7 @@
 """A table of DuckDB, or the rows of a query, by one statement."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -47,20 +48,27 @@ _NOT: Final[Mapping[str, tuple[str, str]]] = {
 def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """The rows as a Parquet file, of the time before the statement."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
+    with reading(database) as connection:
+        source = _source(database)
+        columns = _described(connection, database, source)
+        _refuse_values(connection, database, source, columns)
+        values = ", ".join(_value(name, type_) for name, type_ in columns.items())
+        target = str(path).replace("'", "''")
+        connection.execute(f"COPY (SELECT {values} FROM {source}) TO '{target}' (FORMAT parquet)")  # noqa: S608
+    return DatabaseCopy(path, instant)
+
+
+@contextmanager
+def reading(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
+    """A transaction that reads one state, and can write nothing."""
     file = Path(database.url.partition("://")[2].partition("?")[0])
     if not file.is_file():
-        raise UsageError(
-            "no-database", f"There is no file {database.name}.", "Write duckdb:///path/file.duckdb."
-        )
+        remedy = "Write duckdb:///path/file.duckdb."
+        raise UsageError("no-database", f"There is no file {database.name}.", remedy)
     try:
         with duckdb.connect(str(file), read_only=True) as connection:
             connection.execute("BEGIN TRANSACTION READ ONLY")
-            source = _source(database)
-            columns = _described(connection, database, source)
-            _refuse_values(connection, database, source, columns)
-            values = ", ".join(_value(name, type_) for name, type_ in columns.items())
-            target = str(path).replace("'", "''")
-            connection.execute(f"COPY (SELECT {values} FROM {source}) TO '{target}' (FORMAT parquet)")  # noqa: S608
+            yield connection
     except duckdb.IOException as busy:
         if "lock" in str(busy):
             raise TryAgain(
@@ -69,7 +77,6 @@ def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Pa
         raise Failed("database-failed", f"DuckDB: {_first_line(busy)}.", "Check the file.") from None
     except duckdb.Error as error:
         raise Failed("database-failed", f"DuckDB: {_first_line(error)}.", "Check the database.") from None
-    return DatabaseCopy(path, instant)
 
 
 def _source(database: Database) -> str:

@@ -30,7 +30,7 @@ _EXACT: Final = 1 << 53
 def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """The rows as a Parquet file; SQLite has no clock of its own, so they are of the time before the read."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
-    with _reading(database) as connection:
+    with reading(database) as connection:
         source = _source(database)
         try:
             names = [each[0] for each in connection.execute(f"SELECT * FROM {source} LIMIT 0").description]  # noqa: S608
@@ -51,7 +51,7 @@ def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 
 @contextmanager
-def _reading(database: Database) -> Iterator[sqlite3.Connection]:
+def reading(database: Database) -> Iterator[sqlite3.Connection]:
     """A transaction that reads one state, and can write nothing."""
     file = Path(database.url.partition("://")[2].partition("?")[0])
     if not file.is_file():
