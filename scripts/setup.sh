@@ -27,6 +27,8 @@ java_found 2>/dev/null || install openjdk-17-jre-headless \
 if [ "${1:-}" = --tests ]; then
   compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || install postgresql \
     "The tests start a PostgreSQL server: install it (Debian, Ubuntu: apt-get install postgresql)."
+  compgen -G '/usr/sbin/mariadbd' >/dev/null || command -v mariadbd >/dev/null || install mariadb-server \
+    "The tests start a MariaDB server: install it (Debian, Ubuntu: apt-get install mariadb-server)."
   command -v rsync >/dev/null || install rsync "The tests back up a warehouse: install rsync."
   [ .venv/duckdb-iceberg/ready -nt tests/duckdb-iceberg.lock ] || {
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/duckdb-iceberg -r tests/duckdb-iceberg.lock

@@ -18,6 +18,8 @@ _KINDS: Final[dict[str, Kind]] = {
     "mariadb": "jdbc",
 }
 _JDBC: Final = "jdbc:"
+# What Java's drivers call those that are read without Java.
+_OURS: Final = re.compile(r"jdbc:(?:(?=postgresql://)|(sqlite|duckdb):)")
 _TABLE: Final = re.compile(r"([?&;])table=([^&;]*)")
 
 
@@ -52,6 +54,7 @@ def is_database(source: str) -> bool:
 
 def parse_address(source: str, query: str | None = None) -> Database:
     """The database that a source names; UsageError where it says no table, or a table and a query."""
+    source = _OURS.sub(lambda match: f"{match[1]}://" if match[1] else "", source, count=1)
     match = _TABLE.search(source)
     table = unquote_plus(match[2]) if match else None
     url = source if match is None else _without(source, match)

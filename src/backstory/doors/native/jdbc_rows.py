@@ -1,0 +1,215 @@
+"""The rows of a database that Spark reads by JDBC: one statement on one connection, laid down once."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.model.types import MAX_PRECISION, ColumnType, Kind
+from backstory.sources.databases.address import Database
+from backstory.sources.databases.copies import refuse_column, refuse_repeats
+from backstory.stores.iceberg.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructField
+
+# MariaDB's driver speaks with MySQL, too; Spark's dialect for both goes by MySQL's name.
+MARIADB: Final = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
+_DRIVER: Final = "org.mariadb.jdbc.Driver"
+_EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false"  # numbers as numbers
+_IN_UTC: Final = "SET time_zone = '+00:00'"
+_CONNECTION: Final = re.compile(r"^\(conn=\d+\) ")
+_OF_MYSQL: Final = re.compile(r"(mysql|mariadb)://|jdbc:(mysql|mariadb):")
+_ROWS_AT_ONCE: Final = 10_000
+# What Spark notes of a column that has times of day, which it would take for instants.
+_TIME_OF_DAY: Final = "logical_time_type"
+# The same of texts of a fixed length, and of MySQL's bits.
+_CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
+_BITS: Final = "binarylong"
+# Classes of SQL's states: not reachable or locked, turned away, not there.
+_LATER: Final = ("08", "40", "HYT", "57", "53")
+_TURNED_AWAY: Final = ("28", "3D")
+_ABSENT: Final = ("42S02", "42P01")
+_SYNTAX: Final = ("42", "37", "22")
+
+
+@dataclass(frozen=True, slots=True)
+class JdbcCopy:
+    """A frame that reads the rows anew each time it is computed, and the types that its texts stand for."""
+
+    frame: "DataFrame"
+    instant: datetime
+    texts: Mapping[str, ColumnType]
+    password: str | None = field(default=None, repr=False)
+
+
+def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
+    """The rows of one statement, and the time that they are of.
+
+    Raises UsageError for what is not there, Refused for a column without an exact type, TryAgain where the
+    database does not answer.
+    """
+    spark = store.spark
+    server = _server(spark, database)
+    with translate_jdbc(database, server.password):
+        instant = server.now(spark)
+        described = server.rows(spark, f"SELECT * FROM {server.source}").schema.fields
+        refuse_repeats(database, [each.name for each in described])
+        values = [_value(database, server, each) for each in described]
+        frame = server.rows(spark, f"SELECT {', '.join(text for text, _ in values)} FROM {server.source}")
+    texts = {each.name: type_ for each, (_, type_) in zip(described, values, strict=True) if type_}
+    return JdbcCopy(frame, instant, texts, server.password)
+
+
+def lay_down(copy: JdbcCopy, folder: Path) -> Path:
+    """The rows in one Parquet file of the folder."""
+    target = folder / "copy"
+    copy.frame.write.parquet(str(target))
+    (file,) = target.glob("part-*.parquet")
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """How Spark reaches a database; `source` is what stands behind FROM, `quote` goes around names."""
+
+    url: str = field(repr=False)
+    source: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    driver: str | None = None
+    is_mysql: bool = False
+
+    def reader(self, spark: "SparkSession") -> "DataFrameReader":
+        options = {"url": self.url, "user": self.user, "password": self.password, "driver": self.driver}
+        options["sessionInitStatement"] = _IN_UTC if self.is_mysql else None
+        reader = (
+            spark.read.format("jdbc").option("preferTimestampNTZ", "true").option("fetchsize", _ROWS_AT_ONCE)
+        )
+        for name, value in options.items():
+            reader = reader if value is None else reader.option(name, value)
+        return reader
+
+    def rows(self, spark: "SparkSession", query: str) -> "DataFrame":
+        return self.reader(spark).option("query", query).load()
+
+    def now(self, spark: "SparkSession") -> datetime:
+        """The time of the database's clock, where it has a word for it that is known here."""
+        if not self.is_mysql:
+            return datetime.now(UTC)
+        (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
+        return datetime.fromisoformat(row["now"]).replace(tzinfo=UTC)
+
+    def quoted(self, name: str) -> str:
+        mark = "`" if self.is_mysql else '"'
+        return mark + name.replace(mark, mark * 2) + mark
+
+
+def _server(spark: "SparkSession", database: Database) -> _Server:
+    if not _OF_MYSQL.match(database.url):
+        return _Server(database.url, _source(database, '"'))
+    spark.sql(f"ADD JAR 'ivy://{MARIADB}'")
+    parts = urlsplit(database.url.removeprefix("jdbc:"))
+    host = parts.netloc.rpartition("@")[2]
+    query = f"{parts.query}&{_EXACTLY}" if parts.query else _EXACTLY
+    return _Server(
+        f"jdbc:mysql://{host}{parts.path}?{query}",
+        _source(database, "`"),
+        None if parts.username is None else unquote(parts.username),
+        None if parts.password is None else unquote(parts.password),
+        _DRIVER,
+        is_mysql=True,
+    )
+
+
+def _source(database: Database, mark: str) -> str:
+    if database.query is not None:
+        return f"({database.query.strip().rstrip(';')}) copied"
+    return ".".join(mark + each.replace(mark, mark * 2) + mark for each in database.parts)
+
+
+def _value(database: Database, server: _Server, column: "StructField") -> tuple[str, ColumnType | None]:
+    """How a column is selected, and the type that its text stands for, None where that is its own.
+
+    What the driver or Spark would round, pad, move to another zone or replace by NULL is read as its text.
+    """
+    from pyspark.sql import types
+
+    name, type_ = server.quoted(column.name), column.dataType
+    if isinstance(type_, types.DecimalType) and type_.precision >= MAX_PRECISION:
+        raise refuse_column(database, column.name, "has numbers of 38 digits or more")
+    padded = str(column.metadata.get(_CHARACTERS, "")).startswith("char")
+    if server.is_mysql:
+        text, kind = _of_mysql(name, column, padded=padded)
+        return f"{text} AS {name}", None if kind is None else ColumnType(kind)
+    if column.metadata.get(_TIME_OF_DAY):
+        raise refuse_column(database, column.name, "has times of day, which are not read by JDBC")
+    return (f"RTRIM({name}) AS {name}" if padded else name), None
+
+
+def _of_mysql(name: str, column: "StructField", *, padded: bool) -> tuple[str, Kind | None]:
+    """The same of a column of MySQL or MariaDB."""
+    from pyspark.sql import types
+
+    type_, text = column.dataType, f"CAST({name} AS CHAR)"
+    if padded or column.metadata.get(_TIME_OF_DAY):
+        return text, None
+    if _BITS in column.metadata and isinstance(type_, types.BinaryType):
+        return f"CAST({name} AS UNSIGNED)", None
+    if isinstance(type_, types.FloatType):
+        return f"CAST({name} AS DOUBLE)", None  # its own text is rounded
+    if isinstance(type_, types.TimestampType):
+        return f"CONCAT({text}, '+00:00')", Kind.UTC_DATETIME
+    kinds: Sequence[tuple[Any, Kind]] = (
+        (types.DateType, Kind.NAIVE_DATE),
+        (types.TimestampNTZType, Kind.NAIVE_DATETIME),
+    )
+    kind = next((kind for of, kind in kinds if isinstance(type_, of)), None)
+    return (name if kind is None else text), kind
+
+
+@contextmanager
+def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
+    """The errors of drivers, by SQL's states, in words of ours and without a password."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as fault:
+        told = _told(fault)
+        if told is None:
+            raise
+        state, message = told
+        text = _CONNECTION.sub("", message.split("\n", 1)[0]).rstrip(".")
+        text = text.replace(password, "***") if password else text
+        raise _error(database, state, text) from None
+
+
+def _error(database: Database, state: str, text: str) -> BackstoryError:
+    where = f"{database.name}: {text}."
+    if state in _ABSENT:
+        return UsageError("no-table", where, "Check the name of the table and its case.")
+    if state.startswith(_TURNED_AWAY):
+        return UsageError("no-database", where, "Fix the address, the user or the password.")
+    if state.startswith(_SYNTAX):
+        return UsageError("bad-query", where, "Fix the query or the rights.")
+    if state.startswith(_LATER) or not state:
+        return TryAgain("source-unreachable", where, "Try again.")
+    return Failed("database-failed", where, "Check the database.")
+
+
+def _told(fault: Any) -> tuple[str, str] | None:
+    """The state and the message of the SQLException among the causes; None where there is none."""
+    cause = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
+    while cause is not None:
+        if hasattr(cause, "getSQLState") and "SQL" in cause.getClass().getSimpleName():
+            return cause.getSQLState() or "", cause.getMessage() or ""
+        cause = cause.getCause()
+    return None

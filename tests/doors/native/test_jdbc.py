@@ -1,0 +1,178 @@
+"""MariaDB is a source by Spark's JDBC: exact types or a refusal by column, one state, no password anywhere."""
+
+import itertools
+import os
+import shutil
+import subprocess
+import tempfile
+from datetime import date, datetime
+from decimal import Decimal
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+from ports import free_ports
+from serving import within
+
+from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
+from backstory.warehouse import Warehouse
+
+NAMES = (f"t{number}" for number in itertools.count(1))
+PASSWORD = "canary@/:"
+TYPES = {
+    "tiny": ("tinyint(1)", "2", 2),
+    "flag": ("bit(1)", "b'1'", True),
+    "bits": ("bit(5)", "b'10101'", 21),
+    "wide": ("bigint unsigned", "18446744073709551615", Decimal(18446744073709551615)),
+    "price": ("decimal(10,2)", "12.5", Decimal("12.50")),
+    "ratio": ("float", "0.1", 0.10000000149011612),
+    "exact": ("double", "0.1", 0.1),
+    "naive": ("datetime(6)", "'2024-01-01 12:00:00.123456'", datetime(2024, 1, 1, 12, 0, 0, 123456)),
+    "instant": ("timestamp(6) null", "'2024-07-01 12:00:00.5'", datetime(2024, 7, 1, 10, 0, 0, 500000)),
+    "day": ("date", "'2024-02-29'", date(2024, 2, 29)),
+    "time_of_day": ("time(3)", "'-838:59:59.123'", "-838:59:59.123"),
+    "a_year": ("year", "2024", 2024),
+    "padded": ("char(6)", "'ab'", "ab"),
+    "name": ("varchar(20)", "'ä, \"q\"'", 'ä, "q"'),
+    "choice": ("enum('a','b')", "'b'", "b"),
+    "choices": ("set('x','y')", "'x,y'", "x,y"),
+    "document": ("json", "'{\"a\": 1}'", '{"a": 1}'),
+    "bytes": ("blob", "x'00ff'", b"\x00\xff"),
+    "empty": ("text", "''", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def mariadb():
+    """A server of this test's own: its port, and a function that runs statements as its owner."""
+    with tempfile.TemporaryDirectory(prefix="backstory-mariadb-") as folder:
+        data, socket = Path(folder) / "data", Path(folder) / "s"
+        user = ["--user=root"] if os.getuid() == 0 else []
+        made = [
+            "mariadb-install-db",
+            "--no-defaults",
+            *user,
+            f"--datadir={data}",
+            "--auth-root-authentication-method=normal",
+        ]
+        subprocess.run(made, check=True, capture_output=True)
+        (port,) = free_ports()
+        program = shutil.which("mariadbd") or "/usr/sbin/mariadbd"
+        words = [f"--datadir={data}", f"--socket={socket}", f"--port={port}", "--bind-address=127.0.0.1"]
+        more = ["--default-time-zone=+02:00", f"--pid-file={folder}/pid", "--skip-log-bin"]
+        with subprocess.Popen(
+            [program, "--no-defaults", *user, *words, *more], stderr=subprocess.DEVNULL
+        ) as server:
+
+            def do(statement, database="shop"):
+                client = [
+                    "mariadb",
+                    "--no-defaults",
+                    "-N",
+                    "-S",
+                    socket,
+                    "-u",
+                    "root",
+                    *([database] if database else []),
+                ]
+                return subprocess.run(
+                    client, input=statement, text=True, check=True, capture_output=True
+                ).stdout
+
+            assert within(60, lambda: answers(do), 0.2)
+            do(
+                f"CREATE DATABASE shop; CREATE USER me@localhost IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON shop.* TO me@localhost",
+                "",
+            )
+            yield port, do
+            server.terminate()
+
+
+def answers(do):
+    try:
+        return do("SELECT 1", "")
+    except subprocess.CalledProcessError:
+        return False
+
+
+@pytest.fixture
+def lake(store):
+    return Warehouse(store, embedded=False)
+
+
+def address(port, rest="", password="canary%40%2F%3A"):
+    return f"mariadb://me:{password}@localhost:{port}/shop{rest}"
+
+
+def copy(lake, source, **options):
+    into = f"jdbc.{next(NAMES)}"
+    lake.snapshot(source, into=into, key="id", **options)
+    return [
+        each.asDict()
+        for each in lake.table(into).current().drop("valid_from", "valid_to").orderBy("id").collect()
+    ]
+
+
+def test_types_of_mariadb_are_exact(lake, mariadb):
+    port, do = mariadb
+    do(
+        f"CREATE TABLE every (id int unsigned PRIMARY KEY, {', '.join(f'{name} {type_}' for name, (type_, _, _) in TYPES.items())})"
+    )
+    do(f"INSERT INTO every VALUES (4294967295, {', '.join(text for _, text, _ in TYPES.values())})")
+    do("INSERT INTO every (id) VALUES (2)")
+    nothing, every = copy(lake, address(port, "?table=every"))
+    assert every == {"id": 4294967295} | {name: value for name, (_, _, value) in TYPES.items()}
+    assert {nothing[name] for name in TYPES} == {None}
+    (row,) = copy(
+        lake, address(port).replace("mariadb:", "mysql:"), query="SELECT id, day FROM every WHERE id > 2;"
+    )
+    assert row["day"] == date(2024, 2, 29)
+
+
+def test_what_has_no_exact_value_refuses_its_column(lake, mariadb):
+    port, do = mariadb
+    do("SET sql_mode = ''; CREATE TABLE zero (id int, d date); INSERT INTO zero VALUES (1, '0000-00-00')")
+    do("CREATE TABLE digits (id int, d decimal(60,2)); INSERT INTO digits VALUES (1, 1)")
+    for table, why in (("zero", "does not fit NAIVE_DATE"), ("digits", "38 digits or more")):
+        with pytest.raises(Refused, match=why) as refused:
+            copy(lake, address(port, f"?table={table}"))
+        assert refused.value.keys == ["d"]
+        assert copy(lake, address(port), query=f"SELECT id, CAST(d AS CHAR) AS d FROM {table}")
+
+
+def test_what_cannot_be_read_is_told_without_a_password(lake, mariadb):
+    port, do = mariadb
+    do("CREATE TABLE there (id int)")
+    cases = {
+        address(port, "?table=absent"): (UsageError, "no-table"),
+        address(port, "?table=there", "wrong-canary"): (UsageError, "no-database"),
+        address(1, "?table=there"): (TryAgain, "source-unreachable"),
+    }
+    for source, (kind, code) in cases.items():
+        with pytest.raises(BackstoryError) as failed:
+            copy(lake, source)
+        assert (type(failed.value), failed.value.code) == (kind, code)
+        assert "canary" not in str(failed.value.to_dict())
+    with pytest.raises(UsageError, match="syntax"):
+        copy(lake, address(port), query="SELEKT 1")
+
+
+def test_a_copy_is_of_one_state_though_others_write_meanwhile(lake, mariadb):
+    port, do = mariadb
+    do(
+        "CREATE TABLE moved (id int PRIMARY KEY, v int) ENGINE=InnoDB; INSERT INTO moved SELECT seq, 0 FROM seq_1_to_20000"
+    )
+    done = Event()
+
+    def write():
+        while not done.is_set():
+            do("UPDATE moved SET v = v + 1")
+
+    writer = Thread(target=write)
+    writer.start()
+    try:
+        for _ in range(2):
+            assert len({row["v"] for row in copy(lake, address(port, "?table=moved"))}) == 1
+    finally:
+        done.set()
+        writer.join()
