@@ -26,7 +26,7 @@ _DEEPEST: Final = 3
 _SHOWN: Final = 8
 _PASSWORD: Final = "DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
 _HEAD: Final = """\
-# What is kept, and from where. `backstory run --dry-run` says what a run would do, `backstory run` does it.
+# What is kept, and from where. `backstory run` delivers it all.
 # Keys are those that the source declares; write the others. All options: docs/how-to/every-night.md
 format: histories/1
 """

@@ -183,10 +183,10 @@ def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as fault:
-        told = _told(fault)
-        if told is None:
+        found = _sql_error(fault)
+        if found is None:
             raise
-        state, message = told
+        state, message = found
         text = _CONNECTION.sub("", message.split("\n", 1)[0]).rstrip(".")
         text = text.replace(password, "***") if password else text
         raise _error(database, state, text) from None
@@ -205,7 +205,7 @@ def _error(database: Database, state: str, text: str) -> BackstoryError:
     return Failed("database-failed", where, "Check the database.")
 
 
-def _told(fault: Any) -> tuple[str, str] | None:
+def _sql_error(fault: Any) -> tuple[str, str] | None:
     """The state and the message of the SQLException among the causes; None where there is none."""
     cause = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
     while cause is not None:
