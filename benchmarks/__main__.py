@@ -76,6 +76,13 @@ WORKLOADS: Final = (
         "feeds of changes against the Fivetran door and a MERGE by hand",
         always=False,
     ),
+    Workload(
+        "nightly",
+        "benchmarks.nightly",
+        0.1,
+        "a run of 200 tables, and a table of PostgreSQL against a file",
+        always=False,
+    ),
     Workload("odf", "benchmarks.doors odf", 0.1, "event logs against statements by hand", always=False),
     Workload("tables", "benchmarks.doors tables", 0.1, "many tables at once", always=False),
     Workload(
