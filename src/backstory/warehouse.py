@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
@@ -185,6 +185,24 @@ class Warehouse(Datasets):
         words = [select] if isinstance(select, str) else list(select)
         request = RunRequest(words, failed, jobs, dry_run)
         return run_project(self.store, project, request, Terms(project.folder, dry_run, self.rights))
+
+    def runs(self) -> list[dict[str, Any]]:
+        """Former runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and how many ended how."""
+        from backstory.projects.former import former_runs
+        from backstory.projects.log import rows_of_log
+        from backstory.stores.metadata.in_session import InSession
+
+        return former_runs(InSession(self.store), rows_of_log(self.store))
+
+    def fresh(self, file: str | Path | None = None) -> list[dict[str, Any]]:
+        """How old what a project file expects is: `name`, `last_delivery` and `due` (UTC), `late`."""
+        from backstory.projects.declarations import read_project
+        from backstory.projects.former import freshness
+        from backstory.projects.log import rows_of_log
+        from backstory.stores.metadata.in_session import InSession
+
+        now, logged = datetime.now(UTC), rows_of_log(self.store)
+        return freshness(read_project(file), InSession(self.store), logged, now)
 
     def sql(self, query: str) -> "DataFrame":
         """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""

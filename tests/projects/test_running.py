@@ -132,6 +132,18 @@ def test_files_that_a_run_took_before_it_was_killed_are_known_by_the_commits(tea
     assert team.run()["a"].files == []
 
 
+def test_a_table_that_is_dropped_gets_all_files_again_though_the_log_knows_them(team):
+    for day in (1, 2):
+        team.write(f"a-2024-01-0{day}.csv", rows(f"Ann{day}"))
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    assert len(team.run()["a"].files) == 2
+    team.warehouse.spark.sql(
+        f"DROP TABLE {team.warehouse.store.sql_name(team.warehouse.table(f'{team.schema}.a').name)}"
+    )
+    assert len(team.run()["a"].files) == 2
+    assert (team.run()["a"].files, team.names_at("a", "2024-01-01")) == ([], ["Ann1"])
+
+
 def test_a_late_file_is_refused_with_its_name_and_those_before_it_stay(team):
     team.write("a-2024-01-05.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")

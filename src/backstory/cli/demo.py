@@ -14,6 +14,7 @@ from rich.rule import Rule
 from backstory.cli.asking import opened
 from backstory.cli.options import Options
 from backstory.cli.output import console, show
+from backstory.cli.projects import show_receipts
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
@@ -22,10 +23,20 @@ from backstory.table import Table
 if TYPE_CHECKING:
     from backstory.stores.iceberg.store import Store
     from backstory.testing.sender.client import Sender
+    from backstory.warehouse import Warehouse
 
 DEFAULTS = Options()
 TABLE = TableName("demo", "countries")
 KEY = ("code",)
+LANDS = TableName("demo", "lands")
+NIGHTLY = """\
+format: histories/1
+tables:
+  {table}:
+    source: {folder}/countries-{{at:%Y}}-01-01.csv
+    key: code
+"""
+TABLE_OUTPUT = Options(output="table")
 UNTIL = datetime(2026, 7, 1, tzinfo=UTC)
 THEN = datetime(2014, 1, 1, tzinfo=UTC)
 WORLD = datetime(2016, 1, 1, tzinfo=UTC)
@@ -43,6 +54,7 @@ def demo(*, options: Options = DEFAULTS) -> None:
         store = warehouse.store
         _arrive(store)
         _tell(store)
+        _every_night(warehouse)
         _how_to_read(store, options)
         if options.answer == "json":
             console.quiet = False
@@ -134,6 +146,23 @@ def _tell(store: "Store") -> None:
     shown = ("snapshot_id", "operation", "door", "counts")
     show([{column: row[column] for column in shown} for row in built], "table")
     console.print(f"{len(built)} commits: one for each batch, and none for copies without a change.")
+
+
+def _every_night(warehouse: "Warehouse") -> None:
+    """The copies of each January once more, as files that a project declares; a second run finds nothing."""
+    from backstory.stores.iceberg.create import drop
+
+    drop(warehouse.store, LANDS)
+    declared = NIGHTLY.format(folder=copies()[0].parent, table=LANDS)
+    console.print()
+    console.print(Rule("[bold]Every night, by one file[/bold]", align="left"))
+    console.print(declared, markup=False)
+    with tempfile.TemporaryDirectory(prefix="backstory-demo-") as folder:
+        file = Path(folder) / "histories.yaml"
+        file.write_text(declared, encoding="utf-8")
+        for _ in range(2):
+            console.print("$ backstory run", markup=False)
+            show_receipts(warehouse.run(file), TABLE_OUTPUT)
 
 
 def _sorted(frame: Any) -> list[dict[str, Any]]:

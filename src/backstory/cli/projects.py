@@ -84,7 +84,7 @@ def run(
     with opened(options) as warehouse, _ending() as stop, watching(options) as watcher:
         asked = RunRequest(words, failed, jobs, dry_run, stop, watcher)
         receipts = run_project(warehouse.store, project, asked, terms)
-    _show(receipts, options, dry_run=dry_run)
+    show_receipts(receipts, options, dry_run=dry_run)
     if failed and not receipts and not options.quiet:
         tell_line("Nothing failed in the last run.")
     return exit_code(receipts)
@@ -108,7 +108,8 @@ def _ending() -> Iterator[Event]:
             signal.signal(number, handler)
 
 
-def _show(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run: bool) -> None:
+def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run: bool = False) -> None:
+    """Print what a run did: a row for each declaration, what went wrong, and where the time went."""
     if options.answer == "json":
         show([each.to_dict() for each in receipts], "json")
         return
@@ -225,15 +226,16 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
         tell_line(f"Wrote {file} with {tables} table(s). Next: backstory run {file} --dry-run")
 
 
-def schema(document: Literal["histories"], /) -> None:
+def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) -> None:
     """Print the JSON Schema of a document, for editors.
 
     Args:
         document: Which one: histories, the project file.
+        options: Common options.
     """
     from backstory.projects.entries import json_schema
 
-    _ = document
+    _ = document, options
     sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
 
 

@@ -13,12 +13,12 @@ from backstory.formats.memory import Memory, TooLarge
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.receipts import RunReceipt
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.metadata.described import Opening
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
@@ -37,6 +37,7 @@ _KINDS: Final = {
     "attempts": Kind.INT,
     "counts": Kind.STRING,
     "files": Kind.STRING,
+    "table_uuid": Kind.STRING,
     "way": Kind.STRING,
     "blocked_by": Kind.STRING,
     "error_code": Kind.STRING,
@@ -53,9 +54,15 @@ def append_run(
 ) -> None:
     """Log a run; `marks` are those of the files that it took, by declaration.
 
+    A table that is dropped and made anew has taken nothing: the log tells tables apart.
+
     Raises Refused where another table has the log's name.
     """
-    rows = [_row(project, each, marks.get(each.name, ())) for each in receipts]
+    rows = [
+        _row(project, each, mine, uuid_of(load(store, table_name(each.name))) if mine else None)
+        for each in receipts
+        for mine in [marks.get(each.name, ())]
+    ]
 
     def plan() -> tuple[Any, Change]:
         log = load(store, LOG)
@@ -67,7 +74,7 @@ def append_run(
     deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
 
 
-def _row(project: str, receipt: RunReceipt, marks: Sequence[str]) -> Mapping[str, Any]:
+def _row(project: str, receipt: RunReceipt, marks: Sequence[str], uuid: str | None) -> Mapping[str, Any]:
     error = receipt.error
     return {
         "run_id": receipt.run_id,
@@ -80,6 +87,7 @@ def _row(project: str, receipt: RunReceipt, marks: Sequence[str]) -> Mapping[str
         "attempts": receipt.attempts,
         "counts": json.dumps(dict(receipt.counts)) if receipt.counts else None,
         "files": json.dumps([json.loads(each) for each in marks]) if marks else None,
+        "table_uuid": uuid,
         "way": receipt.way,
         "blocked_by": receipt.blocked_by,
         "error_code": error and error.code,
@@ -113,18 +121,23 @@ def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
     return rows.sort_by("started_at").to_pylist()
 
 
-def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str) -> set[str]:
-    """The marks of files that a declaration has taken, by the log."""
+def uuid_of(stored: StoredTable | None) -> str | None:
+    """What Iceberg calls a table for all time; None where there is none."""
+    return None if stored is None else str(stored.iceberg.uuid())
+
+
+def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: StoredTable | None) -> set[str]:
+    """The marks of files that a declaration has taken into its table, by the log."""
+    uuid = uuid_of(stored)
     return {
         json.dumps(mark)
         for row in rows
-        if row["name"] == name and row["files"]
+        if row["name"] == name and row["files"] and row["table_uuid"] == uuid
         for mark in json.loads(row["files"])
     }
 
 
-def marks_of_commits(store: Store, table: TableName) -> set[str]:
+def marks_of_commits(stored: StoredTable | None) -> set[str]:
     """The same by the table's own commits: a run that was killed has logged nothing."""
-    stored = load(store, table)
     texts = (each.get_property(FILES) for each in all_snapshots(stored)) if stored else ()
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}

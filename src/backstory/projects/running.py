@@ -24,7 +24,7 @@ from backstory.projects.locks import holding
 from backstory.projects.log import append_run, marks_of_commits, marks_of_log, rows_of_log
 from backstory.projects.order import select, upstream_of
 from backstory.projects.receipts import UNDONE, WELL, RunReceipt, status_of
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, load
 
 # What failed for now is tried again after these seconds; others have their turn meanwhile.
 PAUSES: Final = (2.0, 10.0, 30.0)
@@ -61,12 +61,16 @@ class RunRequest:
 
 @dataclass(slots=True)
 class _Turn:
-    """A declaration that waits for its turn, and what came of it until now."""
+    """A declaration that waits for its turn, and what came of it until now.
+
+    `marks` are those of the files that its table has, `logged` those that the log knows of.
+    """
 
     declared: Declaration
     attempts: int = 0
     not_before: float = 0.0
     marks: set[str] = field(default_factory=set)
+    logged: set[str] = field(default_factory=set)
     receipt: RunReceipt | None = None
 
 
@@ -90,7 +94,7 @@ def run_project(store: Store, project: Project, asked: RunRequest, terms: Terms)
     receipts = {each.name: each for each in run.receipts(turns)}
     in_order = [receipts[each.name] for each in selected]
     if selected and not asked.dry_run:
-        marks = {name: sorted(turn.marks - marks_of_log(logged, name)) for name, turn in turns.items()}
+        marks = {name: sorted(turn.marks - turn.logged) for name, turn in turns.items()}
         _log(store, project, in_order, marks)
     return in_order
 
@@ -198,8 +202,9 @@ class _Run:
         try:
             with nullcontext() if self.asked.dry_run else holding(self.store, declared.writes):
                 if declared.times is not None and declared.times.each:
-                    turn.marks |= marks_of_log(self.logged, declared.name)
-                    turn.marks |= marks_of_commits(self.store, table_name(declared.name))
+                    stored = load(self.store, table_name(declared.name))
+                    turn.logged = marks_of_log(self.logged, declared.name, stored)
+                    turn.marks |= turn.logged | marks_of_commits(stored)
                 receipt = carry_out(self.store, declared, self.terms, notes, turn.marks)
         except BackstoryError as error:
             receipt = RunReceipt(declared.name, declared.kind, status_of(error), error=error)

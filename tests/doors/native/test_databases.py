@@ -178,6 +178,13 @@ def test_what_cannot_be_read_is_told_without_a_password(lake, server):
             copy(lake, source)
         assert (type(failed.value), failed.value.code) == (kind, code)
         assert "canary" not in str(failed.value.to_dict())
+    into = f"databases.{next(NAMES)}"
+    copy(lake, f"{address}?table=t", into, allow_empty=True)
+    told = [
+        lake.table(into).log(),
+        *lake.spark.sql(f"SHOW TBLPROPERTIES {lake.store.catalog}.{into}").collect(),
+    ]
+    assert "canary" not in str(told)
     for options in ({"query": "SELECT * FROM t", "key": "id"}, {"separator": ";"}, {"format": "csv"}):
         with pytest.raises(
             UsageError, match=r"both a table and a query|does not apply|`format=` is for files"
