@@ -1,18 +1,17 @@
 """The options that say how the files of a source are written."""
 
-import re
 from dataclasses import dataclass
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 
 from backstory.cli.options import Names
 from backstory.errors import UsageError
 from backstory.formats.file_options import FileOptions
+from backstory.model.lists import split_list
 from backstory.model.types import type_named
 
 FILES = Group("Files in other forms", sort_key=5)
-_COMMA: Final = re.compile(r",(?![^()]*\))")
 _Text = Annotated[str | None, Parameter(show_default=False)]
 
 
@@ -49,7 +48,7 @@ class FileFlags:
 
 def parse_parts(given: tuple[str, ...]) -> list[str]:
     """The parts of an option's texts between commas; one within parentheses parts nothing."""
-    return [part.strip() for text in given for part in _COMMA.split(text) if part.strip()]
+    return [part for text in given for part in split_list(text)]
 
 
 def parse_pairs(given: tuple[str, ...], form: str) -> dict[str, str]:

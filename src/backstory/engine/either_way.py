@@ -6,8 +6,7 @@ from typing import Final, TypeVar
 
 import structlog
 
-from backstory.engine.runs import IN_TASKS as TASKS
-from backstory.engine.runs import ON_DRIVER, note_way
+from backstory.engine.runs import DRIVER, TASKS, note_way
 from backstory.formats.memory import TooLarge
 from backstory.model.table import TableName
 from backstory.stores.port import Store
@@ -38,7 +37,7 @@ def plan_either_way(
         with ExitStack() as kept:
             plan, why = _plan_here(here, kept)
             if plan is not None:
-                note_way(ON_DRIVER)
+                note_way(DRIVER)
                 yield plan
                 return
     LOG.info(IN_TASKS, table=str(table), reason=why)

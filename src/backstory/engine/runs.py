@@ -13,7 +13,7 @@ from backstory.model.change import Note
 # Properties of commits: the run that made them, and the files that it had taken for the table until then.
 RUN: Final = "backstory.run"
 FILES: Final = "backstory.run-files"
-IN_TASKS, ON_DRIVER = "tasks", "driver"
+TASKS, DRIVER = "tasks", "driver"
 
 
 @dataclass(slots=True)
@@ -54,7 +54,7 @@ def marked(note: Note) -> Note:
 def note_way(way: str) -> None:
     """Note where a delivery is planned; once in tasks is in tasks."""
     notes = _notes.get()
-    if notes is not None and notes.way != IN_TASKS:
+    if notes is not None and notes.way != TASKS:
         notes.way = way
 
 

@@ -11,12 +11,13 @@ from backstory.doors.historize import door as models
 from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.native import door as native
 from backstory.doors.native.feeds import options as feeds
+from backstory.doors.native.request import names_files
 from backstory.doors.odf import door as datasets
 from backstory.engine.runs import RunNotes, taking_notes
 from backstory.errors import BackstoryError, Failed
 from backstory.model.table import table_name
 from backstory.projects.declarations import Declaration, filled_in
-from backstory.projects.files import FileCopy, copies, is_of_files, not_taken
+from backstory.projects.files import FileCopy, copies, not_taken
 from backstory.projects.receipts import RunReceipt, status_of
 from backstory.settings import Rights
 from backstory.stores.iceberg.store import Store
@@ -61,8 +62,8 @@ def _deliver(
 ) -> RunReceipt:
     source, times = filled_in(declared.source, declared.place), declared.times
     assert times is not None
-    if not (times.each and is_of_files(source)):
-        name = str(terms.folder / source) if is_of_files(source) else source
+    if not (times.each and names_files(source)):
+        name = str(terms.folder / source) if names_files(source) else source
         return _summed(declared, [_bring(store, declared, terms, name)])
     pattern = times.pattern and filled_in(times.pattern, declared.place)
     listed = copies(source, replace(times, pattern=pattern), terms.folder)

@@ -28,7 +28,7 @@ HISTORIES: Final = Sort("project file", absent="no-project", wrong="wrong-projec
 Kind = Literal["snapshot", "apply", "model", "dataset"]
 # What makes a table a feed, and what of an entry is no option of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
-_NO_OPTIONS: Final = {"source", "group", *Scheduled.model_fields}
+_NO_OPTIONS: Final = {"source", "group", "file", *Scheduled.model_fields}
 _OPTIONS_OF: Final = {
     "apply": feeds.FeedOptions.__annotations__.keys(),
     "snapshot": SnapshotOptions.__annotations__.keys(),
@@ -126,8 +126,7 @@ def _of_table(name: str, entry: Table, entries: Histories, document: Document) -
         _where(entry, path, "at"),
         lambda: times_of_copies(source, expand(said.get("at") or "", table), kind),
     )
-    options = {each: value for each, value in said.items() if each not in _NO_OPTIONS}
-    options = {each: value for each, value in options.items() if each != "at" or times.fixed}
+    options = {each: value for each, value in _options(said).items() if each != "at" or times.fixed}
     declared = Declaration(
         name,
         kind,
@@ -164,12 +163,11 @@ def _of_model(entry: Model, document: Document, path: Path_, folder: Path) -> De
     bases = {f"{namespace_of(model, each)}.{each.name}" for each in sets}
     inputs = {each.input.removeprefix(TABLE) for each in sets if each.input}
     said = _merged(entry)
-    options = {name: value for name, value in said.items() if name not in {"file", *Scheduled.model_fields}}
     return Declaration(
         entry.file,
         "model",
         entry.file,
-        options,
+        _options(said),
         reads=frozenset(inputs - bases),
         writes=frozenset(bases | {f"{each}_hist" for each in bases}),
         **_scheduled(said, document, path),
@@ -182,15 +180,19 @@ def _of_dataset(entry: Dataset, document: Document, path: Path_, folder: Path) -
         read = _checked(document, path, lambda: read_manifests(folder / entry.file))
         names = [snapshot.content.name for _, snapshot in read]
     said = _merged(entry)
-    options = {name: value for name, value in said.items() if name not in {"file", *Scheduled.model_fields}}
     return Declaration(
         entry.file,
         "dataset",
         entry.file,
-        options,
+        _options(said),
         writes=frozenset(f"{entry.namespace}.{each}" for each in names),
         **_scheduled(said, document, path),
     )
+
+
+def _options(said: Mapping[str, Any]) -> dict[str, Any]:
+    """What an entry says to the call that delivers it."""
+    return {name: value for name, value in said.items() if name not in _NO_OPTIONS}
 
 
 def _scheduled(said: Mapping[str, Any], document: Document, path: Path_) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from backstory.doors.native.ahead import names_in_first_file
 from backstory.doors.native.request import SnapshotRequest
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
-from backstory.sources.databases.address import Database, is_database, name_of
+from backstory.sources.databases.address import Database, is_database, parse_server
 from backstory.sources.databases.keys import declared_keys
 
 ENDINGS: Final = re.compile(r"\.(csv|parquet|jsonl|ndjson|json)(\.gz|\.zip)?$", re.IGNORECASE)
@@ -61,8 +61,7 @@ def draft_project(source: str) -> str:
 
 
 def _of_database(source: str) -> str:
-    kind = source.partition("://")[0]
-    known = Database({"postgres": "postgresql"}.get(kind, kind), source, name_of(source))  # type: ignore[arg-type]
+    known = parse_server(source)
     keys = declared_keys(known)
     if not keys:
         raise UsageError("nothing-there", f"There are no tables in {known.name}.", "Name another database.")

@@ -18,6 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from backstory.doors.native.feeds.options import FeedOptions
 from backstory.doors.native.request import SnapshotOptions
+from backstory.model.lists import split_list
 
 # Options of the calls that the file does not have: what a run itself decides.
 _OF_RUNS: Final = {"dry_run"}
@@ -26,13 +27,8 @@ _EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eek
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def split(text: str) -> list[str]:
-    """The parts of a text between commas; one within parentheses parts nothing."""
-    return [part.strip() for part in re.split(r",(?![^()]*\))", text) if part.strip()]
-
-
 def _as_names(one: Any) -> Any:
-    return tuple(split(one)) if isinstance(one, str) else one
+    return tuple(split_list(one)) if isinstance(one, str) else one
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_type=str | list[str])]

@@ -10,12 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from backstory.doors.native.request import TABLE
+from backstory.doors.native.request import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.source_files import source_files
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
-from backstory.sources.databases.address import is_database
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
 _AT: Final = re.compile(r"\{at:([^{}]+)\}")
@@ -62,14 +61,9 @@ def expand(text: str, table: TableName) -> str:
     return _NAME.sub(lambda match: parts[match[1]], text)
 
 
-def is_of_files(source: str) -> bool:
-    """Whether a source names files, and no table and no address."""
-    return not source.startswith(TABLE) and not is_database(source)
-
-
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
     """Where the times come from by what `source` and `at` say; UsageError for what fits none of the ways."""
-    files = is_of_files(source)
+    files = names_files(source)
     pattern = source if _AT.search(source) else at if _AT.search(at) else None
     if kind == "apply":
         if at or pattern:

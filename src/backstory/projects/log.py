@@ -95,14 +95,14 @@ def _row(project: str, receipt: RunReceipt, marks: Sequence[str], uuid: str | No
     }
 
 
-def rows_of_log(store: Store, names: Sequence[str] = COLUMNS) -> list[dict[str, Any]]:
+def rows_of_log(store: Store) -> list[dict[str, Any]]:
     """The rows of the log, oldest run first; none where nothing has run yet."""
     log = load(store, LOG)
     if log is None:
         return []
     try:
         with store.memory.lease() as lease:
-            rows = LocalRows(store, log, lease).read([*dict.fromkeys([*names, "started_at"])])
+            rows = LocalRows(store, log, lease).read(COLUMNS)
     except (Unreadable, TooLarge):
         rows = store.spark.table(store.sql_name(LOG)).toArrow()
     return _in_order(rows)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal
 
-from backstory.errors import BackstoryError, Refused, UsageError
+from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.model.receipt import Receipt
 
 Status = Literal["changed", "unchanged", "refused", "failed", "blocked", "stopped"]
@@ -43,7 +43,7 @@ class RunReceipt(Receipt):
     @property
     def exit_code(self) -> int:
         """That of its error; of what was not begun because the run ended, that of `TryAgain`."""
-        return 75 if self.status == "stopped" else Receipt.exit_code.fget(self)  # type: ignore[attr-defined]
+        return TryAgain.exit_code if self.status == "stopped" else super(RunReceipt, self).exit_code
 
 
 def status_of(error: BackstoryError) -> Status:

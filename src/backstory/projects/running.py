@@ -229,9 +229,8 @@ def _added(before: RunReceipt | None, now: RunReceipt) -> RunReceipt:
     """The receipt of a later attempt, with what earlier ones had committed of several files."""
     if before is None or not before.files:
         return now
-    counts = {name: before.counts.get(name, 0) for name in before.counts} | dict(now.counts)
-    for name in now.counts.keys() & before.counts.keys() - {"unchanged"}:
-        counts[name] = before.counts[name] + now.counts[name]
-    changed = before.status == "changed" or any(n for name, n in before.counts.items() if name != "unchanged")
+    earlier = {name: count for name, count in before.counts.items() if name != "unchanged"}
+    counts = {**now.counts, **{name: now.counts.get(name, 0) + count for name, count in earlier.items()}}
+    changed = before.status == "changed" or any(earlier.values())
     status = "changed" if changed and now.status == "unchanged" else now.status
     return replace(now, counts=counts, files=[*before.files, *now.files], status=status)

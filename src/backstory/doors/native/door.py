@@ -14,7 +14,7 @@ from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.receipts import nothing_applied
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.unwrapping import FeedRows
-from backstory.doors.native.request import TABLE, SnapshotRequest, parse_options
+from backstory.doors.native.request import TABLE, SnapshotRequest, names_files, parse_options
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
@@ -79,8 +79,7 @@ def _feed_rows(store: Store, source: Any, into: TableName, request: FeedRequest)
 
 def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:
     """Files with a message of Debezium on each line; None for what has rows."""
-    named = request.envelope == "debezium" and isinstance(source, str | Path)
-    if not named or str(source).startswith(TABLE) or is_database(str(source)):
+    if request.envelope != "debezium" or not names_files(source):
         return None
     files = source_files(str(source), request.format)
     return files if files.format in {"jsonl", "json"} else None
@@ -88,7 +87,7 @@ def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:
 
 def _has_texts(source: Any, request: FeedRequest) -> bool:
     """Whether times of the source were texts, which without an offset are in UTC."""
-    if not isinstance(source, str | Path) or str(source).startswith(TABLE) or is_database(str(source)):
+    if not names_files(source):
         return False
     return source_files(str(source), request.format).format != "parquet"
 

@@ -11,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
-from backstory.sources.databases.address import Database
+from backstory.sources.databases.address import Database, quoted
 from backstory.sources.databases.copies import refuse_column, refuse_repeats
 from backstory.stores.iceberg.store import Store
 
@@ -107,20 +107,19 @@ class _Server:
         return datetime.fromisoformat(row["now"]).replace(tzinfo=UTC)
 
     def quoted(self, name: str) -> str:
-        mark = "`" if self.is_mysql else '"'
-        return mark + name.replace(mark, mark * 2) + mark
+        return quoted(name, "`" if self.is_mysql else '"')
 
 
 def _server(spark: "SparkSession", database: Database) -> _Server:
     if not _OF_MYSQL.match(database.url):
-        return _Server(database.url, _source(database, '"'))
-    spark.sql(f"ADD JAR 'ivy://{MARIADB}'")
+        return _Server(database.url, database.source())
+    _bring_driver(spark)
     parts = urlsplit(database.url.removeprefix("jdbc:"))
     host = parts.netloc.rpartition("@")[2]
     query = f"{parts.query}&{_EXACTLY}" if parts.query else _EXACTLY
     return _Server(
         f"jdbc:mysql://{host}{parts.path}?{query}",
-        _source(database, "`"),
+        database.source("`"),
         None if parts.username is None else unquote(parts.username),
         None if parts.password is None else unquote(parts.password),
         _DRIVER,
@@ -128,10 +127,11 @@ def _server(spark: "SparkSession", database: Database) -> _Server:
     )
 
 
-def _source(database: Database, mark: str) -> str:
-    if database.query is not None:
-        return f"({database.query.strip().rstrip(';')}) copied"
-    return ".".join(mark + each.replace(mark, mark * 2) + mark for each in database.parts)
+def _bring_driver(spark: "SparkSession") -> None:
+    """Have MariaDB's driver in the session, unless it is there: to ask its resolver takes seconds."""
+    name = MARIADB.split(":")[1]
+    if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
+        spark.sql(f"ADD JAR 'ivy://{MARIADB}'")
 
 
 def _value(database: Database, server: _Server, column: "StructField") -> tuple[str, ColumnType | None]:

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypedDict, Unpack, cast, get_args
 
 from backstory.errors import UsageError
@@ -10,11 +11,18 @@ from backstory.formats.file_options import FileOptions
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
 from backstory.model.types import ColumnType, type_named
+from backstory.sources.databases.address import is_database
 
 Deletes = Literal["close", "ignore"]
 RATIO: Final = 0.5
 # What names a table of the warehouse as a source.
 TABLE: Final = "table:"
+
+
+def names_files(source: object) -> bool:
+    """Whether a source names files: neither rows, nor a table of the warehouse, nor a database."""
+    text = str(source)
+    return isinstance(source, str | Path) and not text.startswith(TABLE) and not is_database(text)
 
 
 class TableRequest(Protocol):

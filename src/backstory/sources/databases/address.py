@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Literal
 from urllib.parse import unquote_plus
 
@@ -46,6 +47,25 @@ class Database:
         """The names of the table: its schema, if it has one, and its own."""
         return tuple((self.table or "").split(".", 1))
 
+    def source(self, mark: str = '"') -> str:
+        """What stands behind FROM; `mark` is what the database puts around names."""
+        if self.query is not None:
+            return f"({self.query.strip().rstrip(';')}) copied"
+        return ".".join(quoted(each, mark) for each in self.parts)
+
+    def file(self) -> Path:
+        """The file of a database that is one; UsageError if it is not there."""
+        path = Path(self.url.partition("://")[2].partition("?")[0])
+        if not path.is_file():
+            remedy = f"Write {self.kind}:///path/of/the/file."
+            raise UsageError("no-database", f"There is no file {self.name}.", remedy)
+        return path
+
+
+def quoted(name: str, mark: str = '"') -> str:
+    """A name as SQL has it."""
+    return mark + name.replace(mark, mark * 2) + mark
+
 
 def is_database(source: str) -> bool:
     """Whether a source is the address of a database."""
@@ -54,7 +74,7 @@ def is_database(source: str) -> bool:
 
 def parse_address(source: str, query: str | None = None) -> Database:
     """The database that a source names; UsageError where it says no table, or a table and a query."""
-    source = _OURS.sub(lambda match: f"{match[1]}://" if match[1] else "", source, count=1)
+    source = _with_our_scheme(source)
     match = _TABLE.search(source)
     table = unquote_plus(match[2]) if match else None
     url = source if match is None else _without(source, match)
@@ -65,8 +85,21 @@ def parse_address(source: str, query: str | None = None) -> Database:
             f"The source {name_of(source)} has {told}.",
             "Add ?table=schema.table to the address, or use `query='SELECT ...'`.",
         )
-    kind: Kind = "jdbc" if url.startswith(_JDBC) else _KINDS[url.partition("://")[0]]
-    return Database(kind, url, name_of(url), table, query)
+    return Database(_kind(url), url, name_of(url), table, query)
+
+
+def parse_server(source: str) -> Database:
+    """The database that an address names, whole: no table of it is meant."""
+    url = _with_our_scheme(source)
+    return Database(_kind(url), url, name_of(url))
+
+
+def _with_our_scheme(source: str) -> str:
+    return _OURS.sub(lambda match: f"{match[1]}://" if match[1] else "", source, count=1)
+
+
+def _kind(url: str) -> Kind:
+    return "jdbc" if url.startswith(_JDBC) else _KINDS[url.partition("://")[0]]
 
 
 def name_of(url: str) -> str:

@@ -10,7 +10,7 @@ import duckdb
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.model.types import ColumnType
-from backstory.sources.databases.address import Database
+from backstory.sources.databases.address import Database, quoted
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
 # Types whose values are copied in another type, or as their text.
@@ -49,7 +49,7 @@ def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Pa
     """The rows as a Parquet file, of the time before the statement."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
     with reading(database) as connection:
-        source = _source(database)
+        source = database.source()
         columns = _described(connection, database, source)
         _refuse_values(connection, database, source, columns)
         values = ", ".join(_value(name, type_) for name, type_ in columns.items())
@@ -61,12 +61,8 @@ def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 @contextmanager
 def reading(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
     """A transaction that reads one state, and can write nothing."""
-    file = Path(database.url.partition("://")[2].partition("?")[0])
-    if not file.is_file():
-        remedy = "Write duckdb:///path/file.duckdb."
-        raise UsageError("no-database", f"There is no file {database.name}.", remedy)
     try:
-        with duckdb.connect(str(file), read_only=True) as connection:
+        with duckdb.connect(str(database.file()), read_only=True) as connection:
             connection.execute("BEGIN TRANSACTION READ ONLY")
             yield connection
     except duckdb.IOException as busy:
@@ -77,16 +73,6 @@ def reading(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
         raise Failed("database-failed", f"DuckDB: {_first_line(busy)}.", "Check the file.") from None
     except duckdb.Error as error:
         raise Failed("database-failed", f"DuckDB: {_first_line(error)}.", "Check the database.") from None
-
-
-def _source(database: Database) -> str:
-    if database.query is not None:
-        return f"({database.query.strip().rstrip(';')})"
-    return ".".join(_quoted(each) for each in database.parts)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _described(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, str]:
@@ -109,7 +95,7 @@ def _refuse_values(
     if not looked_at:
         return
     counts = (
-        f"count(*) FILTER (WHERE {condition.format(_quoted(name))})"
+        f"count(*) FILTER (WHERE {condition.format(quoted(name))})"
         for name, (condition, _) in looked_at.items()
     )
     row: Sequence[int] = connection.execute(f"SELECT {', '.join(counts)} FROM {source}").fetchone() or ()  # noqa: S608
@@ -120,7 +106,7 @@ def _refuse_values(
 
 def _value(name: str, type_: str) -> str:
     target = "VARCHAR" if type_.startswith("ENUM") else _AS.get(type_)
-    return _quoted(name) if target is None else f"{_quoted(name)}::{target} AS {_quoted(name)}"
+    return quoted(name) if target is None else f"{quoted(name)}::{target} AS {quoted(name)}"
 
 
 def _first_line(error: Exception) -> str:

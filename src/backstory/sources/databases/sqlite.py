@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.model.types import ColumnType
-from backstory.sources.databases.address import Database
+from backstory.sources.databases.address import Database, quoted
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
 PATIENCE: Final = 60  # seconds, while another program writes
@@ -31,7 +31,7 @@ def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Pa
     """The rows as a Parquet file; SQLite has no clock of its own, so they are of the time before the read."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
     with reading(database) as connection:
-        source = _source(database)
+        source = database.source()
         try:
             names = [each[0] for each in connection.execute(f"SELECT * FROM {source} LIMIT 0").description]  # noqa: S608
         except sqlite3.OperationalError as wrong:
@@ -53,11 +53,8 @@ def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 @contextmanager
 def reading(database: Database) -> Iterator[sqlite3.Connection]:
     """A transaction that reads one state, and can write nothing."""
-    file = Path(database.url.partition("://")[2].partition("?")[0])
-    if not file.is_file():
-        raise UsageError("no-database", f"There is no file {database.name}.", "Write sqlite:///path/file.db.")
     try:
-        address = f"{file.absolute().as_uri()}?mode=ro"
+        address = f"{database.file().absolute().as_uri()}?mode=ro"
         with closing(
             sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)
         ) as connection:
@@ -69,16 +66,6 @@ def reading(database: Database) -> Iterator[sqlite3.Connection]:
         raise TryAgain("source-busy", f"SQLite: {busy}.", "Try again once nobody writes.") from None
     except sqlite3.DatabaseError as broken:
         raise Failed("database-failed", f"SQLite: {broken}.", "Check the file.") from None
-
-
-def _source(database: Database) -> str:
-    if database.query is not None:
-        return f"({database.query.strip().rstrip(';')})"
-    return ".".join(_quoted(each) for each in database.parts)
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def _types_of(
@@ -100,8 +87,8 @@ def _declared(connection: sqlite3.Connection, database: Database) -> Mapping[str
     """The class that each column is declared with; empty where its type asks for none (SQLite, 3.1)."""
     if database.query is not None:
         return {}
-    schema = f"{_quoted(database.parts[0])}." if len(database.parts) > 1 else ""
-    columns = connection.execute(f"PRAGMA {schema}table_info({_quoted(database.parts[-1])})")
+    schema = f"{quoted(database.parts[0])}." if len(database.parts) > 1 else ""
+    columns = connection.execute(f"PRAGMA {schema}table_info({quoted(database.parts[-1])})")
     return {name: _affinity(str(type_).upper()) for _, name, type_, *_ in columns}
 
 
@@ -121,8 +108,8 @@ def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -
         part
         for name in names
         for part in (
-            *(f"sum(typeof({_quoted(name)}) = '{each}')" for each in _CLASSES),
-            f"sum(typeof({_quoted(name)}) = 'integer' AND abs({_quoted(name)}) > {_EXACT})",
+            *(f"sum(typeof({quoted(name)}) = '{each}')" for each in _CLASSES),
+            f"sum(typeof({quoted(name)}) = 'integer' AND abs({quoted(name)}) > {_EXACT})",
         )
     ]
     (row,) = connection.execute(f"SELECT {', '.join(parts)} FROM {source}")  # noqa: S608 - names are quoted
