@@ -38,6 +38,11 @@ class Table:
     def __repr__(self) -> str:
         return f"Table({str(self.name)!r}, catalog={self.store.catalog!r})"
 
+    def _repr_html_(self) -> str:
+        from backstory.reading.notebook import table_as_html
+
+        return table_as_html(self.store, self.name)
+
     def current(
         self,
         *,
@@ -91,8 +96,7 @@ class Table:
         `through` tells also what is the same at both ends: records that were gone in between (`returned`),
         had other values (`reverted`), or were there in between alone (`passed`); its column `away` says
         whether a record was gone and came back. On the axis `recorded` what was known at the first time is
-        compared with what was known at the second, of the instant `at` (now). Raises UsageError or Refused as
-        `as_of` does. The frame draws itself in a notebook.
+        compared with what was known at the second, of the instant `at` (now). Raises what `as_of` raises.
         """
         from backstory.reading.frames import differences
         from backstory.reading.notebook import drawn_in_notebooks
@@ -225,9 +229,8 @@ class Table:
     def export(self, file: str | Path, *, axis: Axis = "valid", overwrite: bool = False) -> "Export":
         """Write the whole history into one file, CSV or Parquet by its ending; of a live table its rows.
 
-        Every version, with `valid_from` and `valid_to`; on `axis` both all that ever was told, with
-        `known_from` and `known_to`. The file is there at once or not at all. UsageError for a file that is
-        there already, without `overwrite`, or cannot be written.
+        Every version, with `valid_from` and `valid_to`; on `axis` both all that ever was told, and when. The
+        file is there at once or not at all. UsageError for one that is there, without `overwrite`.
         """
         from backstory.reading.exports import Place
         from backstory.reading.frames.export import export

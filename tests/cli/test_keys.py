@@ -2,7 +2,8 @@
 
 import pytest
 
-from backstory.cli.keys import key_in_words, key_of_words
+from backstory.cli.keys import key_in_words
+from backstory.model.keys import key_of_words
 
 
 @pytest.mark.parametrize(

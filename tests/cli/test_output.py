@@ -8,7 +8,8 @@ import pytest
 from rich.console import Console
 
 from backstory.cli import output
-from backstory.cli.output import as_json, show, show_one, tell_error
+from backstory.cli.output import show, show_one, tell_error
+from backstory.model.json_text import as_json
 
 NAN, ENDLESS = float("nan"), float("inf")
 

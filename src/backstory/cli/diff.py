@@ -12,7 +12,7 @@ from backstory.cli.output import show
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import table_name
-from backstory.reading.comparisons import ENDS, Change, Comparison
+from backstory.reading.comparisons import ENDS, Change, Comparison, as_object, values_of
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
@@ -115,7 +115,6 @@ def _differences(
 ) -> Sequence[Difference]:
     """The differences in the order of their keys, from the files of a small table, else from Spark."""
     from backstory.reading.arrow import differences
-    from backstory.reading.rules.differences import in_order
 
     def of_files(files: "Files") -> list[Difference]:
         if asked.axis == "recorded":
@@ -126,7 +125,7 @@ def _differences(
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
-        return [dict(each) for each in in_order(small, ["key"])[:limit]]
+        return small[:limit]
     with opened(options, table) as store:
         told = asked.comparison
         frame = store.table(table).diff(
@@ -158,28 +157,9 @@ def show_differences(told: Sequence[Difference], options: Options, comparison: C
     show(rows, options.answer, columns, wide=options.wide)
 
 
-def as_object(told: Difference, *, whole: bool = False) -> Difference:
-    """A difference in the words of the contract; only a changed record has columns."""
-    found = {"key": told["key"], "change": told["change"]}
-    if "away" in told:
-        found["away"] = told["away"]
-    if told["change"] == "changed":
-        found["columns"] = {name: [told["before"][name], told["after"][name]] for name in told["changed"]}
-    elif whole:
-        sides = {side: _values(told, side) for side in ("before", "after")}
-        found |= {side: values for side, values in sides.items() if values is not None}
-    return found
-
-
-def _values(told: Difference, side: str) -> dict[str, Any] | None:
-    """The values of a record beside its key, before or after; None where it was not there."""
-    row = told[side]
-    return None if row is None else {name: row[name] for name in row if name not in told["key"]}
-
-
 def _lines(told: Difference, *, whole: bool) -> Iterator[Difference]:
     """A row a changed column; of a record that came or went one, without a column unless it is told whole."""
-    before, after = (_values(told, side) or {} for side in ("before", "after"))
+    before, after = (values_of(told, side) or {} for side in ("before", "after"))
     names = told["changed"] if told["change"] == "changed" else [*(before or after)] if whole else []
     first = {**told["key"], "change": told["change"], "away": told.get("away")}
     for name in names:

@@ -6,6 +6,7 @@ from typing import Any
 
 from backstory.cli.options import parse_names
 from backstory.errors import UsageError
+from backstory.model.keys import key_of_words
 from backstory.model.schema import Shape
 from backstory.table import Table
 
@@ -45,18 +46,6 @@ def parse_key(table: Table, words: tuple[str, ...]) -> str | dict[str, str]:
     from backstory.stores.iceberg.store import existing
 
     return key_of_words(existing(table.store, table.name).shape.source_key, words)
-
-
-def key_of_words(names: Sequence[str], given: tuple[str, ...]) -> str | dict[str, str]:
-    """The value of a key of one column, whatever is in it; else `name=value` for each column of `names`."""
-    found = {}
-    for word in given:
-        known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)
-        name = word.partition("=")[0] if known is None else known
-        if known is None and len(given) == 1 and (len(names) == 1 or name == word):
-            return word
-        found[name] = word[len(name) + 1 :]
-    return found
 
 
 def named_key(given: tuple[str, ...]) -> dict[str, str]:

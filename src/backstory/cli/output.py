@@ -1,11 +1,7 @@
 """What a command answers with: one table for people, or one document for programs."""
 
-import json
-import math
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from datetime import date, datetime
-from decimal import Decimal
 from textwrap import wrap
 from typing import Any, Literal
 
@@ -14,6 +10,7 @@ from rich.console import Console, RenderableType
 from backstory.cli.flags import error_in_flags, in_flags
 from backstory.cli.wide import lay_out, lay_out_one
 from backstory.errors import BackstoryError
+from backstory.model.json_text import as_json, cell_text
 
 Output = Literal["table", "json", "csv"]
 
@@ -59,7 +56,7 @@ def without_idle(
 
 def _line(values: Sequence[object]) -> str:
     """A line of CSV: an empty text is in quotes, NULL is not, as the readers of files have it."""
-    cells = ["" if value is None else _quoted(_cell(value, "")) for value in values]
+    cells = ["" if value is None else _quoted(cell_text(value, "")) for value in values]
     return (",".join(cells) or '""') + "\n"
 
 
@@ -85,25 +82,6 @@ def show_one(record: Mapping[str, Any], output: Output, *, wide: bool = False) -
     else:
         cells = [_in_lines(name, value) for name, value in record.items()]
         _draw(lay_out_one(list(record), cells), wide=wide)
-
-
-def as_json(value: object) -> str:
-    """A value as one line of JSON; numbers that JSON has no word for are texts, as are the keys of maps."""
-    try:
-        return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False)
-    except (TypeError, ValueError):
-        return json.dumps(_spelled(value), default=plain, ensure_ascii=False)
-
-
-def _spelled(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {
-            key if isinstance(key, str) else _cell(key, ""): _spelled(each) for key, each in value.items()
-        }
-    if isinstance(value, list | tuple):
-        return [_spelled(each) for each in value]
-    endless = isinstance(value, float) and not math.isfinite(value)
-    return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)] if endless else value
 
 
 def room(*, wide: bool) -> int | None:
@@ -154,17 +132,6 @@ def tell_line(text: str) -> None:
     errors.print(text, markup=False)
 
 
-def plain(value: object) -> object:
-    """A value as JSON has it: instants in UTC with a Z, decimals and bytes as text."""
-    if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
-    if isinstance(value, date):
-        return value.isoformat()
-    if isinstance(value, bytes | bytearray):
-        return bytes(value).hex()
-    return str(value) if isinstance(value, Decimal) else repr(value)
-
-
 def _in_lines(name: str, value: object) -> str:
     """The same of one record alone: a list has a line for each of its texts."""
     if isinstance(value, list | tuple) and all(isinstance(each, str) for each in value):
@@ -176,13 +143,4 @@ def _cell_of(name: str, value: object) -> str:
     """A cell for people; of counts, only those that are not 0."""
     if name == "counts" and isinstance(value, dict):
         return ", ".join(f"{outcome} {count}" for outcome, count in value.items() if count) or "–"
-    return _cell(value, "–")
-
-
-def _cell(value: object, null: str) -> str:
-    """A value as text; what is nested, or true or false, as JSON has it."""
-    if value is None:
-        return null
-    if isinstance(value, bool | Mapping | list | tuple):
-        return as_json(value)
-    return str(plain(value)) if isinstance(value, datetime | bytes | bytearray) else str(value)
+    return cell_text(value, "–")

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from backstory.cli.asking import answer_from_files, opened
 from backstory.cli.keys import (
-    key_of_words,
     named_key,
     no_known_times,
     parse_key,
@@ -16,6 +15,7 @@ from backstory.cli.options import Limit, Names, Options, parse_names
 from backstory.cli.output import console, room, show, tell_line
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant
+from backstory.model.keys import key_of_words
 from backstory.model.table import table_name
 from backstory.reading.timelines import Axis, Timeline, require_axis
 

@@ -70,7 +70,7 @@ class Comparison:
 
     def listed(self, found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """The same of differences that are rows."""
-        return [dict(each) for each in found if self.change in {None, each["change"]}]
+        return [dict(each) for each in found if self.change is None or self.change == each["change"]]
 
 
 ENDS: Final = Comparison()
@@ -89,3 +89,22 @@ def require_times(axis: str, known_at: object, at: object) -> None:
             f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
             "Use the one that belongs to the axis.",
         )
+
+
+def as_object(told: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+    """A difference in the words of the contract; only a changed record has columns."""
+    found = {"key": told["key"], "change": told["change"]}
+    if "away" in told:
+        found["away"] = told["away"]
+    if told["change"] == "changed":
+        found["columns"] = {name: [told["before"][name], told["after"][name]] for name in told["changed"]}
+    elif whole:
+        sides = {side: values_of(told, side) for side in ("before", "after")}
+        found |= {side: values for side, values in sides.items() if values is not None}
+    return found
+
+
+def values_of(told: Mapping[str, Any], side: str) -> dict[str, Any] | None:
+    """The values of a record beside its key, before or after; None where it was not there."""
+    row = told[side]
+    return None if row is None else {name: row[name] for name in row if name not in told["key"]}

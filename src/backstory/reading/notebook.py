@@ -1,16 +1,47 @@
-"""Differences as a notebook shows them: a row for each value that changed, computed when it is drawn."""
+"""What a notebook shows: a table by its metadata, and differences by a row for each value that changed."""
 
+import json
 from collections.abc import Iterator, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.model.change import COUNTS, DOOR
+from backstory.model.table import TableName
 from backstory.reading.lives import shown
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from backstory.stores.iceberg.store import Store
+    from backstory.stores.metadata.described import DescribedCommit
+
 MOST: Final = 20  # records
+COMMITS: Final = 5
 HEADINGS: Final = ("key", "change", "column", "before", "after")
+
+
+def table_as_html(store: "Store", name: TableName) -> str:
+    """A table's layout, key, columns and newest commits, out of its metadata; UsageError for none."""
+    from backstory.stores.metadata.described import existing
+    from backstory.stores.metadata.in_session import InSession
+
+    table = existing(InSession(store), name)
+    shape = table.shape
+    columns = ", ".join(f"{each.source} {each.type}" for each in shape.user_columns)
+    about = {"layout": shape.layout.value, "key": ", ".join(shape.source_key) or "none", "columns": columns}
+    told = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in about.items())
+    newest = table.commits[::-1][:COMMITS]
+    rows = "".join(
+        _row("td", (f"{each.committed_at:%Y-%m-%d %H:%M:%S}", each.properties.get(DOOR, ""), _counts(each)))
+        for each in newest
+    )
+    commits = f"<table>{_row('th', ('committed', 'door', 'rows'))}{rows}</table>" if newest else ""
+    return f"<table><caption>{escape(str(shape.table))}</caption>{told}</table>{commits}"
+
+
+def _counts(commit: "DescribedCommit") -> str:
+    counts = json.loads(commit.properties.get(COUNTS) or "{}")
+    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 
 
 def drawn_in_notebooks(differences: "DataFrame") -> "DataFrame":

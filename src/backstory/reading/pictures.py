@@ -1,7 +1,7 @@
 """One record's life as an SVG picture, which needs nothing else: no script, no font, no other file."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from html import escape
@@ -20,7 +20,7 @@ KINDS: Final = ("one", "two", "three", "four")  # the colours of values
 STYLE: Final = """
 .backstory { --paper: #ffffff; --ink: #1d2733; --faint: #5d6b7a; --line: #d4dae1; --news: #b45309;
   --one: #cfe1f7; --two: #dcead3; --three: #fbe6c5; --four: #ecd9f0;
-  font: 12px ui-monospace, Menlo, Consolas, monospace; }
+  font: 12px ui-monospace, Menlo, Consolas, monospace; max-width: 960px; }
 @media (prefers-color-scheme: dark) { .backstory {
   --paper: #14181d; --ink: #e8ebef; --faint: #9aa7b4; --line: #37414c; --news: #fbbf24;
   --one: #26466b; --two: #31502f; --three: #5d4420; --four: #4f355a; } }
@@ -29,8 +29,10 @@ STYLE: Final = """
 .backstory .one { fill: var(--one); } .backstory .two { fill: var(--two); }
 .backstory .three { fill: var(--three); } .backstory .four { fill: var(--four); }
 .backstory .tick { stroke: var(--line); } .backstory .news { stroke: var(--news); stroke-width: 2; }
+.backstory a:hover polygon, .backstory a:focus polygon { stroke: var(--ink); stroke-width: 2; }
 .backstory .away { stroke: var(--faint); stroke-width: 2; stroke-dasharray: 2 5; }
 """
+Link = Callable[["Bar"], str | None]
 # What no XML document can hold.
 _NO_LETTERS: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -45,6 +47,7 @@ class Bar:
     told: str
     gone: datetime | None = None
     news: bool = False
+    column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +59,18 @@ class PictureRow:
 
 
 def picture(
-    lanes: Sequence[Lane], telling: Sequence[str], columns: Sequence[str], now: datetime, title: str
+    lanes: Sequence[Lane],
+    telling: Sequence[str],
+    columns: Sequence[str],
+    now: datetime,
+    title: str,
+    link: Link | None = None,
 ) -> str:
     """A life as SVG: a row for each of the columns that tell it, or for each known time at which it changed.
 
     A bar is a stretch of one value and shows the whole of it under the pointer; an open one ends in an
-    arrow, and while the record is away a dotted line stands in the place of a bar.
+    arrow, and while the record is away a dotted line stands in the place of a bar. `link` gives the address
+    that a bar leads to, None for none.
     """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
@@ -75,7 +84,7 @@ def picture(
     for number, row in enumerate(rows):
         for bar in row.bars:
             kinds.setdefault(bar.text, KINDS[len(kinds) % len(KINDS)])
-        drawn += _row(row, scale, TOP + number * ROW, kinds)
+        drawn += _row(row, scale, TOP + number * ROW, kinds, link)
     return _document(drawn, title, height + 8)
 
 
@@ -115,7 +124,7 @@ def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
             continue
         text = shown(version[name])
         gone = gone_at(lane.versions, version)
-        yield Bar(begun[VALID_FROM], version[VALID_TO], text, f"{name}: {text}", gone)
+        yield Bar(begun[VALID_FROM], version[VALID_TO], text, f"{name}: {text}", gone, column=name)
         begun = None
 
 
@@ -123,7 +132,9 @@ def _all(version: Told, columns: Sequence[str]) -> str:
     return "\n".join(f"{name}: {shown(version[name])}" for name in columns)
 
 
-def _row(row: PictureRow, scale: Scale, top: float, kinds: Mapping[str, str]) -> Iterator[str]:
+def _row(
+    row: PictureRow, scale: Scale, top: float, kinds: Mapping[str, str], link: Link | None
+) -> Iterator[str]:
     middle = top + BAR / 2
     yield _text(10, middle + 4, _fitting(row.label, LEFT - 20), "faint", told=row.label)
     for bar in row.bars:
@@ -135,7 +146,9 @@ def _row(row: PictureRow, scale: Scale, top: float, kinds: Mapping[str, str]) ->
             ends = f'x1="{right:.1f}" y1="{middle:g}" x2="{_x(back, scale):.1f}" y2="{middle:g}"'
             line = f'<line class="away" {ends}/>'
             yield _with_title(f"gone from {bar.gone:%Y-%m-%d %H:%M:%S}{until}", line)
-        yield _bar(bar, left, max(right, left + 3), top, kinds[bar.text])
+        drawn = _bar(bar, left, max(right, left + 3), top, kinds[bar.text])
+        address = None if link is None else link(bar)
+        yield drawn if address is None else f'<a href="{_safe(address)}">{drawn}</a>'
 
 
 def _bar(bar: Bar, left: float, right: float, top: float, kind: str) -> str:
@@ -188,7 +201,7 @@ def _safe(text: str) -> str:
 
 
 def _document(drawn: Sequence[str], title: str, height: float) -> str:
-    place = f'viewBox="0 0 {WIDTH} {height:g}" width="100%" style="max-width: {WIDTH}px"'
+    place = f'viewBox="0 0 {WIDTH} {height:g}" width="100%"'
     lines = [
         f'<svg xmlns="http://www.w3.org/2000/svg" class="backstory" role="img" {place}>',
         f"<title>{_safe(title)}</title>",

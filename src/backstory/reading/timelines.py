@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from backstory.errors import UsageError, option
 from backstory.model.layout import VALID_FROM, VALID_TO
@@ -22,6 +22,9 @@ from backstory.reading.lives import (
     lanes,
     statements_at,
 )
+
+if TYPE_CHECKING:
+    from backstory.reading.pictures import Link
 
 Axis = Literal["valid", "both"]
 NOTHING = "There is no version of this record."
@@ -59,11 +62,15 @@ class Timeline:
 
         return "\n".join(draw_lanes(self.lanes, self._telling, datetime.now(UTC), width)) or NOTHING
 
-    def svg(self) -> str:
-        """The same as a picture: one SVG document that needs nothing else, readable in light and dark."""
+    def svg(self, link: "Link | None" = None) -> str:
+        """The same as a picture: one SVG document that needs nothing else, readable in light and dark.
+
+        With `link` each bar leads to the address that it gives.
+        """
         from backstory.reading.pictures import picture
 
-        return picture(self.lanes, self._telling, self.columns, datetime.now(UTC), self.title or NOTHING)
+        now = datetime.now(UTC)
+        return picture(self.lanes, self._telling, self.columns, now, self.title or NOTHING, link)
 
     def save(self, file: str | Path) -> None:
         """Write the picture into a file; UsageError if it cannot be written."""

@@ -20,8 +20,10 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading.arrow import differences, first_rows, point_in_time
+from backstory.reading.arrow.change_times import change_times
 from backstory.reading.arrow.knowledge import micros, table_at
 from backstory.reading.arrow.life import life
+from backstory.reading.arrow.pages import PageQuestion, page
 from backstory.reading.arrow.versions import statements, versions
 from backstory.reading.comparisons import Comparison
 from backstory.reading.frames.event_logs import COLUMNS
@@ -261,10 +263,13 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     held = versions(table_at(files, None))
     large = versions_of_frames(store, found).toArrow()
     assert same(held.chosen(held.found), large) > 3
+    moved = set(micros(large, "valid_from")) | set(micros(large, "valid_to"))
+    assert moved - {None} <= set(change_times(files).instants.tolist())
     if of_key:
         each_record_alone(files, large, of_key.split(","), monkeypatch)
         # Of dbt's rows the least keys have none that holds: all would be read.
         assert the_first_alone(files, large, at, monkeypatch) or name == "dbt"
+        page_by_page(files, large, at, monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
         told = statements(table_at(files, None))
@@ -322,6 +327,28 @@ def the_first_alone(files, large, at, monkeypatch):
                 assert list(map(rank, rows[:limit])) == list(map(rank, holding[:limit]))
                 answered += 1
     return answered
+
+
+def page_by_page(files, large, at, monkeypatch):
+    """Pages in the order of the key have together what Spark has, once; so have those of one value."""
+    with monkeypatch.context() as less:
+        for name, value in (("FEW", 0), ("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
+            less.setattr(first_rows, name, value)
+        for where in ({}, {"v": "1.5"}):
+            wanted = [
+                row
+                for row, start, end in zip(
+                    rows_of(large), micros(large, "valid_from"), micros(large, "valid_to"), strict=True
+                )
+                if SpannedRow(0, start, end).holds(micros_of(at)) and (not where or row["v"] == 1.5)
+            ]
+            rows, asked = [], PageQuestion(at, where=where, limit=3)
+            while (part := page(files, asked)).more:
+                rows += part.rows
+                last = [part.rows[-1][name] for name in part.key]
+                after = dict(zip(files.table.shape.source_key, last, strict=True))
+                asked = PageQuestion(at, where=where, after=after, limit=3)
+            assert lines([*rows, *part.rows]) == lines(wanted)
 
 
 def ask(question):

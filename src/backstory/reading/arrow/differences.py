@@ -4,11 +4,14 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
+from backstory.reading.arrow.differing import Differing, ListedDifferences, pair
 from backstory.reading.arrow.knowledge import table_at
+from backstory.reading.arrow.narrowing import moving_between
 from backstory.reading.arrow.point_in_time import as_of, current
 from backstory.reading.arrow.versions import VersionRows, remembered, versions
 from backstory.reading.comparisons import ENDS, Comparison
@@ -35,10 +38,21 @@ def diff(
     comparison: Comparison = ENDS,
 ) -> list[Difference]:
     """How the records at one instant differ from those at another, as `diff` of frames tells it."""
-    held = versions(table_at(files, known_at))
+    return differing(files, first, second, known_at, comparison).page()
+
+
+def differing(
+    files: Files,
+    first: datetime,
+    second: datetime,
+    known_at: datetime | None = None,
+    comparison: Comparison = ENDS,
+) -> Differing:
+    """The same, to be counted and told in pages."""
     instants = micros_of(first), micros_of(second)
+    held = versions(moving_between(table_at(files, known_at), instants))
     if comparison.through:
-        return _through(files, held, instants, comparison)
+        return ListedDifferences(_through(files, held, instants, comparison))
     places: list[tuple[int, bool]] = []
     starts = {}
     for each in held.found:
@@ -46,7 +60,7 @@ def diff(
         if before is not None and after is not None and before != after:
             places.append((each.place, after))
             starts[each.place] = each.start
-    return _list_differences(files, held.users, places, starts.get, comparison)
+    return _differing(files, held.users, places, starts.get, comparison)
 
 
 def _through(
@@ -74,6 +88,13 @@ def diff_knowledge(
     files: Files, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
 ) -> list[Difference]:
     """How the answers for one instant differ between two known times (V96)."""
+    return differing_knowledge(files, first, second, time, comparison).page()
+
+
+def differing_knowledge(
+    files: Files, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
+) -> Differing:
+    """The same, to be counted and told in pages."""
     table = files.table
     if table.shape.layout is Layout.VERSIONS:
         for each in (first, second):
@@ -91,12 +112,12 @@ def diff_knowledge(
     spans = both[VALID_FROM].to_pylist() if VALID_FROM in both.column_names else []
     rows = both.drop_columns([name for name in (VALID_FROM, VALID_TO) if name in both.column_names])
     places = [(place, place >= before.num_rows) for place in range(before.num_rows + after.num_rows)]
-    return _list_differences(files, rows, places, spans.__getitem__, comparison)
+    return _differing(files, rows, places, spans.__getitem__, comparison)
 
 
 def _diff_native_rows(
     files: Files, first: datetime, second: datetime, instant: int, comparison: Comparison
-) -> list[Difference]:
+) -> Differing:
     """How the native rows of an instant differ between two known times, read once (V6)."""
     table = table_at(files, second)
     users = history_of(table.table, table.shape).user_columns
@@ -115,7 +136,7 @@ def _diff_native_rows(
     rows = own.select([each.name for each in users]).rename_columns(
         [shown_name(each.source) for each in users]
     )
-    return _list_differences(files, rows, places, lambda _: None, comparison)
+    return _differing(files, rows, places, lambda _: None, comparison)
 
 
 def _compared(files: Files, users: pa.Table, comparison: Comparison) -> tuple[list[str], pa.Table]:
@@ -127,22 +148,28 @@ def _compared(files: Files, users: pa.Table, comparison: Comparison) -> tuple[li
     return key, users.select(comparison.names(shape.table, key, users.column_names))
 
 
-def _list_differences(
+def _differing(
     files: Files,
     users: pa.Table,
     places: list[tuple[int, bool]],
     start_of: Any,
     comparison: Comparison,
-) -> list[Difference]:
+) -> Differing:
     """The differences of the rows at these places, each with whether its row is of the second side."""
     key, users = _compared(files, users, comparison)
     timed = _timed(files, files.table.shape)
+    if not timed and set(key) <= set(users.column_names):
+        of_side = np.array([after for _, after in places], bool)
+        numbers = np.array([place for place, _ in places], np.int64)
+        paired = pair(users, key, numbers[~of_side], numbers[of_side])
+        if paired is not None:
+            return paired.of_kind(comparison.change)
     rows = rows_of(users.take(integers([place for place, _ in places])))
     sides: Iterable[Side] = (
         Side(row, after, start_of(place) if timed else None)
         for row, (place, after) in zip(rows, places, strict=True)
     )
-    return comparison.listed(differences(_whole(sides, key), key))
+    return ListedDifferences(comparison.listed(differences(_whole(sides, key), key)))
 
 
 def _whole(sides: Iterable[Side], key: list[str]) -> Iterator[Side]:

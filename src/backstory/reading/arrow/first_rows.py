@@ -1,40 +1,121 @@
 """The first rows of an answer in the order of their key, out of a table of any size."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.reading.arrow.knowledge import KnownTable
 from backstory.reading.frames.versions import shown_key
-from backstory.stores.metadata.least_values import least_values
-from backstory.stores.metadata.rows import is_small
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.least_values import MOST_VALUES, least_values
+from backstory.stores.metadata.rows import is_small, number_of_rows
+from backstory.stores.metadata.searches import Between, OneOf, Search
+from backstory.stores.metadata.values import scalar
 
 # A record has some versions, and some are not true: so many rows are read for each that is wanted.
 ROWS_FOR_ONE: Final = 8
 FEWEST: Final = 1_000
+# So many rows are answered from as fast as some of them.
+FEW: Final = 20_000
+NOTHING: Final[Mapping[str, Any]] = {}
+
+Answer = Callable[[KnownTable], pa.Table]
 
 
-def first_rows(known: KnownTable, limit: int | None, answer: Callable[[KnownTable], pa.Table]) -> pa.Table:
+def first_rows(
+    known: KnownTable,
+    limit: int | None,
+    answer: Answer,
+    sure: Mapping[str, Search] = NOTHING,
+    after: Mapping[str, Any] = NOTHING,
+) -> pa.Table:
     """Rows of the answer, the first `limit` in the order of their key among them; all rows for None.
 
-    Of a large table the records with the least keys are read, more of them until they have so many rows.
+    `sure` is what all rows of the answer have, and `after` a key behind which they stand; of a record in the
+    answer all rows are read. Of a large table the records with the least keys are read; where most of these
+    are not in the answer, the columns of key and `sure` are looked through for the keys that are.
     """
     snapshot = known.snapshot
-    name = _first_of_key(known)
-    if limit is None or snapshot is None or name is None or known.columns or is_small(snapshot):
+    names = _first_of_key(known)
+    if limit is None or snapshot is None or not names or known.searches:
         return answer(known)
+    if is_small(snapshot) and int(number_of_rows(snapshot) or 0) <= FEW:
+        return answer(known)
+    try:
+        return _of_least_keys(known, names[0], limit, answer, sure, after)
+    except Unreadable:
+        if is_small(snapshot):
+            return answer(known)
+        if not sure and len(names) == 1:
+            raise
+    return _of_candidates(known, names, limit, answer, sure, after)
+
+
+def _of_least_keys(
+    known: KnownTable,
+    name: str,
+    limit: int,
+    answer: Answer,
+    sure: Mapping[str, Search],
+    after: Mapping[str, Any],
+) -> pa.Table:
+    """The answer for the records with the least keys, for more of them until there are so many rows.
+
+    Raises Unreadable where that is no way to the rows.
+    """
+    assert known.snapshot is not None
+    least = after.get(name)
     count = max(limit * ROWS_FOR_ONE, FEWEST)
-    while (span := least_values(known.files, snapshot, list(known.fields), name, count)) is not None:
-        rows = answer(replace(known, columns={name: span}))
+    fields = list(known.fields)
+    while (span := least_values(known.files, known.snapshot, fields, name, count, least)) is not None:
+        rows = answer(replace(known, searches={name: span}))
         if rows.num_rows >= limit:
             return rows
+        if sure:
+            raise Unreadable("few rows of the answer among those with the least keys")
         count *= ROWS_FOR_ONE
-    return answer(known)
+    return answer(known if least is None else replace(known, searches={name: Between(least)}))
 
 
-def _first_of_key(known: KnownTable) -> str | None:
-    """The column by which rows are sorted first; None where it is not the key's, or was another one then."""
+def _of_candidates(
+    known: KnownTable,
+    names: list[str],
+    limit: int,
+    answer: Answer,
+    sure: Mapping[str, Search],
+    after: Mapping[str, Any],
+) -> pa.Table:
+    """The answer for the first records that have a row with what is sure, for more until there are enough."""
+    first = names[0]
+    searches = {**({first: Between(after[first])} if first in after else {}), **sure}
+    keys = known.files.rows(known.snapshot, known.fields, names, MOST_VALUES, searches or None)
+    if after:
+        keys = keys.filter(_behind(keys, after))
+    if any(keys[name].null_count for name in names):
+        raise Unreadable("NULL in a key")
+    in_order = [(name, "ascending") for name in names]
+    while True:
+        places = pc.select_k_unstable(keys, min(limit, keys.num_rows), in_order)
+        rows = answer(replace(known, searches={name: OneOf(keys[name].take(places)) for name in names}))
+        if rows.num_rows >= limit or len(places) == keys.num_rows:
+            return rows
+        limit *= ROWS_FOR_ONE
+
+
+def _behind(keys: pa.Table, after: Mapping[str, Any]) -> pa.ChunkedArray:
+    """Which keys stand behind another one."""
+    found: pa.ChunkedArray | None = None
+    for name, value in reversed(list(after.items())):
+        border = scalar(value, keys[name].type)
+        greater = pc.greater(keys[name], border)
+        found = greater if found is None else pc.or_(greater, pc.and_(pc.equal(keys[name], border), found))
+    return found
+
+
+def _first_of_key(known: KnownTable) -> list[str]:
+    """The columns by which rows are sorted; none where they are not the key's, or were others then."""
     now, then = shown_key(known.table.shape), shown_key(known.shape)
-    return known.shape.key[0] if then and now[:1] == then[:1] else None
+    return list(known.shape.key) if then and now == then else []

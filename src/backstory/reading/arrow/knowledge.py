@@ -18,7 +18,7 @@ from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.searches import EqualTo, Search
+from backstory.stores.metadata.searches import EqualTo, Searches
 from backstory.stores.metadata.values import integers
 
 _DAY = 86_400_000_000
@@ -28,8 +28,8 @@ _DAY = 86_400_000_000
 class KnownTable:
     """What a table held at a recorded time: the shape of then, and where its rows are.
 
-    `until` is that time in microseconds where the rows themselves tell what was known. With `columns` it is
-    asked for the records that have there what is searched for: all rows of each of these, and no others.
+    `until` is that time in microseconds where the rows themselves tell what was known. With `searches` only
+    rows are read that have what is searched for.
     """
 
     files: Files
@@ -37,7 +37,7 @@ class KnownTable:
     fields: Sequence[Mapping[str, Any]]
     snapshot: Mapping[str, Any] | None
     until: int | None = None
-    columns: Mapping[str, Search] | None = None
+    searches: Searches | None = None
 
     @property
     def table(self) -> Described:
@@ -47,14 +47,14 @@ class KnownTable:
     def rows(self, names: Sequence[str]) -> pa.Table:
         """The rows, with these columns; raises Unreadable for what Spark alone reads."""
         asked = list(dict.fromkeys(names))
-        return self.files.rows(self.snapshot, self.fields, asked, columns=self.columns)
+        return self.files.rows(self.snapshot, self.fields, asked, searches=self.searches)
 
     def of_record(self, key: object) -> "KnownTable":
         """The same of one record, or of all for None; UsageError for what is no key of the table."""
         if key is None:
             return self
         values = key_of(self.shape, key)
-        return replace(self, columns={name: EqualTo(value) for name, value in values.items()})
+        return replace(self, searches={name: EqualTo(value) for name, value in values.items()})
 
 
 def table_at(files: Files, known_at: datetime | None) -> KnownTable:
@@ -69,10 +69,14 @@ def table_at(files: Files, known_at: datetime | None) -> KnownTable:
     commit = commit_at(map(_Commit, table.ancestry), table.shape.table, known_at)
     if commit is None:
         return KnownTable(files, table.shape, table.fields, None)
-    schema_id = commit.told.get("schema-id")
-    return KnownTable(
-        files, as_it_was(_shape_then(table, schema_id)), table.fields_then(schema_id), commit.told
-    )
+    return table_after(files, commit.told)
+
+
+def table_after(files: Files, snapshot: Mapping[str, Any]) -> KnownTable:
+    """The table as a commit left it, whatever its rows remember."""
+    table, schema_id = files.table, snapshot.get("schema-id")
+    shape = as_it_was(_shape_then(table, schema_id))
+    return KnownTable(files, shape, table.fields_then(schema_id), snapshot)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from backstory.model.layout import DELETED, Layout
 from backstory.model.schema import Shape
 from backstory.reading.arrow.first_rows import first_rows
 from backstory.reading.arrow.knowledge import KnownTable, table_at
+from backstory.reading.arrow.narrowing import true_at
 from backstory.reading.arrow.records import is_record
 from backstory.reading.arrow.versions import VersionRows, versions
 from backstory.reading.frames.versions import HISTORIES, shown_key
@@ -88,4 +89,4 @@ def as_of(
     def versions_of(part: KnownTable) -> pa.Table:
         return _selected(versions(part), part.shape, selection, lambda each: each.holds(instant))
 
-    return first_rows(found.of_record(selection.key), limit, versions_of)
+    return first_rows(found.of_record(selection.key), limit, versions_of, true_at(found, instant))

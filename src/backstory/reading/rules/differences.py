@@ -35,18 +35,26 @@ def differences(sides: Iterable[Side], key: Sequence[str]) -> list[dict[str, Any
 
 def _compared(pair: Mapping[bool, Row], key: Sequence[str]) -> dict[str, Any]:
     before, after = pair.get(False), pair.get(True)
+    changed: list[str] = []
+    if before is not None and after is not None:
+        # What is equal is alike; asking that first is fast.
+        unequal = [name for name in before if name not in key and before[name] != after[name]]
+        changed = [name for name in unequal if alike(before[name]) != alike(after[name])]
+    return difference(before, after, key, changed)
+
+
+def difference(
+    before: Row | None, after: Row | None, key: Sequence[str], changed: Sequence[str]
+) -> dict[str, Any]:
+    """A record as differences tell it, of its row before and after, one of which may be None."""
     row = after if before is None else before
     assert row is not None
-    changed = []
-    if before is not None and after is not None:
-        changed = [name for name in row if name not in key and alike(before[name]) != alike(after[name])]
-    change = "added" if before is None else "removed" if after is None else "changed"
     return {
         "key": {name: _unsigned(row[name]) for name in key},
-        "change": change,
+        "change": "added" if before is None else "removed" if after is None else "changed",
         "before": before,
         "after": after,
-        "changed": changed,
+        "changed": list(changed),
     }
 
 

@@ -8,6 +8,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg import store as iceberg
 from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.metadata.described import Counts, Described, described
+from backstory.stores.openings import TableFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,3 +60,7 @@ class InSession:
             return Counts(None, None)
         memory = counts["memory"]
         return Counts(counts["rows"] - memory, counts["open"] if span else None, memory)
+
+    def opener(self, table: Described) -> TableFiles:
+        """How the files of a table are opened: by what its FileIO in the session is told."""
+        return iceberg.existing(self.store, table.shape.table).files

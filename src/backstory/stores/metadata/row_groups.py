@@ -1,13 +1,16 @@
 """The row groups of a Parquet file that rows may lie in, and the places of these."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from backstory.model.instant import EPOCH
 from backstory.stores.iceberg.schema import FIELD_ID
 from backstory.stores.metadata.values import booleans
 
@@ -15,6 +18,7 @@ Field = Mapping[str, Any]
 # Statistics of a row group by a field's name; None where they tell no least and greatest.
 Statistics = Callable[[str], Any]
 MayHave = Callable[[Statistics], bool]
+_OF_TIMES: Final = ("timestamp", "timestamptz")
 
 
 def id_of(field: pa.Field) -> int | None:
@@ -28,14 +32,35 @@ def groups_that(file: pq.ParquetFile, fields: Iterable[Field], may_have: MayHave
     names, metadata = {id_of(each): each.name for each in file.schema_arrow}, file.metadata
     paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     places = {each["name"]: paths.get(names.get(each["id"], "")) for each in fields}
+    types = {each["name"]: each["type"] for each in fields}
 
     def statistics(group: int, name: str) -> Any:
         if (place := places[name]) is None:
             return None
         told = metadata.row_group(group).column(place).statistics
-        return told if told is not None and told.has_min_max else None
+        if told is None or not told.has_min_max:
+            return None
+        return _instants(told, types[name]) if types[name] in _OF_TIMES else told
 
     return [group for group in range(metadata.num_row_groups) if may_have(partial(statistics, group))]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupBounds:
+    """What statistics tell of a row group, where Arrow would load pandas to tell it."""
+
+    min: datetime
+    max: datetime
+    null_count: int
+
+
+def _instants(told: Any, type_: str) -> GroupBounds | None:
+    """The bounds of times; None for those in another unit than Iceberg's."""
+    if "microseconds" not in str(told.logical_type):
+        return None
+    zero = EPOCH if type_ == "timestamptz" else EPOCH.replace(tzinfo=None)
+    least, greatest = (zero + timedelta(microseconds=each) for each in (told.min_raw, told.max_raw))
+    return GroupBounds(least, greatest, told.null_count)
 
 
 def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:

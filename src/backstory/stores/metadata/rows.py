@@ -15,7 +15,7 @@ from backstory.stores.metadata.hidden import Unreadable, hidden_rows
 from backstory.stores.metadata.manifests import DATA, live_files
 from backstory.stores.metadata.row_groups import Field
 from backstory.stores.metadata.row_selection import HeldParts, RowSelection
-from backstory.stores.metadata.searches import RowSearch, Search, search_rows
+from backstory.stores.metadata.searches import AnyOf, RowSearch, Searches, search_rows
 from backstory.stores.metadata.values import left
 from backstory.stores.openings import TableFiles
 
@@ -55,23 +55,24 @@ class Files:
         fields: Sequence[Field],
         names: Sequence[str],
         most: int | None = None,
-        columns: Mapping[str, Search] | None = None,
+        searches: Searches | None = None,
     ) -> pa.Table:
         """The live rows of a snapshot, with these of the fields, as Spark gives them.
 
-        With `columns` those that have there what is searched for: no others are counted or kept, and files
-        and row groups that cannot have them are not read. Raises Unreadable for more rows than `most`, or
+        With `searches` those that have what is searched for: no others are counted or kept, and files and row
+        groups that cannot have them are not read. Raises Unreadable for more rows than `most`, or
         than `MOST_ROWS`, and for what cannot be read exactly.
         """
         told = {each["name"]: each for each in fields}
-        if missing := {*names, *(columns or ())} - set(told):
+        sought = searches.columns if isinstance(searches, AnyOf) else searches or {}
+        if missing := {*names, *sought} - set(told):
             raise Unreadable(f"no column {min(missing)}")
         schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
         if snapshot is None:
             return pa.Table.from_batches([], schema)
-        if not columns:
+        if not sought:
             _require_small(snapshot, most or MOST_ROWS)
-        search = search_rows(self.table.told, fields, columns) if columns else None
+        search = search_rows(self.table.told, fields, searches) if searches and sought else None
         data, deletes = _sorted_out(snapshot, self.opener, search)
         self.opener.ahead(each.file_path for each in [*deletes, *data])
         hidden = hidden_rows(deletes, self.opener, {each.file_path for each in data}).positions
@@ -83,7 +84,7 @@ class Files:
             parts = [each for file in data for each in reading.parts(file, hidden.get(file.file_path))]
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
-        return pa.concat_tables([each.cast(schema) for each in parts] or [schema.empty_table()])
+        return pa.concat_tables([each.cast(schema) for each in parts] or [pa.Table.from_batches([], schema)])
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
         """All rows of a file, hidden ones too, with these columns of now; raises what `rows` raises."""
@@ -94,7 +95,7 @@ class Files:
             parts = _Reading(self, wanted, file.record_count).parts(file, None)
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
-        return pa.concat_tables([each.cast(schema) for each in parts] or [schema.empty_table()])
+        return pa.concat_tables([each.cast(schema) for each in parts] or [pa.Table.from_batches([], schema)])
 
 
 @dataclass(slots=True)
@@ -139,18 +140,19 @@ def _visible_rows(hidden: "BitMap64 | None", rows: int) -> pa.Array | None:
 
 def is_small(snapshot: Mapping[str, Any]) -> bool:
     """Whether all rows of a snapshot are read here, by their number."""
-    told = _number_of_rows(snapshot)
+    told = number_of_rows(snapshot)
     return told is not None and int(told) <= MOST_ROWS
 
 
 def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
     """Raise Unreadable for a snapshot of more rows than `most`, or that does not tell how many."""
-    told = _number_of_rows(snapshot)
+    told = number_of_rows(snapshot)
     if told is None or int(told) > most:
         raise Unreadable(f"{told} rows")
 
 
-def _number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
+def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
+    """How many rows its files hold, hidden ones included; None where it does not tell."""
     told: str | None = (snapshot.get("summary") or {}).get("total-records")
     return told
 

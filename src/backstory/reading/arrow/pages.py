@@ -1,0 +1,152 @@
+"""A page of a table: the next rows, in the order of their key, that were true at a time."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.errors import UsageError
+from backstory.model.schema import Shape
+from backstory.reading.arrow.first_rows import ROWS_FOR_ONE, first_rows
+from backstory.reading.arrow.knowledge import KnownTable, table_at
+from backstory.reading.arrow.narrowing import timed_span, true_at
+from backstory.reading.arrow.point_in_time import live
+from backstory.reading.arrow.versions import versions
+from backstory.reading.frames.versions import HISTORIES, history_of, ranking, shown_key
+from backstory.reading.keys import exact, key_of
+from backstory.reading.lives import shown_name
+from backstory.reading.rules.differences import in_order, rank
+from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.searches import EqualTo, OneOf, Search
+from backstory.stores.metadata.values import integers, rows_of
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PageQuestion:
+    """Which rows are asked for: those true at `time` (None: now), as known at `known_at` (None: now).
+
+    `where` has the values that columns must have, as texts; `after` is the key behind which the page begins,
+    as `timeline` takes it.
+    """
+
+    time: datetime | None = None
+    known_at: datetime | None = None
+    where: Mapping[str, str] = field(default_factory=dict)
+    after: object = None
+    limit: int = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows in the order of their key, the key's columns, and whether others follow.
+
+    `first` are the values of the key's first column in these rows, and perhaps others.
+    """
+
+    rows: Sequence[Row]
+    columns: Sequence[str]
+    key: Sequence[str]
+    more: bool
+    first: pa.ChunkedArray | None = None
+
+
+def page(files: Files, question: PageQuestion) -> Page:
+    """The rows; UsageError for a column or a value that is none, Unreadable for what Spark alone reads."""
+    known = table_at(files, question.known_at)
+    key = shown_key(known.shape)
+    wanted = _search_values(known, question.where)
+    after = {} if question.after is None else key_of(known.shape, question.after)
+    places = [rank(value) for value in after.values()]
+    instant = None if question.time is None else micros_of(question.time)
+
+    def answer(part: KnownTable) -> pa.Table:
+        rows = _true_rows(part, instant)
+        for name, (_, search) in wanted.items():
+            rows = rows.filter(search.rows(rows[name]))
+        if not places:
+            return rows
+        keys = zip(*(map(rank, rows[name].to_pylist()) for name in key), strict=True)
+        return rows.take(integers([place for place, each in enumerate(keys) if list(each) > places]))
+
+    sure, asked = _sure(known, instant, wanted), question.limit + 1
+    while True:
+        found = first_rows(known, asked, answer, sure, after)
+        rows = in_order(rows_of(found), ranking(known.shape, found.column_names))
+        end = _end(rows, key, question.limit)
+        if end < len(rows) or len(rows) < asked:
+            return Page(rows[:end], found.column_names, key, len(rows) > end, found[key[0]] if key else None)
+        asked *= ROWS_FOR_ONE  # one record has so many
+
+
+def _end(rows: Sequence[Row], key: Sequence[str], limit: int) -> int:
+    """Where a page ends: behind all rows of a record, of which several may be true in a spoilt history.
+
+    No page begins behind a key with NULL in it.
+    """
+    keys = [tuple(rank(row[name]) for name in key) for row in rows[limit - 1 :]]
+    end = limit
+    while (
+        key and end < len(rows) and (keys[end - limit] == keys[end - limit + 1] or (0,) in keys[end - limit])
+    ):
+        end += 1
+    return min(end, len(rows))
+
+
+def rows_before(files: Files, of: Page, time: datetime | None, known_at: datetime | None) -> dict[Any, Row]:
+    """The rows of a page's records at another time, by the values of their key; none where that is costly."""
+    known = table_at(files, known_at)
+    if of.first is None or shown_key(known.shape) != list(of.key):
+        return {}
+    instant = None if time is None else micros_of(time)
+    try:
+        part = replace(known, searches={known.shape.key[0]: OneOf(of.first)})
+        found = rows_of(_true_rows(part, instant))
+    except (Unreadable, pa.ArrowException):
+        return {}
+    return {tuple(row[each] for each in of.key): row for row in found}
+
+
+def _true_rows(part: KnownTable, instant: int | None) -> pa.Table:
+    if part.shape.layout not in HISTORIES:
+        return live(part)
+    held = versions(part)
+    if instant is None:
+        return held.chosen([each for each in held.found if each.end is None])
+    return held.chosen([each for each in held.found if each.holds(instant)])
+
+
+def _sure(
+    known: KnownTable, instant: int | None, wanted: Mapping[str, tuple[str, Search]]
+) -> dict[str, Search]:
+    """What all rows of the answer have, by the table's own names; nothing where a row alone does not tell."""
+    lasting = known.shape.layout in HISTORIES
+    if lasting and timed_span(known) is None:
+        return {}
+    stored = dict(wanted.values())
+    return {**stored, **(true_at(known, instant) if lasting and instant is not None else {})}
+
+
+def _search_values(known: KnownTable, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
+    """For each column that readers show its own name, and the value that is searched for."""
+    shape = known.shape
+    lasting = shape.layout in HISTORIES
+    users = history_of(known.table, shape).user_columns if lasting else shape.user_columns
+    names = {shown_name(each.source) if lasting else each.source: each for each in users}
+    found: dict[str, tuple[str, Search]] = {}
+    for name, text in where.items():
+        if name not in names:
+            raise _no_column(shape, name, names)
+        found[name] = names[name].name, EqualTo(exact(name, text, names[name].type))
+    return found
+
+
+def _no_column(shape: Shape, name: str, names: Mapping[str, object]) -> UsageError:
+    return UsageError(
+        "unknown-column", f"{shape.table} has no column {name}.", f"Its columns are {', '.join(names)}."
+    )
