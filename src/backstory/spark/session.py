@@ -18,6 +18,7 @@ from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
 from backstory.spark.launch import OWNER_ALONE, java, launch, quiet
+from backstory.spark.pandas_left_out import let_pandas_in
 from backstory.spark.python_path import leave_out_jars
 from backstory.spark.settled import SETTLED
 
@@ -75,6 +76,7 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
 
     Raises what `start_java` raises, and Failed when Spark does not start.
     """
+    let_pandas_in()
     chosen = properties(settings)
     start_java(settings, chosen, verbose=verbose)
     builder = _pyspark().builder
