@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Set up .venv with the locked packages, and Java; with --tests also what only tests need: a PostgreSQL server,
-# rsync, DuckDB in the version for which its Iceberg extension is packed, and a server of S3's interface (moto).
+# Set up .venv with the locked packages, and Java; with --tests also what only tests need: a PostgreSQL and
+# a MariaDB server, Chromium, rsync, DuckDB in the version for which its Iceberg extension is packed, and a server of S3's interface (moto).
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says in one line what to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -29,6 +29,8 @@ if [ "${1:-}" = --tests ]; then
     "The tests start a PostgreSQL server: install it (Debian, Ubuntu: apt-get install postgresql)."
   compgen -G '/usr/sbin/mariadbd' >/dev/null || command -v mariadbd >/dev/null || install mariadb-server \
     "The tests start a MariaDB server: install it (Debian, Ubuntu: apt-get install mariadb-server)."
+  command -v chromium >/dev/null || command -v google-chrome >/dev/null || install chromium \
+    "The tests drive a browser: install Chromium (Debian: apt-get install chromium)."
   command -v rsync >/dev/null || install rsync "The tests back up a warehouse: install rsync."
   [ .venv/duckdb-iceberg/ready -nt tests/duckdb-iceberg.lock ] || {
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/duckdb-iceberg -r tests/duckdb-iceberg.lock

@@ -18,4 +18,13 @@ import json, sys
 commits = json.load(open('$folder/commits.json'))
 assert len(commits) == 20, f'{len(commits)} commits'
 print(f'The wheel runs the demo outside the clone: {len(commits)} commits.')"
+"$folder/empty/bin/python" -c "
+from urllib.request import urlopen
+from backstory.explorer.opening import open_explorer
+from backstory.explorer.source import source_of
+from backstory.settings import load
+running = open_explorer(source_of(load('$folder/warehouse')), port=0)
+assert b'demo.countries' in urlopen(running.link).read()
+assert urlopen(running.link + 'static/explore.js').status == 200
+print('The wheel has the pages of the explorer.')"
 cd "$root"

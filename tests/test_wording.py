@@ -64,6 +64,9 @@ FLAGS = {
     ("doors/native/request.py", "--help"),
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
     ("doors/odf/pulling.py", "--set-watermark"),  # what the log names instead of a file
+    *(
+        ("explorer/copies.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")
+    ),  # commands to copy
     ("spark/launch.py", "--load-spark-defaults"),  # for spark-submit
     ("spark/launch.py", "--properties-file"),
 }

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from backstory.doors.native.feeds.receipts import FeedPlan, FeedReceipt
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
     from backstory.doors.native.request import SnapshotOptions
+    from backstory.explorer.server import Explorer
     from backstory.projects.receipts import RunReceipt
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.adopting import Adopted
@@ -241,6 +242,19 @@ class Warehouse(Datasets):
         times = {"settle_before": optional_instant(settle_before), "known_from": optional_instant(known_from)}
         names = [self.table(each).name for each in tables]
         return maintenance.maintain_each(self.store, names, times, every=all, dry_run=dry_run)
+
+    def explore(self, *, port: int | None = None, host: str = "127.0.0.1", token: str = "") -> "Explorer":
+        """Show the histories in a browser, read only, until `stop` is called; a notebook shows the link.
+
+        Without a port it is 8055, or a free one. Raises UsageError for a host beyond this machine without a
+        token of 16 letters, and without the extra `explore`; Failed for a port that is taken.
+        """
+        from backstory.explorer.opening import open_explorer
+        from backstory.explorer.source import Source
+        from backstory.stores.metadata.in_session import InSession
+
+        source = Source(lambda: InSession(self.store), self.store.memory)
+        return open_explorer(source, host, port, token)
 
     def serve(self, **options: Any) -> "Running":
         """A Fivetran destination that listens until `stop` is called; options are those of the command."""

@@ -17,6 +17,7 @@ from backstory.cli import (
     datasets,
     demo,
     diff,
+    explore,
     export,
     historize,
     keeping,
@@ -35,6 +36,7 @@ from backstory.cli import (
 from backstory.cli.output import Output, chosen, show_error
 from backstory.errors import BackstoryError, UsageError, internal
 from backstory.spark.interrupts import raise_interrupts
+from backstory.spark.pandas_left_out import leave_pandas_out
 
 DELIVER = Group("Deliver", sort_key=1)
 READ = Group("Read", sort_key=2)
@@ -64,6 +66,7 @@ COMMANDS = {
         diff.diff,
         timeline.timeline,
         changes.changes,
+        explore.explore,
         export.export,
         views.views,
         read.log,
@@ -118,6 +121,7 @@ for flag in (*app.help_flags, *app.version_flags):
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code: see `backstory.errors`."""
+    leave_pandas_out()
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(run(given))
 

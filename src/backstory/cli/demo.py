@@ -1,5 +1,6 @@
 """`backstory demo`: twelve years of real data through a real Fivetran destination."""
 
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
@@ -7,6 +8,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from importlib.resources import files
 from pathlib import Path
+from shutil import which
 from typing import TYPE_CHECKING, Any
 
 from rich.rule import Rule
@@ -182,6 +184,16 @@ def _how_to_read(store: "Store", options: Options) -> None:
         console.print(f"\n{reader}:\n")
         for line in lines:
             console.print(f"  {line}", markup=False)
+    console.print()
+    console.print(Rule("[bold]See it in a browser[/bold]", align="left"))
+    console.print(f"{program()} explore --warehouse {warehouse}", markup=False)
+
+
+def program() -> str:
+    """How this program is started from the folder that a person is in."""
+    own = Path(sys.argv[0])
+    here = Path.cwd()
+    return str(own.relative_to(here)) if own.is_relative_to(here) and not which("backstory") else "backstory"
 
 
 def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:

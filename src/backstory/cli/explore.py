@@ -1,0 +1,62 @@
+"""`backstory explore`: the histories of a warehouse in a browser."""
+
+import gc
+import os
+import signal
+import sys
+import threading
+import webbrowser
+
+from backstory.cli.asking import tell_people
+from backstory.cli.options import Flag, Options
+from backstory.cli.output import console, show_document
+
+DEFAULTS = Options()
+TOKEN = "BACKSTORY_EXPLORE_TOKEN"  # noqa: S105 - the name of a variable
+# Answers make many objects that live for a moment: to look for rings among them costs a third of the time.
+OBJECTS = 200_000
+
+
+def explore(
+    *,
+    port: int | None = None,
+    host: str = "127.0.0.1",
+    token: str | None = None,
+    no_open: Flag = False,
+    options: Options = DEFAULTS,
+) -> None:
+    """Show histories in a browser: tables, records, differences, and where each value comes from.
+
+    Read only, and without Spark. It listens on this machine alone, until Ctrl-C or SIGTERM. Beyond it a token
+    is needed; the link that is printed has it.
+
+    Example: `backstory explore --port 8055`
+
+    Args:
+        port: Port to listen on; 0 picks a free one. Default: 8055, or a free one if it is taken.
+        host: Address to listen on; beyond this machine only with a token.
+        token: What a browser must know to be answered. Default: BACKSTORY_EXPLORE_TOKEN, or none.
+        no_open: Print the link, and open no browser.
+        options: Common options.
+    """
+    from backstory.explorer.opening import open_explorer
+    from backstory.explorer.source import source_of
+
+    tell_people(options)
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    gc.set_threshold(OBJECTS)
+    token = token if token is not None else os.environ.get(TOKEN, "")
+    settings = options.settings()
+    running = open_explorer(source_of(settings), host, port, token)
+    if options.answer == "json":
+        show_document({"link": running.link})
+    else:
+        console.print(f"Exploring {settings.searched}", markup=False)
+        console.print(f"  {running.link}    (Ctrl-C ends)", markup=False)
+    sys.stdout.flush()
+    if not no_open and sys.stdout.isatty():
+        threading.Thread(target=webbrowser.open, args=(running.link,), daemon=True).start()
+    ended.wait()
+    running.stop()

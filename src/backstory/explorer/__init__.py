@@ -1,0 +1,1 @@
+"""Histories in a browser: the answers of reading as pages, read only."""

@@ -1,0 +1,138 @@
+"""Who may look: the host that a request names, the token, and what a browser may do with a page."""
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Mapping
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qsl, urlencode
+
+from backstory.reading.pictures import STYLE
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+COOKIE: Final = "backstory"
+_STYLE_HASH: Final = base64.b64encode(hashlib.sha256(STYLE.encode()).digest()).decode()
+POLICY: Final = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        f"style-src 'self' 'sha256-{_STYLE_HASH}'",
+        "img-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "base-uri 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS: Final[Mapping[str, str]] = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Guard:
+    """The token without which nothing is answered; without one only this machine's own names are."""
+
+    token: str = ""
+
+    def admits_host(self, host: str) -> bool:
+        """Whether a request may name this host: another name that leads here is a page's that lies."""
+        if self.token:
+            return True  # a page under another name has no cookie for this one
+        name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
+        return name.lower() in {"localhost", "127.0.0.1", "[::1]"}
+
+    def admits(self, given: str) -> bool:
+        """Whether the token is this one."""
+        return not self.token or hmac.compare_digest(given.encode(), self.token.encode())
+
+
+def is_loopback(host: str) -> bool:
+    """Whether an address or name to listen on is reached from this machine alone."""
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def guarded(app: "ASGIApp", guard: Guard) -> "ASGIApp":
+    """The application behind the guard: only reading, only for those who may, with a strict policy."""
+
+    async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
+        if scope["type"] != "http":
+            return
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        if not guard.admits_host(headers.get("host", "")):
+            await _refuse(send, 421, "This host name is not one of the explorer's.")
+        elif scope["method"] not in {"GET", "HEAD"}:
+            await _refuse(send, 405, "The explorer only reads.")
+        elif (place := _with_token(scope, guard)) is not None:
+            await _remember(send, place, guard.token)
+        elif not guard.admits(_token_of(headers)):
+            await _refuse(send, 401, "Open the link that the command printed: it has the token.")
+        else:
+            await app(scope, receive, _with_headers(send))
+
+    return answer
+
+
+def _with_token(scope: "Scope", guard: Guard) -> str | None:
+    """Where a request with the right token in its address goes on, without it; None for any other."""
+    words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    given = dict(words).get("token")
+    if not guard.token or given is None or not guard.admits(given):
+        return None
+    left = urlencode([each for each in words if each[0] != "token"])
+    # One slash: two would name another host.
+    path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
+    return f"{path}?{left}" if left else path
+
+
+def _token_of(headers: Mapping[str, str]) -> str:
+    kind, _, given = headers.get("authorization", "").partition(" ")
+    if kind.lower() == "bearer":
+        return given
+    try:
+        kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+    except CookieError:
+        return ""
+    return "" if kept is None else kept.value
+
+
+def _with_headers(send: "Send") -> "Send":
+    async def sending(message: "Message") -> None:
+        if message["type"] == "http.response.start":
+            more = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+            message = {**message, "headers": [*message["headers"], *more]}
+        await send(message)
+
+    return sending
+
+
+async def _refuse(send: "Send", status: int, words: str) -> None:
+    await _respond(send, status, words, {"content-type": "text/plain; charset=utf-8"})
+
+
+async def _remember(send: "Send", place: str, token: str) -> None:
+    cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
+    await _respond(send, 303, "", {"location": place, "set-cookie": cookie})
+
+
+async def _respond(send: "Send", status: int, words: str, headers: Mapping[str, str]) -> None:
+    told = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    start = {"type": "http.response.start", "status": status, "headers": told}
+    await _with_headers(send)(start)
+    await send({"type": "http.response.body", "body": words.encode()})

@@ -1,0 +1,85 @@
+"""Open the explorer: where it listens, who may look, and its link."""
+
+import secrets
+import socket
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final
+
+from backstory.errors import Failed, UsageError, option
+from backstory.explorer.guard import Guard, is_loopback
+from backstory.explorer.source import Source
+
+if TYPE_CHECKING:
+    from backstory.explorer.server import Explorer
+
+HOST, PORT = "127.0.0.1", 8055
+# A token as it may stand in a cookie and in an address.
+_LETTERS: Final = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.~")
+_SHORTEST: Final = 16
+
+
+def open_explorer(source: Source, host: str = HOST, port: int | None = None, token: str = "") -> "Explorer":
+    """Answer in browsers from now on, from the tables of a source; the link says where.
+
+    Without a port it is 8055, or a free one where that is taken. Raises UsageError for a host beyond this
+    machine without a token, for a token that could be guessed, and where a package is missing; Failed where
+    the port is taken.
+    """
+    _require_packages()
+    _require_token(host, token)
+    from backstory.explorer.server import start
+
+    listening = _listen(host, port)
+    shown = "127.0.0.1" if host in {"0.0.0.0", HOST} else f"[{host.strip('[]')}]" if ":" in host else host  # noqa: S104
+    return start(source, listening, Guard(token), shown)
+
+
+def new_token() -> str:
+    """A token that nobody guesses."""
+    return secrets.token_urlsafe(24)
+
+
+def _require_packages() -> None:
+    try:
+        import jinja2
+        import starlette
+        import uvicorn
+    except ImportError as missing:
+        raise UsageError(
+            "no-package",
+            f"The explorer needs the package {missing.name}.",
+            "Install it: pip install 'backstory[explore]'.",
+        ) from None
+    del jinja2, starlette, uvicorn
+
+
+def _require_token(host: str, token: str) -> None:
+    if not token and not is_loopback(host):
+        raise UsageError(
+            "no-token",
+            f"Whoever reaches {host} could read every table.",
+            f"Use {option('token', new_token())}, or listen on 127.0.0.1.",
+        )
+    if token and (len(token) < _SHORTEST or set(token) - _LETTERS):
+        raise UsageError(
+            "bad-option",
+            f"A token has at least {_SHORTEST} letters, digits or any of -_.~.",
+            f"Use {option('token', new_token())}.",
+        )
+
+
+def _listen(host: str, port: int | None) -> socket.socket:
+    """A socket that listens; Failed if it cannot be had."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    places = [PORT, 0] if port is None else [port]
+    for place in places[:-1]:
+        with suppress(OSError):
+            return socket.create_server((host.strip("[]"), place), family=family)
+    try:
+        return socket.create_server((host.strip("[]"), places[-1]), family=family)
+    except (OSError, OverflowError) as stop:
+        raise Failed(
+            "port-in-use",
+            f"The explorer cannot listen on {host}:{places[-1]}: {getattr(stop, 'strerror', None) or stop}.",
+            "Choose another port, or 0 for a free one.",
+        ) from None

@@ -1,0 +1,81 @@
+// What a page does beyond its links: the slider shows as it is dragged, arrow keys step, texts are copied.
+"use strict";
+
+const state = () => document.getElementById("state");
+const said = (text) => { document.getElementById("said").textContent = text; };
+let asked = null;
+
+// The state of an address takes the place of the one that is shown; what was asked before is given up.
+async function show(address, { push = false } = {}) {
+  if (asked) asked.abort();
+  asked = new AbortController();
+  state().classList.add("busy");
+  state().setAttribute("aria-busy", "true");
+  try {
+    const answer = await fetch(address, { signal: asked.signal, headers: { accept: "text/html" } });
+    const page = new DOMParser().parseFromString(await answer.text(), "text/html");
+    const found = page.getElementById("state");
+    if (!found) { location.assign(answer.url); return; }
+    const focused = document.activeElement && document.activeElement.id;
+    state().replaceWith(found);
+    const copies = document.querySelector(".copies");
+    const others = page.querySelector(".copies");
+    if (copies && others) copies.replaceWith(others);
+    history[push ? "pushState" : "replaceState"]({}, "", answer.url);
+    offerCopies();
+    if (focused && document.getElementById(focused)) document.getElementById(focused).focus();
+    const slider = document.getElementById("slider");
+    said(slider ? slider.getAttribute("aria-valuetext") : "");
+  } catch (stop) {
+    if (stop.name !== "AbortError") location.assign(address);
+  }
+}
+
+function addressAt(slider) {
+  const places = JSON.parse(slider.dataset.places);
+  const address = new URL(location.href);
+  address.searchParams.delete("after");
+  address.searchParams.set(slider.dataset.word, places[Number(slider.value)]);
+  return address;
+}
+
+let waiting = null;
+document.addEventListener("input", (event) => {
+  if (event.target.id !== "slider") return;
+  const slider = event.target;
+  const time = JSON.parse(slider.dataset.places)[Number(slider.value)];
+  slider.setAttribute("aria-valuetext", time);
+  const field = document.querySelector(`form.moment input[name="${slider.dataset.word}"]`);
+  if (field) field.value = time;
+  clearTimeout(waiting);
+  waiting = setTimeout(() => show(addressAt(slider)), 120);
+});
+
+document.addEventListener("keydown", (event) => {
+  const names = { ArrowLeft: "previous", ArrowRight: "next" };
+  const busy = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
+  if (!(event.key in names) || busy || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
+  if (event.target.closest(".scroll")) return; // there the keys move what is seen
+  const link = document.getElementById(names[event.key]);
+  if (!link) return;
+  event.preventDefault();
+  show(link.href, { push: true });
+});
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("button.copy");
+  if (!button) return;
+  const text = button.parentElement.querySelector("code").textContent;
+  await navigator.clipboard.writeText(text);
+  said("Copied");
+  button.firstChild.textContent = "Copied";
+  setTimeout(() => { button.firstChild.textContent = "Copy"; }, 1500);
+});
+
+window.addEventListener("popstate", () => location.reload());
+
+function offerCopies() {
+  if (!navigator.clipboard) return;
+  for (const button of document.querySelectorAll("button.copy")) button.hidden = false;
+}
+offerCopies();

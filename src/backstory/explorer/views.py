@@ -1,0 +1,151 @@
+"""What a view answers: its document, which is the page's JSON twin, and what else the page shows."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, Final
+
+from backstory.errors import BackstoryError
+from backstory.explorer.copies import Copy
+from backstory.explorer.questions import Question
+from backstory.explorer.source import Source, described, without_paths
+from backstory.model.layout import Layout
+from backstory.model.remembered import COPIED_AT
+from backstory.reading.arrow.blame import described_commit
+from backstory.reading.commits import commits, inventory
+from backstory.stores.metadata.described import Described, DescribedCommit, Opening
+from backstory.stores.port import DISORDER
+from backstory.upkeep.checking import check_small
+
+WEEKS: Final = 53
+TABLES_OF_A_PAGE: Final = 200
+# Outcomes that change nothing.
+_IDLE: Final = ("unchanged", "ignored", "stale", "repeated")
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The answer to a question: `document` in the shape of the reading command, `more` for the page alone."""
+
+    question: Question
+    document: Any
+    more: Mapping[str, Any] = field(default_factory=dict)
+    following: Question | None = None
+    copies: Sequence[Copy] = ()
+
+
+def tables(source: Source, question: Question) -> View:
+    """The tables of the warehouse: what `tables` tells, and of each its key and how it stands."""
+    catalog = source.catalog()
+    names = [each for each in catalog.tables() if not question.after or str(each) > question.after[0]]
+    shown = names[:TABLES_OF_A_PAGE]
+    rows, health, keys = [], {}, {}
+    for name in shown:
+        told = inventory(catalog, [name])
+        rows += told
+        keys[str(name)], health[str(name)] = _key_and_health(catalog, str(name), told)
+    following = question.but(after=(str(shown[-1]),)) if len(names) > len(shown) else None
+    copies = [Copy("Command line", "backstory tables"), Copy("Python", "warehouse.tables()")]
+    return View(question, rows, {"keys": keys, "health": health}, following, copies)
+
+
+def _key_and_health(
+    catalog: Opening, name: str, told: Sequence[Mapping[str, Any]]
+) -> tuple[Sequence[str], str]:
+    """The key of a table, and in words what is wrong with it; empty where nothing is seen at once."""
+    try:
+        found = described(catalog, name)
+    except BackstoryError as error:
+        return (), without_paths(error.message)
+    except Exception:  # noqa: BLE001 - whatever is wrong with one table, the others are shown
+        return (), "its metadata cannot be read"
+    troubles = {
+        "nothing was committed yet": found.newest is None,
+        "a file is missing, or Spark alone counts its rows": any(row["rows"] is None for row in told),
+        "not kept by backstory": found.shape.layout is Layout.FOREIGN,
+        "versions overlap": found.properties.get(DISORDER) == "true",
+    }
+    return found.shape.source_key, next((words for words, so in troubles.items() if so), "")
+
+
+def log(source: Source, question: Question) -> View:
+    """The commits of a table, newest first, as `log` tells them."""
+    catalog = source.catalog()
+    table = described(catalog, question.table)
+    every = commits(catalog, table.shape.table)
+    begin = int(question.after[0]) if question.after and question.after[0].isdecimal() else 0
+    rows = every[begin : begin + question.rows]
+    end = begin + len(rows)
+    following = question.but(after=(str(end),)) if end < len(every) else None
+    told = {commit.id: described_commit(commit) for commit in table.commits}
+    more = {"told": told, "layout": table.shape.layout, "times": commit_times(table)}
+    name = str(table.shape.table)
+    copies = [
+        Copy.command("log", name),
+        Copy("Python", f"warehouse.table({name!r}).log()"),
+    ]
+    return View(question, rows, more, following, copies)
+
+
+def check(source: Source, question: Question) -> View:
+    """The laws of a table, as `check` tells them."""
+    with source.files(question.table) as files:
+        name = str(files.table.shape.table)
+        records = check_small(files)
+        key = files.table.shape.source_key
+    copies = [Copy.command("check", name), Copy("Python", f"warehouse.table({name!r}).check()")]
+    return View(question, records, {"key": key}, copies=copies)
+
+
+def commit_times(table: Described) -> dict[int, dict[str, str]]:
+    """For each commit the words of a question that shows the table as of it."""
+    known = table.shape.layout.span is None and table.shape.layout is not Layout.ODF
+    found = {}
+    for commit in table.commits:
+        at = commit.properties.get(COPIED_AT)
+        made = commit.committed_at.isoformat().replace("+00:00", "Z")
+        found[commit.id] = {"known_at": made} if known else {"at": at or made}
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Day:
+    """A day of the calendar: how many commits it had, and their rows by outcome."""
+
+    day: date
+    commits: int
+    counts: Mapping[str, int]
+    level: int
+    last: int | None
+
+
+def calendar(table: Described) -> list[list[Day | None]]:
+    """The last year of commits by weeks, which begin on Mondays; a day that is not in it is None."""
+    by_day: dict[date, list[DescribedCommit]] = {}
+    for commit in table.commits:
+        by_day.setdefault(commit.committed_at.astimezone(UTC).date(), []).append(commit)
+    if not by_day:
+        return []
+    last = max(by_day)
+    first = max(min(by_day), last - timedelta(weeks=WEEKS - 1, days=last.weekday()))
+    begin = first - timedelta(days=first.weekday())
+    days = [
+        _day(each, by_day.get(each, [])) if each <= last else None
+        for each in (begin + timedelta(days=number) for number in range((last - begin).days + 7))
+    ]
+    return [days[place : place + 7] for place in range(0, (last - begin).days + 1, 7)]
+
+
+def _day(day: date, made: Sequence[DescribedCommit]) -> Day:
+    counts: dict[str, int] = {}
+    for commit in made:
+        for outcome, count in described_commit(commit)["counts"].items():
+            counts[outcome] = counts.get(outcome, 0) + count
+    moved = sum(count for outcome, count in counts.items() if outcome not in _IDLE)
+    level = 0 if not made else min(1 + len(str(moved)) // 2, 4)
+    return Day(day, len(made), counts, level, made[-1].id if made else None)
+
+
+def now() -> datetime:
+    """The present instant, in UTC."""
+    return datetime.now(UTC)

@@ -1,0 +1,258 @@
+"""What the explorer answers is what the reading commands answer: of every layout, on pages and as JSON."""
+
+import json
+import re
+import shlex
+from html import unescape
+
+import pytest
+from exploring import HOSTILE, exploring, fill
+
+from backstory.cli.app import run
+
+# A table of each layout, a record of it, and two times between which it changed.
+LAYOUTS = {
+    "explored.customer": ("2", "2026-01-15", "2026-03-15"),
+    "explored.orders": ("1", "2026-01-15", "2026-02-15"),
+    "rawcore.rc_c_hist": ("1", "2026-01-15", "2026-02-15"),
+    "explored.dbt_orders": ("1", "2026-01-15", "2026-02-15"),
+    "odf.cities": ("Bern", "2026-01-15", "2026-02-15"),
+}
+
+
+@pytest.fixture(scope="module")
+def asked(spark, warehouse, tmp_path_factory):
+    from backstory.stores.iceberg.store import Store
+
+    fill(Store(spark), tmp_path_factory.mktemp("explored"))
+    with exploring(warehouse) as found:
+        yield found
+
+
+@pytest.fixture
+def command(warehouse, capsys, monkeypatch):
+    """What a command prints as JSON, without Spark."""
+    monkeypatch.setenv("JAVA_HOME", str(warehouse / "none"))
+
+    def ask(*words):
+        capsys.readouterr()
+        code = run([*words, "--warehouse", str(warehouse), "--output", "json"])
+        assert code in {0, 4}
+        return json.loads(capsys.readouterr().out)
+
+    return ask
+
+
+def test_the_tables_are_those_that_tables_lists(asked, command):
+    assert asked.get("/tables.json").document == command("tables")
+    shown = asked.get("/")
+    assert shown.status == 200
+    for name in LAYOUTS:
+        assert f">{name}</bdi>" in shown.text
+
+
+@pytest.mark.parametrize("table", LAYOUTS)
+def test_every_twin_is_the_command_s_json(asked, command, table):
+    key, first, second = LAYOUTS[table]
+    assert asked.get("/table.json", table=table).document == command("current", table)
+    assert asked.get("/table.json", table=table, at=second).document == command("as-of", table, second)
+    assert asked.get("/record.json", table=table, key=key).document == command("timeline", table, key)
+    told = {"table": table, "from": first, "to": second}
+    assert asked.get("/diff.json", **told).document == command("diff", table, first, second)
+    assert asked.get("/check.json", table=table).document == command("check", table)
+    assert asked.get("/log.json", table=table, limit=500).document == command("log", table)
+
+
+@pytest.mark.parametrize("table", LAYOUTS)
+def test_every_page_shows_it_and_leads_to_its_twin(asked, table):
+    key, first, second = LAYOUTS[table]
+    views = {
+        "/table": {"at": second},
+        "/record": {"key": key},
+        "/diff": {"from": first, "to": second},
+        "/check": {},
+        "/log": {},
+    }
+    for view, words in views.items():
+        page = asked.get(view, table=table, **words)
+        assert page.status == 200, page.text
+        (twin,) = re.findall(rf'href="({view}\.json[^"]*)"', page.text)
+        assert asked.get(unescape(twin)).status == 200
+
+
+def test_an_accept_header_asks_for_the_twin(asked):
+    told = asked.get("/record", headers={"accept": "application/json"}, table="explored.customer", key="2")
+    assert told.document == asked.get("/record.json", table="explored.customer", key="2").document
+
+
+def test_known_times_and_both_axes(asked, command):
+    """The late copy of February tells that Bob was C then; before it came he was A until March."""
+    before = command("log", "explored.customer")[1]["recorded_at"]
+    told = asked.get("/table.json", table="explored.customer", at="2026-02-15", known_at=before).document
+    assert told == command("as-of", "explored.customer", "2026-02-15", "--known-at", before)
+    assert [row["tier"] for row in told] == ["A", "A", "B", None]
+    now = asked.get("/table.json", table="explored.customer", at="2026-02-15").document
+    assert [row["tier"] for row in now] == ["A", "C", "B", "A"]
+    both = asked.get("/record.json", table="explored.customer", key="2", axis="both").document
+    assert both == command("timeline", "explored.customer", "2", "--axis", "both")
+    assert "known 20" in asked.get("/record", table="explored.customer", key="2", axis="both").text
+
+
+def test_the_copied_commands_give_the_same(asked, command):
+    """Command lines of pages are the question: their answer is the twin's."""
+    for view, words in (
+        ("/table", {"at": "2026-03-15"}),
+        ("/record", {"key": "5"}),
+        ("/diff", {"from": "2026-01-15", "to": "2026-03-15"}),
+        ("/check", {}),
+        ("/log", {}),
+    ):
+        page = asked.get(view, table="explored.customer", **words).text
+        text = unescape(re.search(r"<dt>Command line</dt>\s*<dd><code[^>]*>(.*?)</code>", page)[1])
+        program, *rest = shlex.split(text)
+        assert program == "backstory"
+        assert command(*rest) == asked.get(f"{view}.json", table="explored.customer", **words).document
+
+
+def test_the_copied_sql_gives_the_same_rows(asked, spark):
+    for table in ("explored.customer", "rawcore.rc_c_hist"):
+        for view, words in (("/table", {"at": "2026-02-15"}), ("/table", {}), ("/record", {"key": "1"})):
+            page = asked.get(view, table=table, **words).text
+            text = unescape(re.search(r"<dt>Spark SQL</dt>\s*<dd><code[^>]*>(.*?)</code>", page)[1])
+            rows = asked.get(f"{view}.json", table=table, **words).document
+            assert spark.sql(text).count() == len(rows)
+
+
+def test_pages_follow_each_other_and_have_every_row_once(asked):
+    found, path = [], "/table.json?table=explored.customer&at=2026-02-15&limit=1"
+    while path:
+        part = asked.get(path)
+        found += part.document
+        path = (re.findall(r"<(.*)>", part.headers.get("link", "")) or [None])[0]
+    assert found == asked.get("/table.json", table="explored.customer", at="2026-02-15").document
+    assert len(found) == 4
+
+
+def test_rows_with_a_value_are_shown_alone(asked):
+    told = asked.get("/table.json", table="explored.customer", at="2026-03-15", where=f"name={HOSTILE[0]}")
+    assert [row["id"] for row in told.document] == [5]
+    wrong = asked.get("/table.json", table="explored.customer", where="nome=Ada")
+    assert (wrong.status, wrong.document["error"]["code"]) == (400, "unknown-column")
+
+
+def test_steps_lead_to_the_change_before_and_after(asked):
+    def stepped(step, **words):
+        answer = asked.get("/table.json", table="explored.customer", step=step, **words)
+        assert answer.status == 303
+        return dict(re.findall(r"(\w+)=([^&]*)", answer.headers["location"])).get("at", "")
+
+    assert stepped("previous").startswith("2026-04-01T00")
+    assert stepped("previous", at="2026-04-01").startswith("2026-03-01T00")
+    assert stepped("next", at="2026-01-01").startswith("2026-02-01T00")
+    assert stepped("next", at="2026-04-01") == ""
+
+
+def test_what_changed_last_is_marked(asked):
+    page = asked.get("/table", table="explored.customer", at="2026-03-15").text
+    assert len(re.findall(r'<td class="changed">', page)) == 2  # tiers of 1 and 2
+    assert len(re.findall(r'<tr class="new">', page)) == 1
+    assert "(changed)" in page  # for those who hear the page
+
+
+def test_a_value_tells_since_when_by_which_commit_and_what_was_before(asked, command):
+    told = asked.get(
+        "/value.json", table="explored.customer", key="1", column="tier", at="2026-03-15"
+    ).document
+    commits = {each["snapshot_id"]: each for each in command("log", "explored.customer")}
+    commit = commits[told["commit"]["snapshot_id"]]
+    assert (told["value"], told["before"], told["gone_before"]) == ("B", "A", False)
+    assert (told["valid_from"], told["valid_to"]) == ("2026-03-01T00:00:00Z", None)
+    assert commit["committed_at"] == told["commit"]["committed_at"]
+    assert told["commit"]["counts"] == commit["counts"]
+    first = asked.get("/value.json", table="explored.customer", key="1", column="tier", at="2026-01-15")
+    assert first.document["gone_before"] is True
+
+
+def test_a_value_of_a_history_that_does_not_record_is_found_in_the_commits(asked, command):
+    """The row was written by the last of three commits; the closed one before it by the first."""
+    last, _, first = command("log", "explored.orders")
+    for at, commit in (("2026-02-15", last), ("2026-01-15", first)):
+        told = asked.get("/value.json", table="explored.orders", key="1", column="state", at=at).document
+        assert told["commit"]["snapshot_id"] == commit["snapshot_id"]
+    assert (told["value"], told["valid_to"]) == ("new", "2026-02-01T00:00:00Z")
+
+
+def test_a_table_without_a_history_is_seen_as_of_its_commits(asked, command):
+    last, first = command("log", "explored.live")
+    then = first["committed_at"]
+    told = asked.get("/table.json", table="explored.live", known_at=then).document
+    assert told == command("current", "explored.live", "--known-at", then)
+    assert [row["state"] for row in told] == ["new", "new"]
+    page = asked.get("/table", table="explored.live").text
+    assert len(re.findall(r'<td class="changed">', page)) == 1
+    between = {"from": then, "to": last["committed_at"]}
+    differences = asked.get("/diff.json", table="explored.live", **between).document
+    assert differences == command("diff", "explored.live", *between.values(), "--axis", "recorded")
+    assert asked.get("/diff.json", table="explored.live").document == differences
+    story = asked.get("/value.json", table="explored.live", key="1", column="state").document
+    assert (story["value"], story["before"]) == ("paid", "new")
+    assert story["commit"]["snapshot_id"] == last["snapshot_id"]
+
+
+def test_alike_changes_are_told_together(asked):
+    page = asked.get("/diff", **{"table": "explored.customer", "from": "2026-01-15", "to": "2026-03-15"}).text
+    told = " ".join(re.sub(r"<[^>]*>", " ", page).split())
+    assert "2 rows: tier A → B" in told
+
+
+def test_a_life_is_kept_as_one_file_without_scripts(asked):
+    kept = asked.get("/record.html", table="explored.customer", key="5")
+    assert kept.headers["content-disposition"] == 'attachment; filename="record.html"'
+    assert "<svg" in kept.text
+    assert "&lt;script&gt;alert(1)" in kept.text
+    assert not re.search(r"<script|src=|href=", kept.text)
+
+
+@pytest.mark.parametrize(
+    ("path", "words", "status", "code"),
+    [
+        ("/table.json", {"table": "explored.customr"}, 404, "no-table"),
+        ("/table.json", {"table": "customer"}, 404, "no-table"),
+        ("/table.json", {"table": "explored.customer", "at": "soon"}, 400, "unreadable-time"),
+        ("/table.json", {"table": "explored.customer", "limit": "501"}, 400, "bad-option"),
+        ("/table.json", {"table": "explored.customer", "sql": "DROP TABLE x"}, 400, "bad-option"),
+        ("/record.json", {"table": "explored.customer"}, 400, "no-key"),
+        ("/record.json", {"table": "explored.customer", "key": "one"}, 400, "other-key"),
+        ("/value.json", {"table": "explored.customer", "key": "1", "column": "x"}, 400, "unknown-column"),
+        ("/value.json", {"table": "explored.customer", "key": "77", "column": "tier"}, 404, "no-record"),
+        ("/nowhere.json", {}, 404, "no-page"),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_code_and_a_remedy(asked, path, words, status, code):
+    answer = asked.get(path, **words)
+    error = answer.document["error"]
+    assert (answer.status, error["code"]) == (status, code)
+    assert error["message"]
+    assert error["remedy"]
+
+
+def test_a_table_draws_itself_in_a_notebook(spark, asked):
+    import backstory
+
+    drawn = backstory.open(spark=spark, catalog="backstory").table("explored.customer")._repr_html_()
+    for text in ("explored.customer", "versions", "id LONG, name STRING, tier STRING", "native", "2 changed"):
+        assert text in drawn
+
+
+def test_the_python_face_shows_the_same(spark, asked):
+    import backstory
+
+    running = backstory.open(spark=spark, catalog="backstory").explore(port=0)
+    try:
+        from exploring import Asked
+
+        twin = Asked(running.link).get("/table.json", table="explored.customer").document
+        assert twin == asked.get("/table.json", table="explored.customer").document
+        assert running.link in running._repr_html_()
+    finally:
+        running.stop()

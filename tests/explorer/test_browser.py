@@ -1,0 +1,214 @@
+"""The explorer in Chromium: the slider, the keys, a click on a value; light and dark, small and large."""
+
+import re
+import shutil
+
+import pytest
+from exploring import HOSTILE, exploring, fill
+
+pytestmark = pytest.mark.process
+TABLES = ("explored.customer", "explored.orders", "rawcore.rc_c_hist", "explored.dbt_orders", "odf.cities")
+KEYS = {"odf.cities": "Bern"}
+
+
+@pytest.fixture(scope="module")
+def asked(spark, warehouse, tmp_path_factory):
+    from backstory.stores.iceberg.store import Store
+
+    fill(Store(spark), tmp_path_factory.mktemp("explored"))
+    with exploring(warehouse) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    from playwright.sync_api import sync_playwright
+
+    program = shutil.which("chromium") or shutil.which("google-chrome")
+    assert program, "chromium is not installed: scripts/setup.sh --tests"
+    with sync_playwright() as playwright:
+        # Root has no sandbox; the pages are ours.
+        browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def opened(chromium, asked):
+    """Opens a page of the explorer; at the end nothing may have gone wrong in any of them."""
+    faults, contexts = [], []
+
+    def open_(path, width=1280, **options):
+        context = chromium.new_context(viewport={"width": width, "height": 900}, **options)
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(20_000)
+        page.on(
+            "console", lambda said: faults.append(said.text) if said.type in {"error", "warning"} else None
+        )
+        page.on("pageerror", lambda stop: faults.append(str(stop)))
+        page.on("dialog", lambda dialog: faults.append(dialog.message))
+        page.goto(asked.base + path)
+        return page
+
+    yield open_
+    for context in contexts:
+        context.close()
+    assert not faults
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_from_the_tables_to_a_record_and_the_story_of_a_value(opened, table):
+    page = opened("/")
+    page.get_by_role("link", name=table, exact=True).click()
+    page.locator("table.rows tbody tr").first.get_by_role("link").click()
+    page.wait_for_selector("figure.life svg")
+    page.locator("a.blame").last.click()
+    page.wait_for_selector("dl.story:has-text('Rows with it'), dl.story:has-text('expired')")
+
+
+def test_the_slider_moves_through_time_and_keeps_what_is_seen_in_the_address(opened):
+    page = opened("/table?table=explored.customer")
+    slider = page.get_by_role("slider")
+    slider.focus()
+    page.keyboard.press("Home")
+    page.wait_for_url(re.compile("at=2026-01-01T"))
+    page.wait_for_selector("text=Dan")
+    assert page.locator("td.changed").count() == 0
+    for day in ("2026-02-01", "2026-03-01"):
+        page.get_by_role("slider").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_url(re.compile(f"at={day}T"))
+    page.wait_for_selector("tr.new")
+    assert page.locator("td.changed").count() == 2
+    page.reload()
+    assert page.locator("tr.new").count() == 1
+
+
+def test_arrow_keys_lead_to_the_change_before_and_after(opened):
+    page = opened("/table?table=explored.customer")
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url(re.compile("at=2026-04-01T"))
+    page.keyboard.press("ArrowLeft")
+    page.wait_for_url(re.compile("at=2026-03-01T"))
+    page.keyboard.press("ArrowRight")
+    page.wait_for_url(re.compile("at=2026-04-01T"))
+    page.go_back()
+    page.wait_for_url(re.compile("at=2026-03-01T"))
+
+
+def test_the_keyboard_alone_is_enough(opened):
+    page = opened("/")
+    page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent") == "To the content"
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.textContent") == "explored.customer":
+            break
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile("table=explored.customer"))
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/table?table=explored.customer",
+        "/record?table=explored.customer&key=2",
+        "/diff?table=explored.customer",
+    ],
+)
+def test_everything_has_a_name_for_those_who_hear_the_page(opened, path):
+    page = opened(path)
+    assert page.locator("html[lang]").count() == 1
+    assert page.get_by_role("main").count() == 1
+    assert page.get_by_role("heading", level=1).count() == 1
+    for each in page.locator("input:visible, button:visible, a:visible, svg[role=img]").all():
+        named = each.evaluate(
+            "e => (e.labels && e.labels.length) || e.getAttribute('aria-label') || e.textContent.trim()"
+        )
+        assert named, each.evaluate("e => e.outerHTML")
+    for each in page.locator("th").all():
+        assert each.get_attribute("scope")
+
+
+@pytest.mark.parametrize("width", [360, 3840])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/",
+        "/table?table=explored.customer",
+        "/record?table=explored.customer&key=5",
+        "/diff?table=explored.customer",
+        "/check?table=explored.customer",
+        "/value?table=explored.customer&key=5&column=name",
+        "/table?table=no.such",
+    ],
+)
+def test_no_page_is_wider_than_its_window(chromium, asked, path, width):
+    context = chromium.new_context(viewport={"width": width, "height": 900})
+    page = context.new_page()
+    page.goto(asked.base + path)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    context.close()
+
+
+def test_hostile_values_are_shown_and_do_nothing(opened):
+    page = opened("/record?table=explored.customer&key=5")
+    assert HOSTILE[0] in page.locator("table.rows").inner_text()
+    page = opened("/table?table=explored.customer")
+    assert HOSTILE[0] in page.locator("table.rows").inner_text()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_can_be_read_on_what_is_behind_it(opened, scheme):
+    """Contrast AA: 4.5 to 1, of every text that is shown."""
+    for path in (
+        "/table?table=explored.customer&at=2026-03-15",
+        "/record?table=explored.customer&key=2",
+        "/check?table=explored.customer",
+    ):
+        page = opened(path, color_scheme=scheme)
+        low = page.evaluate(CONTRASTS)
+        assert not low, low
+
+
+CONTRASTS = """() => {
+  const parse = (text) => (text.match(/[\\d.]+/g) || []).map(Number);
+  const light = ([r, g, b]) => { const f = (v) => (v /= 255) <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4;
+    return 0.2126 * f(r) + 0.7152 * f(g) + 0.0722 * f(b); };
+  const behind = (e) => { for (; e; e = e.parentElement) { const c = parse(getComputedStyle(e).backgroundColor);
+    if (c.length === 3 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const low = [];
+  for (const e of document.querySelectorAll('main *, header *, footer')) {
+    const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim());
+    if (!own || e.closest('svg, .unseen, .skip') || !e.getClientRects().length) continue;
+    const a = light(parse(getComputedStyle(e).color)), b = light(behind(e));
+    const ratio = (Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05);
+    if (ratio < 4.5) low.push([e.outerHTML.slice(0, 80), ratio]);
+  }
+  return low;
+}"""
+
+
+def test_a_life_that_was_kept_opens_alone(opened, asked, chromium, tmp_path):
+    page = opened("/record?table=explored.customer&key=5")
+    with page.expect_download() as download:
+        page.get_by_role("link", name="Keep this life as one file").click()
+    kept = tmp_path / "life.html"
+    download.value.save_as(kept)
+    context = chromium.new_context(java_script_enabled=False, offline=True)
+    alone = context.new_page()
+    alone.goto(kept.as_uri())
+    assert alone.locator("svg").is_visible()
+    assert HOSTILE[0] in alone.locator("table.rows").inner_text()
+    context.close()
+
+
+def test_a_copied_text_is_in_the_clipboard(opened):
+    page = opened("/check?table=explored.customer", permissions=["clipboard-read", "clipboard-write"])
+    page.get_by_role("button", name="Copy for Command line").click()
+    page.wait_for_selector("text=Copied")
+    assert page.evaluate("navigator.clipboard.readText()") == "backstory check explored.customer"

@@ -1,0 +1,235 @@
+"""Who may look, and what a browser may do with a page: nothing is written, run, or shown that is not meant to be."""
+
+import json
+import re
+import signal
+import threading
+
+import pyarrow as pa
+import pytest
+from commands import command
+from exploring import HOSTILE, exploring, foreign_warehouse, raw
+
+from backstory.errors import UsageError
+from backstory.explorer import server
+from backstory.explorer.guard import POLICY, is_loopback
+from backstory.explorer.opening import new_token, open_explorer
+from backstory.explorer.source import source_of, without_paths
+from backstory.settings import Settings
+
+ROWS = pa.table({"id": [1, 2, 3, 4], "note": list(HOSTILE), '<b>"x': [1, 2, 3, 4]})
+NAME = 'crm.<img src=x onerror="alert(1)">/..'
+KEPT = {"backstory.layout": "fivetran-live", "backstory.key": '["id"]', "backstory.layout-version": "1"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return foreign_warehouse(tmp_path_factory.mktemp("guarded") / "warehouse", ROWS, NAME, **KEPT)
+
+
+@pytest.fixture(scope="module")
+def asked(folder):
+    with exploring(folder) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def behind_token(folder):
+    with exploring(folder, token="0123456789abcdef-only") as found:
+        yield found
+
+
+def test_values_are_text_wherever_they_come_from(asked):
+    """Of a table's name, of columns, keys and cells: nothing of it is markup."""
+    for path, words in (
+        ("/", {}),
+        ("/table", {"table": NAME}),
+        ("/log", {"table": NAME}),
+        ("/check", {"table": NAME}),
+        ("/value", {"table": NAME, "key": "1", "column": "note"}),
+        ("/table", {"table": HOSTILE[0]}),
+        ("/table", {"table": NAME, "where": HOSTILE[1]}),
+        ("/record", {"table": NAME, "key": HOSTILE[1]}),
+    ):
+        page = asked.get(path, **words).text
+        assert not re.search(r"<(img|b|script)\b", unquoted(page)), path
+        assert "\x07" not in page
+
+
+def unquoted(page):
+    """The page without its own script, and without what stands in attributes, where markup is text."""
+    return re.sub(r'="[^"]*"', "", page.replace('<script src="/static/explore.js" defer></script>', ""))
+
+
+def test_the_policy_lets_no_page_run_or_load_what_is_not_its_own(asked):
+    for path in ("/", "/table.json", "/static/explore.js", "/nowhere"):
+        headers = asked.get(path).headers
+        assert headers["content-security-policy"] == POLICY
+        assert headers["x-content-type-options"] == "nosniff"
+        assert headers["cache-control"] == "no-store"
+    for word in ("unsafe", "http", "*", "data:"):
+        assert word not in POLICY
+    assert "default-src 'none'" in POLICY
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", "", "localhost.evil"]
+)
+def test_another_host_is_refused_lest_its_name_was_bound_anew(asked, host):
+    answer = raw(asked, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+    assert answer.split(" ")[1] == "421"
+    assert "crm" not in answer
+
+
+def test_this_machine_s_own_names_are_answered(asked):
+    port = asked.base.rpartition(":")[2]
+    for host in ("localhost", "127.0.0.1", f"LOCALHOST:{port}", f"[::1]:{port}"):
+        answer = raw(asked, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
+        assert answer.split(" ")[1] == "200", host
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
+def test_nothing_but_reading_is_answered(asked, method):
+    assert asked.get("/tables.json", method=method).status == 405
+
+
+def test_without_the_token_nothing_is_answered(behind_token):
+    for path in ("/", "/tables.json", "/static/style.css", "/?token=wrong"):
+        answer = behind_token.get(path)
+        assert answer.status == 401
+        assert "crm" not in answer.text
+
+
+def test_the_link_has_the_token_and_the_browser_keeps_it(behind_token):
+    opened = behind_token.get("/table?token=0123456789abcdef-only&table=a.b")
+    assert (opened.status, opened.headers["location"]) == (303, "/table?table=a.b")
+    kept = opened.headers["set-cookie"]
+    assert "HttpOnly" in kept
+    assert "SameSite=Strict" in kept
+    told = behind_token.get("/tables.json", headers={"cookie": kept.partition(";")[0]})
+    assert told.status == 200
+    bearer = {"authorization": "Bearer 0123456789abcdef-only"}
+    assert behind_token.get("/tables.json", headers=bearer).status == 200
+    assert "0123456789abcdef" not in behind_token.get("/", headers=bearer).text
+
+
+def test_a_redirection_stays_here(behind_token):
+    answer = behind_token.get("//evil.example/?token=0123456789abcdef-only")
+    assert answer.headers["location"] == "/evil.example/"
+
+
+@pytest.mark.parametrize(
+    "path", ["/static/../guard.py", "/static/%2e%2e%2fguard.py", "/static/", "/static/x.js"]
+)
+def test_no_other_file_is_served(asked, path):
+    answer = raw(asked, f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+    assert answer.split(" ")[1] == "404"
+
+
+def test_beyond_this_machine_a_token_is_needed(folder):
+    source = source_of(Settings(folder))
+    with pytest.raises(UsageError, match="could read every table") as refused:
+        open_explorer(source, "0.0.0.0", 0)
+    assert refused.value.code == "no-token"
+    for token in ("short", "x" * 15, "with space and more letters", "söme-letters-that-none-is"):
+        with pytest.raises(UsageError, match="A token has"):
+            open_explorer(source, "127.0.0.1", 0, token)
+    open_explorer(source, "0.0.0.0", 0, new_token()).stop()
+    assert [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "a.b")] == [
+        True, True, True, False, False,
+    ]  # fmt: skip
+
+
+def test_folders_of_this_machine_are_shown_nowhere(asked, folder, tmp_path):
+    missing = foreign_warehouse(tmp_path / "lost", ROWS, "crm.t", **KEPT)
+    for each in (missing / "crm").rglob("*.parquet") or missing.rglob("*.parquet"):
+        each.unlink()
+    with exploring(missing) as lost:
+        pages = [lost.get(path, table="crm.t") for path in ("/table", "/table.json", "/check", "/log")]
+        pages += [lost.get("/"), asked.get("/table", table="a.b"), asked.get("/table", table=NAME)]
+    for page in pages:
+        assert str(tmp_path) not in page.text
+        assert str(folder.parent) not in page.text
+    assert pages[0].status == 500
+    assert "file" in pages[1].document["error"]["message"].lower()
+    assert without_paths("See /home/me/a/b.csv, or file:///x/y/z.db: gone") == "See b.csv, or z.db: gone"
+
+
+def test_a_table_that_cannot_be_read_here_says_so_and_starts_nothing(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    monkeypatch.setattr("backstory.stores.metadata.rows.MOST_ROWS", 2)
+    monkeypatch.setattr("backstory.reading.arrow.first_rows.FEW", 0)
+    with exploring(folder) as here:
+        told = here.get("/check.json", table=NAME)
+    assert (told.status, told.document["error"]["code"]) == (501, "needs-spark")
+    assert "backstory check" in told.document["error"]["remedy"]
+
+
+def test_half_written_and_empty_warehouses_say_what_is_so(tmp_path):
+    empty = foreign_warehouse(tmp_path / "empty", ROWS.slice(0, 0), "crm.t", **KEPT)
+    with exploring(empty) as here:
+        assert "nothing was committed yet" in here.get("/").text
+        assert "Nothing was committed to this table yet." in here.get("/table", table="crm.t").text
+        assert here.get("/table.json", table="crm.t").document == []
+    with exploring(tmp_path / "nowhere") as here:
+        assert "has no tables yet" in here.get("/").text
+
+
+def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
+    """The answers that are made hold the places; who comes when the queue is full is told so."""
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    def slow(*_):
+        begun.release()
+        go.wait(30)
+        raise UsageError("done", "Done.", "Nothing.")
+
+    monkeypatch.setitem(server.VIEWS, "tables", slow)
+    asking = [threading.Thread(target=asked.get, args=("/tables.json",)) for _ in range(server.WAITING)]
+    for each in asking:
+        each.start()
+    for _ in range(server.AT_ONCE):
+        assert begun.acquire(timeout=30)
+    answers = []
+    while not answers or answers[-1].status != 503:  # until all that wait have come
+        assert len(answers) < 100
+        late = threading.Thread(target=lambda: answers.append(asked.get("/tables.json")), daemon=True)
+        late.start()
+        late.join(1)
+    go.set()
+    assert answers[-1].document["error"]["code"] == "busy"
+    for each in asking:
+        each.join(30)
+
+
+def test_what_takes_too_long_is_given_up(asked, monkeypatch):
+    go = threading.Event()
+    monkeypatch.setitem(server.VIEWS, "tables", lambda *_: go.wait(30))
+    monkeypatch.setattr(server, "SECONDS", 0.2)
+    told = asked.get("/tables.json")
+    go.set()
+    assert (told.status, told.document["error"]["code"]) == (503, "too-long")
+
+
+def test_a_bug_is_told_by_its_kind_alone(asked, monkeypatch):
+    def broken(*_):
+        raise ZeroDivisionError("secret")
+
+    monkeypatch.setitem(server.VIEWS, "tables", broken)
+    told = asked.get("/tables.json")
+    assert (told.status, told.document["error"]["code"]) == (500, "bug")
+    assert "secret" not in told.text
+
+
+@pytest.mark.process
+def test_the_command_prints_its_link_and_ends_on_a_signal(folder, tmp_path):
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with command(
+            tmp_path, "explore", "--port", "0", "--warehouse", folder, JAVA_HOME=str(tmp_path)
+        ) as running:
+            link = json.loads(running.process.stdout.readline())["link"]
+            from exploring import Asked
+
+            assert Asked(link).get("/tables.json").status == 200
+            running.process.send_signal(number)
+            assert running.end()[0] == 0
