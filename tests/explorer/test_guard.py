@@ -100,6 +100,11 @@ def test_without_the_token_nothing_is_answered(behind_token):
         assert "crm" not in answer.text
 
 
+def test_a_token_is_no_leave_for_another_host_on_this_machine(behind_token):
+    text = "GET /tables.json HTTP/1.1\r\nHost: evil.example\r\nAuthorization: Bearer 0123456789abcdef-only\r\n\r\n"
+    assert raw(behind_token, text).split(" ")[1] == "421"
+
+
 def test_the_link_has_the_token_and_the_browser_keeps_it(behind_token):
     opened = behind_token.get("/table?token=0123456789abcdef-only&table=a.b")
     assert (opened.status, opened.headers["location"]) == (303, "/table?table=a.b")
@@ -152,6 +157,9 @@ def test_folders_of_this_machine_are_shown_nowhere(asked, folder, tmp_path):
         assert str(folder.parent) not in page.text
     assert pages[0].status == 500
     assert "file" in pages[1].document["error"]["message"].lower()
+    assert without_paths("No answer of https://ada:secret@example.org:8181.") == (
+        "No answer of https://example.org:8181."
+    )
     assert without_paths("See /home/me/a/b.csv, or file:///x/y/z.db: gone") == "See b.csv, or z.db: gone"
 
 

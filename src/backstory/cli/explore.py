@@ -8,8 +8,10 @@ import threading
 import webbrowser
 
 from backstory.cli.asking import tell_people
+from backstory.cli.flags import in_flags
 from backstory.cli.options import Flag, Options
-from backstory.cli.output import console, show_document
+from backstory.cli.output import console, show_document, tell_line
+from backstory.settings import CATALOG
 
 DEFAULTS = Options()
 TOKEN = "BACKSTORY_EXPLORE_TOKEN"  # noqa: S105 - the name of a variable
@@ -49,11 +51,13 @@ def explore(
     gc.set_threshold(OBJECTS)
     token = token if token is not None else os.environ.get(TOKEN, "")
     settings = options.settings()
+    if not settings.catalogs[CATALOG] and not settings.warehouse.exists() and not options.quiet:
+        tell_line(in_flags(f"There is nothing yet in {settings.searched}: it does not exist."))
     running = open_explorer(source_of(settings), host, port, token)
     if options.answer == "json":
         show_document({"link": running.link})
     else:
-        console.print(f"Exploring {settings.searched}", markup=False)
+        console.print(in_flags(f"Exploring {settings.searched}"), markup=False)
         console.print(f"  {running.link}    (Ctrl-C ends)", markup=False)
     sys.stdout.flush()
     if not no_open and sys.stdout.isatty():

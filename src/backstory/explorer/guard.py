@@ -42,14 +42,18 @@ HEADERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Guard:
-    """The token without which nothing is answered; without one only this machine's own names are."""
+    """The token without which nothing is answered, and whether requests come from this machine alone."""
 
     token: str = ""
+    loopback: bool = True
 
     def admits_host(self, host: str) -> bool:
-        """Whether a request may name this host: another name that leads here is a page's that lies."""
-        if self.token:
-            return True  # a page under another name has no cookie for this one
+        """Whether a request may name this host: a hostile site can bind its own name to this address.
+
+        Beyond this machine nobody knows all of its names; there it is the token that such a site lacks.
+        """
+        if not self.loopback:
+            return True
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return name.lower() in {"localhost", "127.0.0.1", "[::1]"}
 

@@ -31,7 +31,7 @@ def open_explorer(source: Source, host: str = HOST, port: int | None = None, tok
 
     listening = _listen(host, port)
     shown = "127.0.0.1" if host in {"0.0.0.0", HOST} else f"[{host.strip('[]')}]" if ":" in host else host  # noqa: S104
-    return start(source, listening, Guard(token), shown)
+    return start(source, listening, Guard(token, is_loopback(host)), shown)
 
 
 def new_token() -> str:

@@ -21,6 +21,7 @@ from backstory.stores.refusals import no_table
 # Tables whose times of change are kept, and how many times of each.
 KEPT_TABLES: Final = 16
 KEPT_TIMES: Final = 200_000
+_CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
 _PATH: Final = re.compile(r"(?:[a-z0-9]+:)?/{1,3}(?:[^\s'\"`:,()]+/)+")
 
 
@@ -81,5 +82,5 @@ def described(catalog: Opening, table: str) -> Described:
 
 
 def without_paths(text: str) -> str:
-    """The text with the names of files alone: folders of this machine are nobody's business."""
-    return _PATH.sub("", text)
+    """The text without folders of this machine and without who signs in to a server."""
+    return _PATH.sub("", _CREDENTIALS.sub("", text))
