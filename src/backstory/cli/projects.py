@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -211,15 +212,22 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
     environment variable. Then `backstory run --dry-run` says what would be done.
 
     Args:
-        source: A folder, or the address of a database: postgresql://user@host/database.
+        source: A folder, or the address of a database: postgresql://user@host/database. Spark asks mysql://
+            and mariadb://.
         file: The file to write; one that is there is not overwritten.
         options: Common options.
     """
+    from backstory.doors.native.jdbc_rows import declared_keys_by_jdbc
     from backstory.projects.drafting import draft_project
+    from backstory.sources.databases.address import is_database, parse_server
 
     if file.exists():
         raise UsageError("file-exists", f"{file} is there already.", "Name another one with `file=NAME`.")
-    text = draft_project(source)
+    if is_database(source) and parse_server(source).kind == "jdbc":
+        with opened(options) as warehouse:
+            text = draft_project(source, partial(declared_keys_by_jdbc, warehouse.store))
+    else:
+        text = draft_project(source)
     file.write_text(text, encoding="utf-8")
     if not options.quiet:
         tables = text.count("    key:")

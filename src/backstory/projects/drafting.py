@@ -1,7 +1,7 @@
 """A first project file, from what a folder or a database has; what only a person knows is left to write."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -12,7 +12,7 @@ from backstory.doors.native.request import SnapshotRequest
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
 from backstory.sources.databases.address import Database, is_database, parse_server
-from backstory.sources.databases.keys import declared_keys
+from backstory.sources.databases.keys import Keys, declared_keys
 
 ENDINGS: Final = re.compile(r"\.(csv|parquet|jsonl|ndjson|json)(\.gz|\.zip)?$", re.IGNORECASE)
 # Times in the names of files, the longest first.
@@ -42,13 +42,13 @@ class _Draft:
     columns: Sequence[str] = ()
 
 
-def draft_project(source: str) -> str:
-    """The text of a project file for a folder or a database.
+def draft_project(source: str, keys_of: Callable[[Database], Keys] = declared_keys) -> str:
+    """The text of a project file for a folder or a database, whose tables `keys_of` lists.
 
     Raises UsageError where there is nothing to keep, and what reading the database's catalog raises.
     """
     if is_database(source):
-        return _of_database(source)
+        return _of_database(source, keys_of)
     folder = Path(source)
     drafts = list(_of_folder(folder))
     if not drafts:
@@ -60,9 +60,9 @@ def draft_project(source: str) -> str:
     return f"{_HEAD}tables:\n{''.join(map(_lines, drafts))}"
 
 
-def _of_database(source: str) -> str:
+def _of_database(source: str, keys_of: Callable[[Database], Keys]) -> str:
     known = parse_server(source)
-    keys = declared_keys(known)
+    keys = keys_of(known)
     if not keys:
         raise UsageError("nothing-there", f"There are no tables in {known.name}.", "Name another database.")
     url, password = _without_password(source)

@@ -3,7 +3,7 @@
 import itertools
 import re
 import sqlite3
-from contextlib import closing
+from contextlib import closing, suppress
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from threading import Event, Thread
@@ -226,6 +226,34 @@ def test_a_table_that_is_locked_is_waited_for_and_then_tried_again_later(lake, s
         other.execute("LOCK TABLE held IN ACCESS EXCLUSIVE MODE")
         with pytest.raises(TryAgain, match="lock timeout"):
             copy(lake, f"{url}?table=held")
+
+
+def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was(lake, server):
+    """The copy holds a lock from before it learns the columns until its last row: who alters the table waits."""
+    url, do = server
+    do("CREATE TABLE altered AS SELECT id, repeat('x', 500) AS v FROM generate_series(1, 200000) id")
+    waited = []
+
+    def alter():
+        query = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND datname = current_database()"
+        while not do(query).fetchone():
+            pass
+        with psycopg.connect(url, autocommit=True) as other:
+            other.execute("SET lock_timeout = '50ms'")
+            with suppress(psycopg.errors.LockNotAvailable):
+                other.execute("ALTER TABLE altered DROP COLUMN v")
+                waited.append(False)
+            other.execute("SET lock_timeout = 0")
+            other.execute("ALTER TABLE altered RENAME COLUMN v TO w")
+
+    other = Thread(target=alter)
+    other.start()
+    into = f"databases.{next(NAMES)}"
+    lake.snapshot(f"{url}?table=altered", into=into, key="id")
+    other.join()
+    assert waited == []
+    rows = lake.table(into).current()
+    assert (rows.count(), rows.where("v = repeat('x', 500)").count()) == (200_000, 200_000)
 
 
 def sqlite(path, script):

@@ -7,6 +7,7 @@ import subprocess
 import tempfile
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from threading import Event, Thread
 
@@ -14,7 +15,10 @@ import pytest
 from ports import free_ports
 from serving import within
 
+from backstory.doors.native.jdbc_rows import declared_keys_by_jdbc
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
+from backstory.projects.drafting import draft_project
+from backstory.sources.databases.address import parse_server
 from backstory.warehouse import Warehouse
 
 NAMES = (f"t{number}" for number in itertools.count(1))
@@ -155,6 +159,51 @@ def test_what_cannot_be_read_is_told_without_a_password(lake, mariadb):
         assert "canary" not in str(failed.value.to_dict())
     with pytest.raises(UsageError, match="syntax"):
         copy(lake, address(port), query="SELEKT 1")
+
+
+def test_tables_are_listed_with_the_keys_that_they_declare(lake, mariadb):
+    port, do = mariadb
+    do("CREATE DATABASE listed; GRANT ALL ON listed.* TO me@localhost", "")
+    do(
+        "CREATE TABLE a (x int, id int PRIMARY KEY); CREATE TABLE b (y int); CREATE VIEW c AS SELECT 1 AS z;"
+        "CREATE TABLE d (x int, y int, PRIMARY KEY (y, x), UNIQUE (x))",
+        "listed",
+    )
+    url = address(port).replace("/shop", "/listed")
+    keys = declared_keys_by_jdbc(lake.store, parse_server(url))
+    assert keys == {"a": ("id",), "b": (), "c": (), "d": ("y", "x")}
+    text = draft_project(url, partial(declared_keys_by_jdbc, lake.store))
+    assert "canary" not in text
+    assert "mariadb://me:${DATABASE_PASSWORD}@localhost" in text
+    with pytest.raises(UsageError, match="are not listed here"):
+        declared_keys_by_jdbc(lake.store, parse_server("jdbc:h2:mem:x"))
+
+
+def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was_or_refused(lake, mariadb):
+    """The statement holds the table's definition until its last row is read: who alters it waits, or it ends."""
+    port, do = mariadb
+    do("CREATE TABLE altered AS SELECT seq AS id, repeat('x', 500) AS v FROM seq_1_to_200000")
+
+    def alter():
+        within(60, lambda: "altered" in do("SELECT info FROM information_schema.processlist", ""), 0.01)
+        do("ALTER TABLE altered DROP COLUMN v, ADD COLUMN w int DEFAULT 1")
+
+    other = Thread(target=alter)
+    other.start()
+    into = f"jdbc.{next(NAMES)}"
+    try:
+        lake.snapshot(address(port, "?table=altered"), into=into, key="id")
+    except (UsageError, TryAgain):
+        with pytest.raises(UsageError, match="There is no table"):
+            lake.table(into)
+    else:
+        rows = lake.table(into).current()
+        assert rows.count() == 200_000
+        assert (
+            rows.selectExpr("count(DISTINCT v)" if "v" in rows.columns else "count(DISTINCT w)").first()[0]
+            == 1
+        )
+    other.join()
 
 
 def test_a_copy_is_of_one_state_though_others_write_meanwhile(lake, mariadb):

@@ -13,6 +13,7 @@ from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database, quoted
 from backstory.sources.databases.copies import refuse_column, refuse_repeats
+from backstory.sources.databases.keys import Keys, unlisted
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -24,6 +25,12 @@ MARIADB: Final = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
 _DRIVER: Final = "org.mariadb.jdbc.Driver"
 _EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false"  # numbers as numbers
 _IN_UTC: Final = "SET time_zone = '+00:00'"
+_KEYS: Final = """
+SELECT t.TABLE_NAME AS name, k.COLUMN_NAME AS `key`, k.ORDINAL_POSITION AS place
+FROM information_schema.TABLES t LEFT JOIN information_schema.KEY_COLUMN_USAGE k
+  ON k.TABLE_SCHEMA = t.TABLE_SCHEMA AND k.TABLE_NAME = t.TABLE_NAME AND k.CONSTRAINT_NAME = 'PRIMARY'
+WHERE t.TABLE_SCHEMA = DATABASE()
+"""
 _CONNECTION: Final = re.compile(r"^\(conn=\d+\) ")
 _OF_MYSQL: Final = re.compile(r"(mysql|mariadb)://|jdbc:(mysql|mariadb):")
 _ROWS_AT_ONCE: Final = 10_000
@@ -65,6 +72,22 @@ def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
         frame = server.rows(spark, f"SELECT {', '.join(text for text, _ in values)} FROM {server.source}")
     texts = {each.name: type_ for each, (_, type_) in zip(described, values, strict=True) if type_}
     return JdbcCopy(frame, instant, texts, server.password)
+
+
+def declared_keys_by_jdbc(store: Store, database: Database) -> Keys:
+    """The tables of a database of MySQL or MariaDB, each with the columns of its primary key.
+
+    UsageError for another database, whose catalog is not known here, and what `read_by_jdbc` raises.
+    """
+    if not _OF_MYSQL.match(database.url):
+        raise unlisted(database)
+    server = _server(store.spark, database)
+    with translate_jdbc(database, server.password):
+        rows = server.rows(store.spark, _KEYS).collect()
+    keys: dict[str, tuple[str, ...]] = {}
+    for row in sorted(rows, key=lambda each: (each["name"], each["place"] or 0)):
+        keys[row["name"]] = (*keys.get(row["name"], ()), *([row["key"]] if row["key"] else ()))
+    return keys
 
 
 def lay_down(copy: JdbcCopy, folder: Path) -> Path:

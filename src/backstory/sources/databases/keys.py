@@ -34,7 +34,7 @@ GROUP BY ALL ORDER BY ALL
 def declared_keys(database: Database) -> Keys:
     """The tables of a database as sources write them, each with the columns of its primary key.
 
-    Those of one without a key are none. Raises UsageError for a database that is asked by JDBC.
+    Those of one without a key are none. Raises UsageError for a database that Spark asks by JDBC.
     """
     if database.kind == "postgresql":
         return _of_postgres(database)
@@ -42,7 +42,12 @@ def declared_keys(database: Database) -> Keys:
         return _of_duckdb(database)
     if database.kind == "sqlite":
         return _of_sqlite(database)
-    raise UsageError(
+    raise unlisted(database)
+
+
+def unlisted(database: Database) -> UsageError:
+    """The error for a database whose catalog is not known here."""
+    return UsageError(
         "no-catalog",
         f"The tables of {database.name} are not listed here.",
         "Write the file by hand: a table for each source.",
