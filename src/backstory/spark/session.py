@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import CATALOG_FILE, Settings
+from backstory.spark.class_archive import with_kept_classes
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
 from backstory.spark.launch import OWNER_ALONE, java, launch, quiet
@@ -100,15 +101,16 @@ def start_java(settings: Settings, chosen: Mapping[str, str], *, verbose: bool =
     """
     _pyspark()
     if (running := java()) is None:
-        _require_java()
+        program = _require_java()
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     _make_warehouse(settings)
     if _embeds(settings):
         _require_database(settings.warehouse / CATALOG_FILE)
     if running is None:
-        with _starting(verbose=verbose):
-            running = launch(chosen, alone=_embeds(settings))
+        embeds = _embeds(settings)
+        with _starting(verbose=verbose), with_kept_classes(program, _jars(), keeps=embeds):
+            running = launch(chosen, alone=embeds)
         interruptible()
     return running
 
@@ -225,7 +227,15 @@ def _pyspark() -> "type[SparkSession]":
     return SparkSession
 
 
-def _require_java() -> None:
+def _jars() -> Path:
+    """The folder of Spark's own jars."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home()) / "jars"  # type: ignore[no-untyped-call]
+
+
+def _require_java() -> Path:
+    """Java's program; UsageError where there is none, or one that is too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if (_java_version(Path(java)) if java else 0) < JAVA:
@@ -235,6 +245,7 @@ def _require_java() -> None:
             "On Debian or Ubuntu: apt-get install openjdk-17-jre-headless; "
             "elsewhere: any JDK 17 or later, with JAVA_HOME naming its folder.",
         )
+    return Path(str(java))
 
 
 def _java_version(java: Path) -> int:

@@ -1,0 +1,115 @@
+"""Java's classes are kept for the next start, for their own Java and their owner alone."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from serving import within
+
+from backstory.spark import class_archive
+from backstory.spark.class_archive import VARIABLE, with_kept_classes
+
+BACKSTORY = Path(sys.executable).parent / "backstory"
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """A Java, its jars, and an empty cache."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.delenv(VARIABLE, raising=False)
+    java, jars = tmp_path / "bin" / "java", tmp_path / "jars"
+    java.parent.mkdir()
+    java.touch()
+    jars.mkdir()
+    return java, jars
+
+
+def options(java, jars, *, keeps=True):
+    with with_kept_classes(java, jars, keeps=keeps):
+        return os.environ.get(VARIABLE, "")
+
+
+def archive_of(text):
+    return Path(text.rpartition("=")[2])
+
+
+def whole(archive, age=0.0):
+    archive.write_bytes(bytes.fromhex("a8ab0bf0") + b"classes")
+    os.utime(archive, (time.time() - age,) * 2)
+    return archive
+
+
+def test_an_archive_is_made_where_there_is_none_and_then_used(place):
+    made = options(*place)
+    assert "ArchiveClassesAtExit" in made
+    archive = whole(archive_of(made))
+    assert f"-XX:SharedArchiveFile={archive}" in options(*place)
+    assert VARIABLE not in os.environ
+
+
+def test_who_does_not_end_soon_makes_none_but_uses_it(place):
+    assert options(*place, keeps=False) == ""
+    whole(archive_of(options(*place)))
+    assert "SharedArchiveFile" in options(*place, keeps=False)
+
+
+def test_one_that_is_being_written_is_left_alone_until_it_is_abandoned(place):
+    archive = archive_of(options(*place))
+    archive.write_bytes(b"\0" * 8)
+    assert options(*place) == ""
+    os.utime(archive, (time.time() - 2 * class_archive._ABANDONED,) * 2)
+    assert "ArchiveClassesAtExit" in options(*place)
+
+
+def test_another_java_and_other_jars_have_their_own(place):
+    java, jars = place
+    first = archive_of(options(java, jars))
+    os.utime(java, (1, 1))
+    second = archive_of(options(java, jars))
+    os.utime(jars, (1, 1))
+    assert len({first, second, archive_of(options(java, jars))}) == 3
+
+
+def test_archives_that_nobody_used_for_long_go(place):
+    java, jars = place
+    old = whole(archive_of(options(java, jars)), 2 * class_archive._UNUSED)
+    os.utime(java, (1, 1))
+    options(java, jars)
+    assert not old.exists()
+
+
+def test_the_user_s_own_options_stay(place, monkeypatch):
+    monkeypatch.setenv(VARIABLE, "-Xint")
+    assert options(*place).endswith(" -Xint")
+    assert os.environ[VARIABLE] == "-Xint"
+    for own in ("-XX:SharedArchiveFile=/x.jsa", "-Xshare:off"):
+        monkeypatch.setenv(VARIABLE, own)
+        assert options(*place) == own
+
+
+def test_nothing_is_kept_where_others_may_write_or_nobody_can(place, tmp_path, monkeypatch):
+    options(*place)
+    (tmp_path / "cache" / "backstory" / "java").chmod(0o777)
+    assert options(*place) == ""
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert options(*place) == ""
+    assert options(tmp_path / "no" / "java", place[1]) == ""
+
+
+@pytest.mark.process
+def test_the_second_start_takes_its_classes_from_the_archive(tmp_path):
+    (tmp_path / "copy.csv").write_text("id,name\n1,Ada\n")
+    log = tmp_path / "classes.log"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment.pop(VARIABLE)
+    command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at"]
+    subprocess.run([*command, "2026-01-01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    archives = tmp_path / "cache" / "backstory" / "java"
+    assert within(120, lambda: any(map(class_archive._is_whole, archives.glob("*.jsa"))), 0.2)
+    environment["JAVA_TOOL_OPTIONS"] = f"-Xlog:class+load:file={log}"
+    subprocess.run([*command, "2026-01-02"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert log.read_text().count("shared objects file (top)") > 1000
