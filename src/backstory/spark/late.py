@@ -52,7 +52,7 @@ class LateSpark:
         self._verbose = verbose
         self._lock = RLock()
         self.properties = properties(settings)
-        self.jvm = start_java(settings, self.properties, verbose=verbose)
+        self.jvm = start_java(settings, self.properties, verbose=verbose, brief=True)
         self.catalogs: dict[str, Any] = {}
         self.started: SparkSession | None = None
         self._asleep = Asleep(self)

@@ -93,11 +93,14 @@ def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     return spark
 
 
-def start_java(settings: Settings, chosen: Mapping[str, str], *, verbose: bool = False) -> Any:
+def start_java(
+    settings: Settings, chosen: Mapping[str, str], *, verbose: bool = False, brief: bool = False
+) -> Any:
     """Java with Spark and Iceberg in it, which a session of these properties will take; once a process.
 
-    Raises UsageError when pyspark or Java is missing, Failed when Java does not start, and before it does
-    when the embedded catalog's file is no database.
+    A `brief` one may leave its classes to later starts when it ends. Raises UsageError when pyspark or Java
+    is missing, Failed when Java does not start, and before it does when the embedded catalog's file is no
+    database.
     """
     _pyspark()
     if (running := java()) is None:
@@ -109,7 +112,7 @@ def start_java(settings: Settings, chosen: Mapping[str, str], *, verbose: bool =
         _require_database(settings.warehouse / CATALOG_FILE)
     if running is None:
         embeds = _embeds(settings)
-        with _starting(verbose=verbose), with_kept_classes(program, _jars(), keeps=embeds):
+        with _starting(verbose=verbose), with_kept_classes(program, _jars(), keeps=embeds and brief):
             running = launch(chosen, alone=embeds)
         interruptible()
     return running
