@@ -18,7 +18,7 @@ Field = Mapping[str, Any]
 # Statistics of a row group by a field's name; None where they tell no least and greatest.
 Statistics = Callable[[str], Any]
 MayHave = Callable[[Statistics], bool]
-_OF_TIMES: Final = ("timestamp", "timestamptz")
+OF_INSTANTS: Final = ("timestamp", "timestamptz")
 
 
 def id_of(field: pa.Field) -> int | None:
@@ -32,35 +32,35 @@ def groups_that(file: pq.ParquetFile, fields: Iterable[Field], may_have: MayHave
     names, metadata = {id_of(each): each.name for each in file.schema_arrow}, file.metadata
     paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     places = {each["name"]: paths.get(names.get(each["id"], "")) for each in fields}
-    types = {each["name"]: each["type"] for each in fields}
 
     def statistics(group: int, name: str) -> Any:
         if (place := places[name]) is None:
             return None
         told = metadata.row_group(group).column(place).statistics
-        if told is None or not told.has_min_max:
-            return None
-        return _instants(told, types[name]) if types[name] in _OF_TIMES else told
+        return told if told is not None and told.has_min_max else None
 
     return [group for group in range(metadata.num_row_groups) if may_have(partial(statistics, group))]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupBounds:
-    """What statistics tell of a row group, where Arrow would load pandas to tell it."""
+class InstantBounds:
+    """The least and the greatest instant of a row group."""
 
     min: datetime
     max: datetime
     null_count: int
 
 
-def _instants(told: Any, type_: str) -> GroupBounds | None:
-    """The bounds of times; None for those in another unit than Iceberg's."""
+def bounds_of_instants(told: Any, type_: str) -> InstantBounds | None:
+    """What statistics tell of a column of `timestamp` or `timestamptz`; to ask Arrow would load pandas.
+
+    None for another unit than Iceberg's.
+    """
     if "microseconds" not in str(told.logical_type):
         return None
     zero = EPOCH if type_ == "timestamptz" else EPOCH.replace(tzinfo=None)
     least, greatest = (zero + timedelta(microseconds=each) for each in (told.min_raw, told.max_raw))
-    return GroupBounds(least, greatest, told.null_count)
+    return InstantBounds(least, greatest, told.null_count)
 
 
 def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:

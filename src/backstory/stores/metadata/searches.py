@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from backstory.stores.iceberg.search_bounds import SearchBounds, bounds_of_value, search_bounds
 from backstory.stores.metadata.bounds import bounds_of, partitions_of
 from backstory.stores.metadata.columns import Values
-from backstory.stores.metadata.row_groups import Field, Statistics
+from backstory.stores.metadata.row_groups import OF_INSTANTS, Field, Statistics, bounds_of_instants
 from backstory.stores.metadata.values import scalar
 
 if TYPE_CHECKING:
@@ -128,13 +128,23 @@ class RowSearch:
         if not self.partitions.may_be_in(partition):
             return False
         fields = {each["name"]: each for each in self.fields}
-        return self.may_have(lambda name: bounds_of(file, fields[name]))
+        return self._may_have(lambda name: bounds_of(file, fields[name]))
 
     def may_have(self, statistics: Statistics) -> bool:
         """Whether a row group of these statistics may have such rows."""
+        types = {each["name"]: each["type"] for each in self.fields}
+
+        def told(name: str) -> Any:
+            found = statistics(name)
+            plain = found is None or types[name] not in OF_INSTANTS
+            return found if plain else bounds_of_instants(found, types[name])
+
+        return self._may_have(told)
+
+    def _may_have(self, bounds: Statistics) -> bool:
         enough = any if self.any_of else all
         return enough(
-            name not in self.bounds or self.bounds[name].may_be_in(statistics(name)) for name in self.columns
+            name not in self.bounds or self.bounds[name].may_be_in(bounds(name)) for name in self.columns
         )
 
     def chosen(self, rows: pa.Table) -> Values:
