@@ -52,7 +52,7 @@ def _options(java: Path, classes: Path, *, keeps: bool) -> str:
         if not keeps or not _is_free(archive):
             return ""
         _tidy(folder)
-    except OSError:
+    except (OSError, RuntimeError):  # the latter where nobody's home is known
         return ""
     return f"{_QUIET} -XX:ArchiveClassesAtExit={archive}"
 

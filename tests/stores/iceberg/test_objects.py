@@ -167,8 +167,9 @@ def test_no_command_asks_for_more_than_it_needs(lake, capsys):
     for name, number, at in (("first", 1, FIRST), ("changed", 2, SECOND), ("same", 2, THIRD)):
         with lake.objects.counting() as requests:
             lake.copy(number, "counting.c", at)
-        every[name] = list(requests)
-        counts[name] = len(set(requests))  # on a busy machine Java asks again what was not answered in time
+        # Others are those of a process that an earlier test killed; a busy machine's Java asks some again.
+        every[name] = {each for each in requests if "counting" in each[1]}
+        counts[name] = len(every[name])
         if name == "first":
             answer, asked = lake.command(capsys, "as-of", "counting.c", FIRST)
             assert [row["name"] for row in answer] == ["Ada", "Bob", "Cy"]
