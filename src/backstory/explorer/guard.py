@@ -57,9 +57,27 @@ class Guard:
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
         return name.lower() in {"localhost", "127.0.0.1", "[::1]"}
 
+    @property
+    def cookie(self) -> str:
+        """What a browser keeps that had the token; the token cannot be read from it."""
+        return hashlib.sha256(f"backstory explorer {self.token}".encode()).hexdigest()
+
     def admits(self, given: str) -> bool:
         """Whether the token is this one."""
-        return not self.token or hmac.compare_digest(given.encode(), self.token.encode())
+        return hmac.compare_digest(given.encode(), self.token.encode())
+
+    def admits_headers(self, headers: Mapping[str, str]) -> bool:
+        """Whether a request has the token, or what a browser keeps of it; any where none is needed."""
+        if not self.token:
+            return True
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return hmac.compare_digest(given.encode("latin-1"), self.token.encode())
+        try:
+            kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+        except CookieError:
+            return False
+        return kept is not None and hmac.compare_digest(kept.value.encode(), self.cookie.encode())
 
 
 def is_loopback(host: str) -> bool:
@@ -84,8 +102,8 @@ def guarded(app: "ASGIApp", guard: Guard) -> "ASGIApp":
         elif scope["method"] not in {"GET", "HEAD"}:
             await _refuse(send, 405, "The explorer only reads.")
         elif (place := _with_token(scope, guard)) is not None:
-            await _remember(send, place, guard.token)
-        elif not guard.admits(_token_of(headers)):
+            await _remember(send, place, guard.cookie)
+        elif not guard.admits_headers(headers):
             await _refuse(send, 401, "Open the link that the command printed: it has the token.")
         else:
             await app(scope, receive, _with_headers(send))
@@ -105,17 +123,6 @@ def _with_token(scope: "Scope", guard: Guard) -> str | None:
     return f"{path}?{left}" if left else path
 
 
-def _token_of(headers: Mapping[str, str]) -> str:
-    kind, _, given = headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        return given
-    try:
-        kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return "" if kept is None else kept.value
-
-
 def _with_headers(send: "Send") -> "Send":
     async def sending(message: "Message") -> None:
         if message["type"] == "http.response.start":
@@ -130,8 +137,8 @@ async def _refuse(send: "Send", status: int, words: str) -> None:
     await _respond(send, status, words, {"content-type": "text/plain; charset=utf-8"})
 
 
-async def _remember(send: "Send", place: str, token: str) -> None:
-    cookie = f"{COOKIE}={token}; HttpOnly; SameSite=Strict; Path=/"
+async def _remember(send: "Send", place: str, value: str) -> None:
+    cookie = f"{COOKIE}={value}; HttpOnly; SameSite=Strict; Path=/"
     await _respond(send, 303, "", {"location": place, "set-cookie": cookie})
 
 

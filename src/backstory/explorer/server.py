@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from html import escape
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlencode
 
 import structlog
 
@@ -224,5 +225,5 @@ def start(source: Source, listening: "socket", guard: Guard, shown: str) -> Expl
     thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
     thread.start()
     port = listening.getsockname()[1]
-    token = f"?token={guard.token}" if guard.token else ""
+    token = f"?{urlencode({'token': guard.token})}" if guard.token else ""
     return Explorer(f"http://{shown}:{port}/{token}", server, thread)
