@@ -134,12 +134,12 @@ class RowSearch:
         """Whether a row group of these statistics may have such rows."""
         types = {each["name"]: each["type"] for each in self.fields}
 
-        def told(name: str) -> Any:
+        def bounds_in(name: str) -> Any:
             found = statistics(name)
             plain = found is None or types[name] not in OF_INSTANTS
             return found if plain else bounds_of_instants(found, types[name])
 
-        return self._may_have(told)
+        return self._may_have(bounds_in)
 
     def _may_have(self, bounds: Statistics) -> bool:
         enough = any if self.any_of else all
