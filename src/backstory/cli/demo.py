@@ -191,7 +191,7 @@ def _how_to_read(store: "Store", options: Options) -> None:
 
 def program() -> str:
     """How this program is started from the folder that a person is in."""
-    own = Path(sys.argv[0])
+    own = Path(sys.argv[0]).absolute()
     here = Path.cwd()
     return str(own.relative_to(here)) if own.is_relative_to(here) and not which("backstory") else "backstory"
 

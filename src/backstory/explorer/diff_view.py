@@ -32,7 +32,7 @@ def diff(source: Source, question: Question) -> View:
             found = _differing(files, between, asked, comparison)
         except Unreadable as unread:
             raise _too_far_apart() if "rows" in str(unread) else unread from None
-        begin = int(asked.after[0]) if asked.after and asked.after[0].isdecimal() else 0
+        begin = asked.offset
         records = found.page(begin, begin + asked.rows)
         following = None
         if begin + len(records) < len(found):

@@ -77,8 +77,9 @@ def _listen(host: str, port: int | None) -> socket.socket:
     try:
         return socket.create_server((host.strip("[]"), places[-1]), family=family)
     except (OSError, OverflowError) as stop:
+        why = str(getattr(stop, "strerror", None) or stop).rstrip(".")
         raise Failed(
             "port-in-use",
-            f"The explorer cannot listen on {host}:{places[-1]}: {getattr(stop, 'strerror', None) or stop}.",
+            f"The explorer cannot listen on {host}:{places[-1]}: {why}.",
             "Choose another port, or 0 for a free one.",
         ) from None

@@ -50,6 +50,11 @@ class Question:
         return int(self.limit)
 
     @property
+    def offset(self) -> int:
+        """How many rows stand before the page, where it is not a key that the page begins behind."""
+        return int(self.after[0]) if self.after and self.after[0].isdecimal() else 0
+
+    @property
     def instant(self) -> datetime | None:
         """The time that is asked about; UsageError for a text that is none."""
         return optional_instant(self.at or None)

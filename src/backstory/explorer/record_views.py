@@ -1,8 +1,8 @@
 """One record: its life on one or two axes, and the story of one of its values."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from backstory.explorer.copies import life_copies
 from backstory.explorer.questions import Question
@@ -40,10 +40,9 @@ def record(source: Source, question: Question) -> View:
             "title": told.title,
             "versions": shown.versions,
             "columns": [*first, *(name for name in shown.columns if name not in first)],
-            "changing": first,
             "changed": changed_cells(shown),
-            "svg": shown.svg(link) if shown.versions else "",
-            "plain_svg": shown.svg() if shown.versions else "",
+            "life": shown,
+            "link": link,
             "hidden": len(told.versions) - len(shown.versions),
             "both": files.table.shape.layout in RECORDING,
             "axes": [n for n in AXES if n in TIMES or any(each[n] is not None for each in told.versions)],
@@ -61,7 +60,7 @@ def value(source: Source, question: Question) -> View:
         key = asked.record(files.table.shape.source_key)
         told = blame(files, key, asked.column, asked.instant, asked.time_of_knowledge).to_dict()
         lasting = files.table.shape.layout in HISTORIES
-        more = {"told": told, "lasting": lasting, "rows": _rows_of(told["commit"])}
+        more = {"told": told, "lasting": lasting}
         document = {"table": asked.table, "key": list(asked.key), "column": asked.column, **told}
         copies = life_copies(asked.but(axis=""), files.table) if lasting else ()
         return View(asked, document, more, copies=copies)
@@ -89,9 +88,3 @@ def _axis(question: Question) -> Axis:
     axis = question.axis or "valid"
     require_axis(axis, question.time_of_knowledge)
     return "both" if axis == "both" else "valid"
-
-
-def _rows_of(commit: Mapping[str, Any] | None) -> int:
-    """How many rows a commit moved."""
-    counts = {} if commit is None else commit["counts"]
-    return sum(count for outcome, count in counts.items() if outcome not in {"unchanged", "ignored"})

@@ -15,7 +15,6 @@ from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.arrow.change_times import ChangeTimes
 from backstory.reading.arrow.pages import Page, PageQuestion, Row, page, rows_before
-from backstory.reading.frames.life import RECORDING
 from backstory.reading.frames.versions import HISTORIES
 from backstory.reading.lives import differ
 from backstory.stores.metadata.hidden import Unreadable
@@ -59,7 +58,7 @@ def table(source: Source, question: Question) -> View:
         lasting = files.table.shape.layout in HISTORIES
         times = moments(source, files)
         before = _before(files, found, asked, times)
-        shown = [_shown(row, found.key, before, asked, times) for row in found.rows]
+        shown = [_row_with_marks(row, found.key, before, asked, times) for row in found.rows]
         shape = files.table.shape
         more = {
             "rows": shown,
@@ -72,7 +71,6 @@ def table(source: Source, question: Question) -> View:
             "calendar": calendar(files.table),
             "moments": commit_times(files.table),
             "known_times": [iso(each.committed_at) for each in files.table.commits[::-1][:KNOWN_TIMES]],
-            "both": shape.layout in RECORDING,
             "empty": files.table.newest is None,
         }
         following = None
@@ -129,7 +127,7 @@ def _before(
     )
 
 
-def _shown(
+def _row_with_marks(
     row: Row,
     key: Sequence[str],
     before: Mapping[Any, Row] | None,

@@ -73,12 +73,11 @@ def log(source: Source, question: Question) -> View:
     catalog = source.catalog()
     table = described(catalog, question.table)
     every = commits(catalog, table.shape.table)
-    begin = int(question.after[0]) if question.after and question.after[0].isdecimal() else 0
-    rows = every[begin : begin + question.rows]
-    end = begin + len(rows)
+    rows = every[question.offset : question.offset + question.rows]
+    end = question.offset + len(rows)
     following = question.but(after=(str(end),)) if end < len(every) else None
     told = {commit.id: described_commit(commit) for commit in table.commits}
-    more = {"told": told, "layout": table.shape.layout, "times": commit_times(table)}
+    more = {"told": told, "times": commit_times(table)}
     name = str(table.shape.table)
     copies = [
         Copy.command("log", name),

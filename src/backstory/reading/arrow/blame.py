@@ -14,15 +14,15 @@ from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.arrow.knowledge import KnownTable, table_after
 from backstory.reading.arrow.life import life
-from backstory.reading.arrow.point_in_time import live
-from backstory.reading.arrow.records import is_record
+from backstory.reading.arrow.point_in_time import current_rows, select_versions
 from backstory.reading.arrow.versions import versions
 from backstory.reading.frames.versions import HISTORIES
 from backstory.reading.keys import shown_key_of
 from backstory.reading.lives import SNAPSHOT, Told, differ
+from backstory.reading.selection import Selection
 from backstory.stores.metadata.described import DescribedCommit
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import integers, rows_of
+from backstory.stores.metadata.values import rows_of
 
 # Of a table without a history so many commits are looked at, one after the other.
 MOST_COMMITS: Final = 200
@@ -169,9 +169,7 @@ def _commit_of(
 
 def _versions_after(known: KnownTable, key: object) -> list[dict[str, Any]]:
     part = known.of_record(key)
-    held = versions(part)
-    matches = is_record(held.users, part.shape, key)
-    return rows_of(held.chosen([each for each in held.found if matches(each.place)]))
+    return rows_of(select_versions(versions(part), part.shape, Selection(key), lambda _: True))
 
 
 def _of_live_row(files: Files, key: object, column: str) -> Blame:
@@ -198,7 +196,4 @@ def _of_live_row(files: Files, key: object, column: str) -> Blame:
 
 
 def _row_after(known: KnownTable, key: object) -> dict[str, Any] | None:
-    rows = live(known.of_record(key))
-    matches = is_record(rows, known.shape, key)
-    places = [place for place in range(rows.num_rows) if matches(place)]
-    return rows_of(rows.take(integers(places[:1])))[0] if places else None
+    return next(iter(rows_of(current_rows(Selection(key), known.of_record(key)))), None)

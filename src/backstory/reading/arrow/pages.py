@@ -12,12 +12,13 @@ from backstory.model.schema import Shape
 from backstory.reading.arrow.first_rows import ROWS_FOR_ONE, first_rows
 from backstory.reading.arrow.knowledge import KnownTable, table_at
 from backstory.reading.arrow.narrowing import timed_span, true_at
-from backstory.reading.arrow.point_in_time import live
+from backstory.reading.arrow.point_in_time import current_rows, select_versions
 from backstory.reading.arrow.versions import versions
 from backstory.reading.frames.versions import HISTORIES, history_of, ranking, shown_key
 from backstory.reading.keys import exact, key_of
 from backstory.reading.lives import shown_name
 from backstory.reading.rules.differences import in_order, rank
+from backstory.reading.selection import EVERYTHING
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
@@ -113,12 +114,9 @@ def rows_before(files: Files, of: Page, time: datetime | None, known_at: datetim
 
 
 def _true_rows(part: KnownTable, instant: int | None) -> pa.Table:
-    if part.shape.layout not in HISTORIES:
-        return live(part)
-    held = versions(part)
-    if instant is None:
-        return held.chosen([each for each in held.found if each.end is None])
-    return held.chosen([each for each in held.found if each.holds(instant)])
+    if instant is None or part.shape.layout not in HISTORIES:
+        return current_rows(EVERYTHING, part)
+    return select_versions(versions(part), part.shape, EVERYTHING, lambda each: each.holds(instant))
 
 
 def _sure(

@@ -35,12 +35,13 @@ def current(
     """
     found = table_at(files, known_at)
     selection.require(found.shape)
-    return first_rows(found.of_record(selection.key), limit, partial(_current, selection))
+    return first_rows(found.of_record(selection.key), limit, partial(current_rows, selection))
 
 
-def _current(selection: Selection, found: KnownTable) -> pa.Table:
+def current_rows(selection: Selection, found: KnownTable) -> pa.Table:
+    """The rows that are true now, of the record and with the columns that were chosen."""
     if found.shape.layout in HISTORIES:
-        return _selected(versions(found), found.shape, selection, lambda each: each.end is None)
+        return select_versions(versions(found), found.shape, selection, lambda each: each.end is None)
     rows = live(found)
     if selection.key is not None:
         matches = is_record(rows, found.shape, selection.key)
@@ -48,7 +49,7 @@ def _current(selection: Selection, found: KnownTable) -> pa.Table:
     return rows.select(selection.chosen(found.shape.table, shown_key(found.shape), rows.column_names))
 
 
-def _selected(
+def select_versions(
     held: VersionRows, shape: Shape, selection: Selection, holds: Callable[[SpannedRow], bool | None]
 ) -> pa.Table:
     """The versions that hold, of the record and with the columns that were chosen."""
@@ -87,6 +88,6 @@ def as_of(
     instant = micros_of(time)
 
     def versions_of(part: KnownTable) -> pa.Table:
-        return _selected(versions(part), part.shape, selection, lambda each: each.holds(instant))
+        return select_versions(versions(part), part.shape, selection, lambda each: each.holds(instant))
 
     return first_rows(found.of_record(selection.key), limit, versions_of, true_at(found, instant))
