@@ -108,10 +108,15 @@ def key_parts(rows: pa.Table, key: Sequence[str], count: int, salt: int = 0) -> 
 
     The columns have one type wherever they are compared; another `salt` parts them in another way.
     """
-    found = np.full(len(rows), salt, np.uint64)
+    return (key_numbers(rows, key, salt) % np.uint64(count)).astype(np.uint8)
+
+
+def key_numbers(rows: pa.Table, key: Sequence[str], salt: int = 0) -> np.ndarray:
+    """A number of 64 bits for the key of each row: keys that are one have one, others hardly ever."""
+    numbers = np.full(len(rows), salt, np.uint64)
     for name in key:
-        found = _mixed(found ^ _numbers(settled(rows[name]).combine_chunks()))
-    return (found % np.uint64(count)).astype(np.uint8)
+        numbers = _mixed(numbers ^ _numbers(settled(rows[name]).combine_chunks()))
+    return numbers
 
 
 def _numbers(values: pa.Array) -> np.ndarray:

@@ -1,21 +1,22 @@
 """A load that the driver plans: all sides come together once, whole or in parts by key."""
 
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, suppress
 
 import pyarrow as pa
 
 from backstory.doors.historize.load_parts import LoadParts
 from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
 from backstory.doors.historize.planned_load import PlannedRows
-from backstory.doors.historize.rows_here import LoadRows, load_rows, read_earlier, version_keys
+from backstory.doors.historize.rows_here import LoadRows, load_rows, read_earlier, size_of_stage, version_keys
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.held_rows import come_of
 from backstory.engine.parts import parts_by_key
 from backstory.engine.staging import is_local
+from backstory.engine.steps import is_small, parts_in_step, rows_in_step
 from backstory.formats.delivered import shaped
-from backstory.formats.memory import MemoryLease
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import Change
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import StoredTable
@@ -23,7 +24,7 @@ from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.scd2.load import plan_load
 from backstory.strategies.scd2.parts import APPEARED, BASE_GOES, CHANGED, COMES, ENDS, FLAGGED, GOES
 from backstory.strategies.scd2.plan import Earlier, begins, pasts_of
-from backstory.strategies.scd2.terms import LoadTerms
+from backstory.strategies.scd2.terms import STAGED, LoadTerms
 
 
 def plan_here(
@@ -60,22 +61,40 @@ def _planned_parts(
 ) -> LoadParts:
     """All parts of the load; TooLarge where tasks must plan it."""
 
-    def in_parts(rows: LoadRows) -> LoadParts:
+    def planned(rows: LoadRows) -> LoadParts:
+        with suppress(TooLarge):
+            if (steps := _in_step(work, rows, terms, lease)) is not None:
+                return of_parts(rows, steps)
+        return of_parts(rows, parts_by_key(rows.sides, [terms.key], lease, spills=is_local(work.store)))
+
+    def of_parts(rows: LoadRows, each: Iterable[Mapping[str, pa.Table]]) -> LoadParts:
         parts = LoadParts.of(lease, kept)
-        for sides in parts_by_key(rows.sides, [terms.key], lease, spills=is_local(work.store)):
+        for sides in each:
             parts.add(plan_load(terms, sides, rows.whole))
         return parts
 
     try:
-        return in_parts(load_rows(work, base, hist, lease))
+        return planned(load_rows(work, base, hist, lease))
     except Unreadable:
-        return in_parts(load_rows(work, base, hist, lease, here=False))
+        return planned(load_rows(work, base, hist, lease, here=False))
+
+
+def _in_step(
+    work: SparkWork, rows: LoadRows, terms: LoadTerms, lease: MemoryLease
+) -> Iterator[Mapping[str, pa.Table]] | None:
+    """The parts of a load that is large, where the stage has the order of base and history."""
+    if rows.coming is None or is_small(work.store.memory, size_of_stage(work)):
+        return None
+    count = rows_in_step(work.store.memory, rows.sides.values())
+    return parts_in_step(STAGED, rows.coming, rows.placed, [terms.key], lease, count)
 
 
 def _with_pasts(
     work: SparkWork, hist: TablePlan, terms: LoadTerms, lease: MemoryLease, parts: LoadParts
 ) -> Earlier:
     """What the history has of the records that begin versions; the parts count it, and what it refuses."""
+    if not (hist.filled or work.load.archive):
+        return Earlier()
     kinds = (APPEARED, CHANGED) if terms.late else (APPEARED,)
     keys = [rows[terms.key].combine_chunks() for rows in parts.tables(*kinds)]
     earlier = read_earlier(work, hist, terms, lease, pa.chunked_array(keys, pa.string()))
@@ -91,7 +110,7 @@ def _base_change(parts: LoadParts, table: StoredTable) -> Change:
         for rows in parts.tables(COMES, FLAGGED):
             yield shaped(rows, table.shape.columns)
 
-    come = come_of(tables, *(parts.held[kind] for kind in (COMES, FLAGGED)))
+    come = come_of(tables, *parts.holding(COMES, FLAGGED))
     return Change(gone=parts.places(BASE_GOES), come=come)
 
 
@@ -116,7 +135,7 @@ def _history_change(
         for rows in parts.tables(ENDS):
             yield shaped(rows, table.shape.columns, ids=bool(hist.ids))
 
-    held = [parts.held[kind] for kind in (CHANGED, APPEARED, ENDS)]
+    held = parts.holding(CHANGED, APPEARED, ENDS)
     return Change(
         gone=parts.places(GOES), come=come_of(tables, *held), expected=sum(each.count for each in held)
     )

@@ -1,6 +1,8 @@
 """Base and open versions of a small load from files of this machine, where Spark need not read them."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -11,19 +13,23 @@ from backstory.doors.historize.spark_tables import LOAD_COLUMNS
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.parts import Rows
+from backstory.engine.steps import PlacedRows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.slice import of_keys
+from backstory.stores.iceberg.store import StoredTable
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.scd2.plan import earlier_columns
 from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, LoadTerms
 
 
-def local_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> Iterator[tuple[str, Rows]]:
-    """The base's rows and what a load compares of open versions, each if it can be read here.
+def local_sides(
+    work: SparkWork, base: TablePlan, hist: TablePlan
+) -> Iterator[tuple[str, tuple[Rows, PlacedRows]]]:
+    """The base's rows and what a load compares of open versions, each if it can be read here; also by place.
 
     Both are so where the tables stay as they are, and no condition of the model's is asked of their rows.
     Reading raises Unreadable where Spark must read after all.
@@ -81,29 +87,67 @@ def _base_names(work: SparkWork, base: TablePlan) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+@dataclass(frozen=True, slots=True)
+class _Side:
+    """Columns of all rows of a table, or of its open versions, with places and `flags`."""
+
+    work: SparkWork
+    table: StoredTable
+    schema: pa.Schema
+    flags: Mapping[str, bool]
+    open: bool
+
+    def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
+        """These columns of all rows."""
+        ended = ColumnRole.ENDED
+        with self.work.store.memory.lease() as lease:
+            here = LocalRows(self.work.store, self.table, lease)
+            chosen, where = (
+                (lambda rows: pc.is_null(rows[ended]), without(ended)) if self.open else (None, None)
+            )
+            names = [each for each in schema.names if each not in self.flags]
+            for rows in here.batches(names, [ended] if self.open else [], chosen, where=where):
+                yield self._flagged(rows, schema)
+
+    def at(self, places: pa.Table) -> pa.Table:
+        """All columns of the rows at these places."""
+        names = [each for each in self.schema.names if each not in (*self.flags, *places.column_names)]
+        with self.work.store.memory.lease() as lease:
+            rest = LocalRows(self.work.store, self.table, lease).at(places, names)
+        both = dict(zip(rest.column_names, rest.columns, strict=True))
+        both |= dict(zip(places.column_names, places.columns, strict=True))
+        return self._flagged(pa.table(both), self.schema)
+
+    def _flagged(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+        columns = {
+            name: pa.repeat(self.flags[name], len(rows)) if name in self.flags else rows[name]
+            for name in schema.names
+        }
+        return pa.table(columns).cast(schema)
+
+
 def _rows(
     work: SparkWork, plan: TablePlan, names: Sequence[str], flags: Mapping[str, bool], *, open_: bool = False
-) -> Rows | None:
+) -> tuple[Rows, PlacedRows] | None:
     """These columns of all rows, or of open versions, with places and flags; None where Spark must read."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
-    stored = pa.schema([*(types.field(name) for name in names), *_place(plan)])
-    schema = pa.schema([*stored, *(pa.field(name, pa.bool_()) for name in flags)])
-    table, ended = plan.table, ColumnRole.ENDED
+    schema = pa.schema(
+        [
+            *(types.field(name) for name in names),
+            *_place(plan),
+            *(pa.field(name, pa.bool_()) for name in flags),
+        ]
+    )
+    keyed = pa.schema([schema.field(work.load.dataset.key), *_place(plan)])
     if not plan.filled:
-        return Rows(schema, lambda: ())
-    if table is None or not plan.as_stored:
+        return Rows(schema, lambda: ()), PlacedRows(Rows(keyed, lambda: ()), lambda _: schema.empty_table())
+    if plan.table is None or not plan.as_stored:
         return None
-
-    def tables() -> Iterator[pa.Table]:
-        with work.store.memory.lease() as lease:
-            here = LocalRows(work.store, table, lease)
-            chosen, where = (lambda rows: pc.is_null(rows[ended]), without(ended)) if open_ else (None, None)
-            batches = here.batches(stored.names, [ended] if open_ else [], chosen, where=where)
-            for rows in batches:
-                values = [pa.repeat(value, len(rows)) for value in flags.values()]
-                yield pa.table([*rows.cast(stored).columns, *values], schema=schema)
-
-    return Rows(schema, tables)
+    side = _Side(work, plan.table, schema, flags, open_)
+    return (
+        Rows(schema, partial(side.tables, schema)),
+        PlacedRows(Rows(keyed, partial(side.tables, keyed)), side.at),
+    )
 
 
 def _place(plan: TablePlan) -> list[pa.Field]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Final
 
 import pyarrow as pa
 
-from backstory.doors.historize.columns import user_columns
+from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.expressions import Expressions
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, ModelColumn
@@ -18,6 +17,7 @@ from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_rows import column_type, stage_batches
 from backstory.engine.held_rows import together
 from backstory.engine.parts import Rows as SideRows
+from backstory.engine.steps import ComingRows
 from backstory.formats.delivered import arrow_schema
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import keeps_all
@@ -34,10 +34,12 @@ from backstory.strategies.scd2.terms import LIVE
 GIVEN: Final = "given"
 # An engine is asked for the keys and hashes of so many rows.
 ROWS_AT_ONCE: Final = 1 << 18
+# Reads columns of a stage, some rows at a time.
+Reading = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
 
 
-def staged_here(work: SparkWork) -> SideRows | None:
-    """The stage's rows as rows of the base, and of each whether it is live.
+def staged_here(work: SparkWork) -> ComingRows | None:
+    """The stage's rows as rows of the base, and of each whether it is live; also their keys alone.
 
     None where Spark must read or compute them; reading raises Unreadable where that shows later, and what
     `read_stage` raises.
@@ -46,33 +48,45 @@ def staged_here(work: SparkWork) -> SideRows | None:
     stage = work.run.stage
     if stage is None or any(each.datatype not in ALIKE for each in columns):
         return None
-    batches = partial(stage_batches, stage, columns) if stage.path else _of_table(work, stage, columns)
-    if batches is None:
+    read = _of_file(stage) if stage.path else _of_table(work, stage, columns)
+    if read is None:
         return None
+    local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
+    values = {**local.base_values(GIVEN, ()), LIVE: "TRUE" + local.live(GIVEN)}
+    keys = _side(work, read, business_keys(work.load.dataset), {key: values[key]})
+    return ComingRows(_side(work, read, columns, values), keys)
+
+
+def _side(
+    work: SparkWork, read: Reading, columns: Sequence[ModelColumn], values: Mapping[str, str]
+) -> SideRows:
+    """Rows of these values, made of these columns of the stage."""
     types = arrow_schema({each.name: column_type(each) for each in columns})
-    schema = _staged(work, columns, types.empty_table()).schema
+    schema = _staged(work, columns, values, types.empty_table()).schema
 
     def tables() -> Iterator[pa.Table]:
-        for rows in together(batches(), ROWS_AT_ONCE):
-            yield _staged(work, columns, rows).cast(schema)
+        for rows in together(read(columns), ROWS_AT_ONCE):
+            yield _staged(work, columns, values, rows).cast(schema)
 
     return SideRows(schema, tables)
 
 
-def _staged(work: SparkWork, columns: Sequence[ModelColumn], rows: pa.Table) -> pa.Table:
+def _of_file(stage: Stage) -> Reading:
+    return lambda columns: stage_batches(stage, columns)
+
+
+def _staged(
+    work: SparkWork, columns: Sequence[ModelColumn], values: Mapping[str, str], rows: pa.Table
+) -> pa.Table:
     if not all(in_years(rows[each.name]) for each in columns):
         raise Unreadable("instants that Spark and DuckDB write in two ways")
-    local = replace(work.load, dialect=DuckDB())
-    values = local.base_values(GIVEN, ())
     fixed = {
         ColumnRole.LOAD_RUN_ID: pa.repeat(work.run.run_id, len(rows)),
         ColumnRole.LOADED_AT: pa.repeat(pa.scalar(work.run.instant, pa.timestamp("us", "UTC")), len(rows)),
     }
     known = {**fixed, **dict(zip(rows.column_names, rows.columns, strict=True))}
-    wanted = {name: sql for name, sql in values.items() if name not in known}
-    found = computed_here(work, rows, {**wanted, LIVE: "TRUE" + local.live(GIVEN)})
-    parts = {name: known[name] if name in known else found[name] for name in values}
-    return pa.table({**parts, LIVE: found[LIVE]})
+    found = computed_here(work, rows, {name: sql for name, sql in values.items() if name not in known})
+    return pa.table({name: known[name] if name in known else found[name] for name in values})
 
 
 def expressions_here(load_: Load) -> Expressions:
@@ -94,27 +108,33 @@ def computed_here(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) ->
         return engine.rows(f"SELECT {told} FROM {engine.bring(GIVEN, rows, [])}")
 
 
-def _of_table(
-    work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]
-) -> Callable[[], Iterator[pa.Table]] | None:
+def _of_table(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> Reading | None:
     """Reads a table whose files lie here; None where Spark must read, convert or refuse its rows."""
     found = load(work.store, TableName(*stage.table))
     if found is None or not keeps_all(found.shape):
         return None
     stored = arrow_schema({each.name: each.type for each in found.shape.columns})
     wanted = arrow_schema({each.name: column_type(each) for each in columns})
-    sources = {each.name: each.input or each.name for each in columns}
+    sources = _sources(columns)
     if not {*sources.values()} <= {*stored.names} or not all(
         widens(stored.field(sources[each.name]).type, each.type) for each in wanted
     ):
         return None
     brought = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
-    sources |= {each.name: each.name for each in brought}
 
-    def tables() -> Iterator[pa.Table]:
+    def tables(asked: Sequence[ModelColumn]) -> Iterator[pa.Table]:
+        sources = _sources(asked)
+        schema = pa.schema([wanted.field(name) for name in sources])
+        if len(asked) == len(columns):
+            sources |= {each.name: each.name for each in brought}
+            schema = pa.schema([*schema, *brought])
         with work.store.memory.lease() as lease:
             for rows in LocalRows(work.store, found, lease).batches(list(dict.fromkeys(sources.values()))):
-                values = [rows[source] for source in sources.values()]
-                yield pa.table(values, names=list(sources)).cast(pa.schema([*wanted, *brought]))
+                yield pa.table([rows[each] for each in sources.values()], names=[*sources]).cast(schema)
 
     return tables
+
+
+def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
+    """What the stage calls the columns."""
+    return {each.name: each.input or each.name for each in columns}

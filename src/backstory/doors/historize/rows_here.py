@@ -1,7 +1,7 @@
 """The rows of a load that the driver plans, side by side: read here, or by Spark in one query."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from backstory.doors.historize.local_stage import GIVEN, computed_here, expressi
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.parts import Rows
+from backstory.engine.steps import ComingRows, PlacedRows
 from backstory.formats.memory import UNPACKED, MemoryLease, typed_size
 from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
@@ -27,10 +28,15 @@ from backstory.strategies.scd2.terms import BASE, OPEN, STAGED, LoadTerms
 
 @dataclass(frozen=True, slots=True)
 class LoadRows:
-    """The rows of a load by side; `whole` gives all columns of some open versions, in their order."""
+    """The rows of a load by side; `whole` gives all columns of some open versions, in their order.
+
+    `coming` are the stage's with their keys, `placed` the others by place, where all are read here.
+    """
 
     sides: Mapping[str, Rows]
     whole: Callable[[pa.Table], pa.Table]
+    coming: ComingRows | None = None
+    placed: Mapping[str, PlacedRows] = field(default_factory=dict)
 
 
 def load_rows(
@@ -42,29 +48,34 @@ def load_rows(
     read here, else and what else there is by Spark in one query. Raises TooLarge for more of that than the
     lease can hold; reading raises Unreadable where Spark must read after all.
     """
-    sides = dict(local_sides(work, base, hist)) if here else {}
-    if here and not work.run.skip_base and (staged := staged_here(work)) is not None:
-        sides[STAGED] = staged
+    stored = dict(local_sides(work, base, hist)) if here else {}
+    sides = {side: rows for side, (rows, _) in stored.items()}
+    staged = staged_here(work) if here and not work.run.skip_base else None
+    if staged is not None:
+        sides[STAGED] = staged.rows
     frames = {side: made() for side, made in load_frames(work, base, hist).items() if side not in sides}
     for side in frames:
-        lease.hold(side, _size(work, {BASE: base, OPEN: hist}.get(side)))
+        plan = {BASE: base, OPEN: hist}.get(side)
+        size = size_of_stage(work) if plan is None else 1 if plan.table is None else _size_of(plan.table)
+        lease.hold(side, size)
     read = collected(frames) if frames else {}
     for side, rows in read.items():
         lease.hold(side, 0)  # whoever takes the rows counts them
         sides[side] = _as_rows(rows.cast(side_schema(rows.column_names, side, base, hist)))
     whole = partial(open_versions, work, hist, lease) if OPEN not in read else as_they_are
-    return LoadRows(sides, whole)
+    placed = {} if frames else {side: by_place for side, (_, by_place) in stored.items()}
+    return LoadRows(sides, whole, None if frames else staged, placed)
 
 
 def _as_rows(rows: pa.Table) -> Rows:
     return Rows(rows.schema, lambda: [rows])
 
 
-def _size(work: SparkWork, plan: TablePlan | None) -> int:
-    """What the rows of a side that Spark reads may take; None for the stage."""
+def size_of_stage(work: SparkWork) -> int:
+    """What the rows of the stage may take."""
     stage = work.run.stage
-    if plan is not None or stage is None:
-        return 1 if plan is None or plan.table is None else _size_of(plan.table)
+    if stage is None:
+        return 1
     if stage.path is None:
         found = load(work.store, TableName(*stage.table))
         return 1 if found is None else _size_of(found)

@@ -33,10 +33,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyRows:
-    """The copy's rows and the stored ones."""
+    """The copy's rows and the stored ones; `keys` are those of the copy, where they are read here."""
 
     delivered: Rows
     stored: StoredRows
+    keys: Rows | None = None
 
 
 def copy_rows(sides: CopySides, lease: MemoryLease, *, here: bool = True) -> CopyRows:
@@ -45,7 +46,7 @@ def copy_rows(sides: CopySides, lease: MemoryLease, *, here: bool = True) -> Cop
     keys = delivered_rows(sides, sides.terms.key) if here else None
     stored = stored_here(sides, keys, lease) if here else None
     if delivered is not None and stored is not None:
-        return CopyRows(delivered, stored)
+        return CopyRows(delivered, stored, keys)
     return _by_spark(sides, lease, delivered, stored)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.native.source import Source
+from backstory.doors.native.source import Reading, Source
 from backstory.engine.staging import (
     STAGED,
     as_ours,
@@ -21,6 +21,7 @@ from backstory.engine.staging import (
     parquet_tables,
     stage_rows,
 )
+from backstory.engine.steps import source_changed
 from backstory.formats.file_columns import (
     Known,
     as_files_of_a_user,
@@ -69,9 +70,7 @@ def rows_of_files(
             if plain_parquet(path, None, known):
                 ours, told = as_ours(path, folder), pq.read_schema(path)
                 parquet = partial(local_parquet, store, ours, told)
-                yield Source(
-                    local_fields(told), parquet, _size(path), partial(_read_parquet, path, frozenset())
-                )
+                yield Source(local_fields(told), parquet, _size(path), _read_parquet(path, frozenset()))
                 return
         schema, with_commas = columns_as_written(files, options, written, known)
         batches = chain.from_iterable(
@@ -89,14 +88,27 @@ def staged_rows(
     if not path.exists():
         return Source(fields, frame)
     empty = frozenset(each.name for each in schema if pa.types.is_null(each.type))
-    return Source(fields, frame, _size(path), partial(_read_parquet, path, empty))
+    return Source(fields, frame, _size(path), _read_parquet(path, empty))
 
 
-def _read_parquet(path: Path, empty: Collection[str], names: Sequence[str]) -> Iterator[pa.Table]:
-    """Columns of a file; those that are `empty` have no type of their own."""
-    for rows in parquet_tables(path, names):
-        values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
-        yield pa.table(values, names=names)
+def _read_parquet(path: Path, empty: Collection[str]) -> Reading:
+    """Reads columns of a file as it is now; those that are `empty` have no type of their own."""
+    before = _stamp(path)
+
+    def read(names: Sequence[str]) -> Iterator[pa.Table]:
+        for rows in parquet_tables(path, names):
+            values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
+            yield pa.table(values, names=names)
+        if _stamp(path) != before:
+            raise source_changed()
+
+    return read
+
+
+def _stamp(path: Path) -> tuple[int, int, int]:
+    """Which file it is, and when it was written last."""
+    told = path.stat()
+    return told.st_ino, told.st_size, told.st_mtime_ns
 
 
 def _size(path: Path) -> int:

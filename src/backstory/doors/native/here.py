@@ -1,7 +1,7 @@
 """A copy planned by the driver, without a Spark job: together, or in parts by key where it is large."""
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
@@ -17,6 +17,7 @@ from backstory.doors.native.stored_side import DELIVERED, SLICE
 from backstory.engine.held_rows import ROWS_IN_PIECE, HeldRows, come_of, together
 from backstory.engine.parts import parts_by_key
 from backstory.engine.staging import is_local
+from backstory.engine.steps import ComingRows, is_small, parts_in_step, rows_in_step
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
 from backstory.formats.digest import digest
@@ -53,26 +54,38 @@ def plan_here(sides: CopySides, kept: ExitStack) -> PlannedCopy | None:
 
 
 def _planned(sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitStack) -> PlannedCopy:
-    try:
-        return _in_parts(sides, rows, lease, kept, spread=False)
-    except TooLarge:
-        if not is_local(sides.store):
-            raise
     is_first = sides.table is None or not sides.table.rows
     if is_first and (opening := _first_load(sides, rows, lease)) is not None:
         return opening
-    return _in_parts(sides, rows, lease, kept, spread=True)
+    with suppress(TooLarge):
+        if (steps := _in_step(sides, rows, lease)) is not None:
+            return _of_parts(sides, rows, steps, lease, kept)
+    both = {DELIVERED: rows.delivered, SLICE: rows.stored.slice}
+    parts = parts_by_key(both, sides.terms.key, lease, spills=is_local(sides.store))
+    return _of_parts(sides, rows, parts, lease, kept)
 
 
-def _in_parts(
-    sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitStack, *, spread: bool
+def _in_step(sides: CopySides, rows: CopyRows, lease: MemoryLease) -> Iterator[Mapping[str, pa.Table]] | None:
+    """The parts of a copy that is large, where its rows have the order of the stored ones."""
+    if rows.keys is None or rows.stored.placed is None or is_small(sides.store.memory, sides.source.size):
+        return None
+    count = rows_in_step(sides.store.memory, (rows.delivered, rows.stored.slice))
+    coming = ComingRows(rows.delivered, rows.keys)
+    return parts_in_step(DELIVERED, coming, {SLICE: rows.stored.placed}, sides.terms.key, lease, count)
+
+
+def _of_parts(
+    sides: CopySides,
+    rows: CopyRows,
+    parts: Iterable[Mapping[str, pa.Table]],
+    lease: MemoryLease,
+    kept: ExitStack,
 ) -> PlannedCopy:
     terms, content, plans = sides.terms, list[int](), list[CopyPlan]()
     come = HeldRows("rows that come", lease, kept)
-    both = {DELIVERED: rows.delivered, SLICE: rows.stored.slice}
     faults: Counter[str] = Counter()
     few: dict[str, list[pa.Table]] = defaultdict(list)
-    for part in parts_by_key(both, terms.key, lease, spills=spread, spread=spread):
+    for part in parts:
         plan = plan_rows(terms, part[DELIVERED], part[SLICE], rows.stored.whole)
         if plan.counts.keys() & set(FAULTS):
             faults.update(plan.counts)

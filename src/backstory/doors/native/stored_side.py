@@ -18,6 +18,7 @@ from backstory.doors.native.feeds.stored import (
 )
 from backstory.doors.native.sides import CopySides
 from backstory.engine.parts import Rows
+from backstory.engine.steps import PlacedRows
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.memory import MemoryLease
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
@@ -39,13 +40,14 @@ class StoredRows:
     """The versions that a copy can touch, in the columns that decide, with places and ids.
 
     `whole` gives all columns of some of them; `elsewhere` the keys of versions, those of these records among
-    them, by which a record that appears was there before. All are in the types that the table will have;
-    reading raises Unreadable.
+    them, by which a record that appears was there before; `placed` are the versions of the slice by place,
+    where they are read here. All are in the types that the table will have; reading raises Unreadable.
     """
 
     slice: Rows
     whole: Callable[[pa.Table], pa.Table]
     elsewhere: Callable[[pa.Table], Iterable[pa.Table]]
+    placed: PlacedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +145,11 @@ def stored_here(sides: CopySides, delivered: Rows | None, lease: MemoryLease) ->
         among = {name: pc.unique(keys[name]) for name in terms.key}
         yield from reader.read(schemas[ELSEWHERE], _closed if terms.in_order else _version, among=among)
 
-    return StoredRows(Rows(decisive, slice_), partial(reader.whole, schemas[SLICE]), elsewhere)
+    keyed = pa.schema(each for each in decisive if each.name in {*terms.key, *PLACES})
+    keys_ = Rows(keyed, lambda: reader.read(keyed, partial(_touched, terms, ""), condition))
+    placed = PlacedRows(keys_, partial(reader.whole, decisive))
+    whole = partial(reader.whole, schemas[SLICE])
+    return StoredRows(Rows(decisive, slice_), whole, elsewhere, None if terms.among else placed)
 
 
 def _decisive(terms: CopyTerms) -> set[str]:

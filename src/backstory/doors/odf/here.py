@@ -86,7 +86,8 @@ def _in_parts(
     parts: Iterable[Mapping[str, pa.Table]]
     if sides.terms.looks_back:
         both = {DELIVERED: delivered.rows, LOGGED: logged}
-        parts = parts_by_key(both, parted_by(sides.terms), lease, spills=spread, spread=spread)
+        spills = is_local(sides.store)
+        parts = parts_by_key(both, parted_by(sides.terms), lease, spills=spills, spread=spread)
     else:
         parts = ({DELIVERED: rows} for rows in delivered.rows.tables())
     for part in parts:

@@ -21,6 +21,7 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.session_caches import announce
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.vectors import Deletions, positions_by_file, write_deletions
+from backstory.stores.read_ahead import read_ahead
 from backstory.stores.refusals import conflict
 
 # Threads that stay: each has a connection to the JVM of its own.
@@ -137,7 +138,9 @@ def _write_rows(store: Store, pending: StoredTable, come: Any, written: list[Any
     if come is None:
         return []
     if isinstance(come, Pieces):
-        return [file for rows in come.tables() for file in _write_rows(store, pending, rows, written)]
+        with ThreadPoolExecutor(1) as pool:  # the next piece is made while one is written
+            pieces = read_ahead(pool, [come.tables], 1)
+            return [file for rows in pieces for file in _write_rows(store, pending, rows, written)]
     files = (write_rows if isinstance(come, pa.Table) else write_frame)(store, pending, come)
     written.extend(files)
     return files

@@ -3,9 +3,8 @@
 Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
 """
 
-from collections import deque
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, reduce
@@ -41,6 +40,7 @@ from backstory.stores.metadata.row_groups import (
 from backstory.stores.metadata.row_selection import Chosen, HeldParts, RowSelection, together
 from backstory.stores.metadata.values import left, truths_of
 from backstory.stores.openings import TableFiles
+from backstory.stores.read_ahead import read_ahead
 
 # Beyond so many files Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
@@ -92,21 +92,13 @@ class LocalRows:
         among: Mapping[str, pa.Array] = ANY,
         where: Any = None,
     ) -> Iterator[pa.Table]:
-        """The same rows, some at a time, held by the caller alone; a few files are read ahead."""
+        """The same rows, some at a time, held by the caller alone; of a few files some are read ahead."""
         selection, schema, condition = self._selection(names, of, chosen, among, where, None)
-        files, reading = (
-            self._files(condition),
-            partial(self._parts, selection, schema, hidden_by(self.table)),
-        )
+        files, hidden = self._files(condition), hidden_by(self.table)
         self._open_ahead(files)
+        readers = (partial(self._parts, selection, schema, hidden, each, lambda _: None) for each in files)
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            ahead = deque[Future[list[pa.Table]]]()
-            for file in files:
-                ahead.append(pool.submit(lambda each: list(reading(each, lambda _: None)), file))
-                if len(ahead) > pa.cpu_count():
-                    yield from ahead.popleft().result()
-            while ahead:
-                yield from ahead.popleft().result()
+            yield from read_ahead(pool, readers, pa.cpu_count())
 
     def _selection(
         self,

@@ -101,7 +101,8 @@ def _live_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matc
     stays[np.concatenate([matches.same[1], matches.kept])] = True
     rows = stored.select(names)
     rows = pa.concat_tables([came, rows if stays.all() else rows.filter(pa.array(stays))])
-    rows = rows.filter(pc.fill_null(rows[LIVE], False))
+    live = pc.fill_null(rows[LIVE], False)
+    rows = rows if pc.all(live).as_py() else rows.filter(live)
     if terms.flag is not None and terms.flag.live:
         rows = pa.concat_tables([rows, take_rows(stored.select(names), matches.vanished)])
     return rows

@@ -1,0 +1,195 @@
+"""The rows of several sides together, in the order in which they come: no row is laid down on the way.
+
+What comes and what is stored mostly have one order: that of the source's own key, or of the copy before.
+Then each of many small parts finds its stored rows near each other.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.engine.parts import Rows
+from backstory.errors import Failed
+from backstory.formats.memory import Memory, MemoryLease, typed_size
+from backstory.model.places import FILE, POSITION
+from backstory.stores.read_ahead import read_ahead
+from backstory.strategies.keys import key_codes, key_numbers
+
+# The rows of so many steps may be in memory: those of all sides, those read ahead, and what becomes of them.
+STEPS_HELD: Final = 8
+# Stored rows may be read so many times before it is better to lay all rows down by key.
+MOST_READ: Final = 2
+NUMBER: Final = "number"
+
+
+@dataclass(frozen=True, slots=True)
+class ComingRows:
+    """What comes: its `rows`, and their keys alone, in the same order."""
+
+    rows: Rows
+    keys: Rows
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedRows:
+    """What is stored: the keys of all rows with their places, and a reader of all columns at some places."""
+
+    keys: Rows
+    at: Callable[[pa.Table], pa.Table]
+
+
+@dataclass(frozen=True, slots=True)
+class _Stepped:
+    """The places of a stored side in the order of the steps, each of which ends at one of `ends`."""
+
+    places: pa.Table
+    ends: np.ndarray
+    at: Callable[[pa.Table], pa.Table]
+
+    def of_step(self, number: int) -> pa.Table:
+        first, last = self.ends[number : number + 2]
+        return self.at(self.places.slice(first, last - first))
+
+
+def is_small(memory: Memory, size: int | None) -> bool:
+    """Whether what comes is no more than a step; so it is taken for where nobody knows its size."""
+    return size is None or size < memory.most // STEPS_HELD
+
+
+def rows_in_step(memory: Memory, sides: Iterable[Rows]) -> int:
+    """So many rows that come make a step."""
+    width = sum(typed_size(1, each.schema.types, 0) for each in sides)
+    return max(1, memory.most // STEPS_HELD // width)
+
+
+def parts_in_step(
+    name: str,
+    coming: ComingRows,
+    stored: Mapping[str, PlacedRows],
+    key: Sequence[str],
+    lease: MemoryLease,
+    count: int,
+) -> Iterator[Mapping[str, pa.Table]] | None:
+    """The sides' rows in parts of so many that come; all rows of a key are in one part.
+
+    None where rows of one key come far apart, or stored rows lie in another order. Raises TooLarge where the
+    lease cannot hold a number for each key; iterating, where it cannot hold a part, and Failed where more or
+    fewer rows come than before.
+    """
+    keys = {name: coming.keys, **{side: each.keys for side, each in stored.items()}}
+    with ThreadPoolExecutor(pa.cpu_count()) as pool:
+        read = pool.map(lambda side: _numbered(f"keys of {side}", keys[side], key, lease), keys)
+        keyed = dict(zip(keys, read, strict=True))
+    numbers = keyed.pop(name)
+    codes, different = key_codes([each.select([NUMBER]) for each in (numbers, *keyed.values())], [NUMBER])
+    step_of = np.full(different, -1)
+    steps = np.arange(len(numbers)) // count
+    step_of[codes[0]] = steps
+    if (step_of[codes[0]] != steps).any():
+        return None
+    absent = np.flatnonzero(step_of < 0)
+    first_absent = -(-len(numbers) // count)
+    step_of[absent] = first_absent + np.arange(len(absent)) // count
+    ends = np.arange(first_absent + -(-len(absent) // count) + 1)
+    sides = {}
+    for (side, rows), mine in zip(keyed.items(), codes[1:], strict=True):
+        stepped = _stepped(rows.drop_columns([NUMBER]), step_of[mine], ends, stored[side].at)
+        if stepped is None:
+            return None
+        sides[side] = stepped
+    return _ahead(_parts(name, _of_length(coming.rows, count, len(numbers)), sides, lease, len(ends) - 1))
+
+
+def _numbered(name: str, side: Rows, key: Sequence[str], lease: MemoryLease) -> pa.Table:
+    """The places of a side's rows, if they have any, and a number for the key of each.
+
+    Keys that are whole numbers stay as they are: those lie close to each other.
+    """
+    tables, size = list[pa.Table](), 0
+    for rows in side.tables():
+        whole = len(key) == 1 and pa.types.is_integer(rows[key[0]].type)
+        number = rows[key[0]] if whole else pa.array(key_numbers(rows, key).view(np.int64))
+        tables.append(rows.drop_columns([*key]).append_column(NUMBER, number))
+        size += tables[-1].nbytes
+        lease.hold(name, size)
+    if not tables:
+        plain = side.schema.field(key[0]).type if len(key) == 1 else pa.int64()
+        number = pa.array([], plain if pa.types.is_integer(plain) else pa.int64())
+        return side.schema.empty_table().drop_columns([*key]).append_column(NUMBER, number)
+    return pa.concat_tables(tables).unify_dictionaries()
+
+
+def _stepped(
+    places: pa.Table, step_of: np.ndarray, steps: np.ndarray, at: Callable[[pa.Table], pa.Table]
+) -> _Stepped | None:
+    """The stored rows by step; None where those of a step lie too far from each other."""
+    order = np.argsort(step_of, kind="stable")
+    ends = np.searchsorted(step_of[order], steps)
+    in_order = places.take(pa.array(order))
+    once = _span(places, np.zeros(len(places)))
+    if _span(in_order, step_of[order]) > MOST_READ * once:
+        return None
+    return _Stepped(in_order, ends, at)
+
+
+def _span(places: pa.Table, step_of: np.ndarray) -> int:
+    """How many rows lie between the first and the last one of each step, in each file."""
+    if not len(places):
+        return 0
+    files = places[FILE].combine_chunks().indices.to_numpy(zero_copy_only=False)
+    positions = places[POSITION].to_numpy()
+    edges = np.flatnonzero((np.diff(files) != 0) | (np.diff(step_of) != 0))
+    firsts, lasts = np.concatenate([[0], edges + 1]), np.concatenate([edges, [len(places) - 1]])
+    return int((positions[lasts] - positions[firsts] + 1).sum())
+
+
+def _parts(
+    name: str,
+    coming: Iterator[pa.Table],
+    stored: Mapping[str, _Stepped],
+    lease: MemoryLease,
+    steps: int,
+) -> Iterator[Mapping[str, pa.Table]]:
+    size = 0
+    try:
+        for number in range(steps):
+            part = {name: next(coming)} | {side: each.of_step(number) for side, each in stored.items()}
+            before, size = size, sum(each.nbytes for each in part.values())
+            lease.hold("step", before + size)  # the one before it is in use
+            yield part
+        next(coming)  # whether more rows come than before
+    finally:
+        for held in ("step", f"keys of {name}", *(f"keys of {side}" for side in stored)):
+            lease.hold(held, 0)
+
+
+def _ahead(parts: Iterator[Mapping[str, pa.Table]]) -> Iterator[Mapping[str, pa.Table]]:
+    """The same, each read while the one before it is in use."""
+    with ThreadPoolExecutor(1) as pool:
+        yield from read_ahead(pool, [lambda: parts], 1)
+
+
+def _of_length(side: Rows, count: int, expected: int) -> Iterator[pa.Table]:
+    """The same rows in tables of so many, but for the last one; behind them nothing, for ever."""
+    kept, size, rest = list[pa.Table](), 0, expected
+    for table in side.tables():
+        kept.append(table)
+        size += len(table)
+        rest -= len(table)
+        while size >= count and rest >= 0:
+            whole = pa.concat_tables(kept)
+            yield whole.slice(0, count)
+            kept, size = [whole.slice(count)], size - count
+    if rest:
+        raise source_changed()
+    yield from chain([pa.concat_tables(kept)] if size else [], repeat(side.schema.empty_table()))
+
+
+def source_changed() -> Failed:
+    """The error for a source that gave other rows the second time."""
+    return Failed("source-changed", "The source changed while it was read.", "Deliver it again.")
