@@ -6,12 +6,14 @@ Then each of many small parts finds its stored rows near each other.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import structlog
 
 from backstory.engine.parts import Rows
 from backstory.errors import Failed
@@ -23,8 +25,9 @@ from backstory.strategies.keys import key_codes, key_numbers
 # The rows of so many steps may be in memory: those of all sides, those read ahead, and what becomes of them.
 STEPS_HELD: Final = 8
 # Stored rows may be read so many times before it is better to lay all rows down by key.
-MOST_READ: Final = 2
+MOST_READ: Final = 4
 NUMBER: Final = "number"
+LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,14 @@ class _Stepped:
         return self.at(self.places.slice(first, last - first))
 
 
+@dataclass(frozen=True, slots=True)
+class _Steps:
+    """The stored sides by step, and how many steps there are."""
+
+    sides: Mapping[str, _Stepped]
+    count: int
+
+
 def is_small(memory: Memory, size: int | None) -> bool:
     """Whether what comes is no more than a step; so it is taken for where nobody knows its size."""
     return size is None or size < memory.most // STEPS_HELD
@@ -67,42 +78,54 @@ def rows_in_step(memory: Memory, sides: Iterable[Rows]) -> int:
     return max(1, memory.most // STEPS_HELD // width)
 
 
+@contextmanager
 def parts_in_step(
     name: str,
     coming: ComingRows,
     stored: Mapping[str, PlacedRows],
     key: Sequence[str],
-    lease: MemoryLease,
+    memory: Memory,
     count: int,
-) -> Iterator[Mapping[str, pa.Table]] | None:
+) -> Iterator[Iterator[Mapping[str, pa.Table]] | None]:
     """The sides' rows in parts of so many that come; all rows of a key are in one part.
 
     None where rows of one key come far apart, or stored rows lie in another order. Raises TooLarge where the
-    lease cannot hold a number for each key; iterating, where it cannot hold a part, and Failed where more or
-    fewer rows come than before.
+    memory cannot hold a number for each key; iterating, where it cannot hold two parts, and Failed where more
+    or fewer rows come than before.
     """
     keys = {name: coming.keys, **{side: each.keys for side, each in stored.items()}}
-    with ThreadPoolExecutor(pa.cpu_count()) as pool:
-        read = pool.map(lambda side: _numbered(f"keys of {side}", keys[side], key, lease), keys)
+    with memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
+        read = pool.map(lambda side: _numbered(side, keys[side], key, lease), keys)
         keyed = dict(zip(keys, read, strict=True))
-    numbers = keyed.pop(name)
-    codes, different = key_codes([each.select([NUMBER]) for each in (numbers, *keyed.values())], [NUMBER])
+        sides = _in_steps(keyed, stored, count)
+        if sides is None:
+            yield None
+            return
+        rows = _of_length(coming.rows, count, len(keyed[name]))
+        # A part is read while the one before it is in use.
+        yield read_ahead(pool, [lambda: _parts(name, rows, sides, lease)], 1)
+
+
+def _in_steps(keyed: Mapping[str, pa.Table], stored: Mapping[str, PlacedRows], count: int) -> _Steps | None:
+    """The stored rows by step; `keyed` has first what comes. None where they are not in step."""
+    codes, different = key_codes([each.select([NUMBER]) for each in keyed.values()], [NUMBER])
+    coming = codes[0]
+    steps = np.arange(len(coming)) // count
     step_of = np.full(different, -1)
-    steps = np.arange(len(numbers)) // count
-    step_of[codes[0]] = steps
-    if (step_of[codes[0]] != steps).any():
+    step_of[coming] = steps
+    if (step_of[coming] != steps).any():
         return None
     absent = np.flatnonzero(step_of < 0)
-    first_absent = -(-len(numbers) // count)
+    first_absent = -(-len(coming) // count)
     step_of[absent] = first_absent + np.arange(len(absent)) // count
-    ends = np.arange(first_absent + -(-len(absent) // count) + 1)
+    many = first_absent + -(-len(absent) // count)
     sides = {}
-    for (side, rows), mine in zip(keyed.items(), codes[1:], strict=True):
-        stepped = _stepped(rows.drop_columns([NUMBER]), step_of[mine], ends, stored[side].at)
+    for side, mine in zip(stored, codes[1:], strict=True):
+        stepped = _stepped(keyed[side].drop_columns([NUMBER]), step_of[mine], many, stored[side].at)
         if stepped is None:
             return None
         sides[side] = stepped
-    return _ahead(_parts(name, _of_length(coming.rows, count, len(numbers)), sides, lease, len(ends) - 1))
+    return _Steps(sides, many)
 
 
 def _numbered(name: str, side: Rows, key: Sequence[str], lease: MemoryLease) -> pa.Table:
@@ -125,11 +148,11 @@ def _numbered(name: str, side: Rows, key: Sequence[str], lease: MemoryLease) -> 
 
 
 def _stepped(
-    places: pa.Table, step_of: np.ndarray, steps: np.ndarray, at: Callable[[pa.Table], pa.Table]
+    places: pa.Table, step_of: np.ndarray, steps: int, at: Callable[[pa.Table], pa.Table]
 ) -> _Stepped | None:
     """The stored rows by step; None where those of a step lie too far from each other."""
     order = np.argsort(step_of, kind="stable")
-    ends = np.searchsorted(step_of[order], steps)
+    ends = np.searchsorted(step_of[order], np.arange(steps + 1))
     in_order = places.take(pa.array(order))
     once = _span(places, np.zeros(len(places)))
     if _span(in_order, step_of[order]) > MOST_READ * once:
@@ -149,29 +172,17 @@ def _span(places: pa.Table, step_of: np.ndarray) -> int:
 
 
 def _parts(
-    name: str,
-    coming: Iterator[pa.Table],
-    stored: Mapping[str, _Stepped],
-    lease: MemoryLease,
-    steps: int,
+    name: str, coming: Iterator[pa.Table], steps: _Steps, lease: MemoryLease
 ) -> Iterator[Mapping[str, pa.Table]]:
+    if steps.count > 1:
+        LOG.info("more rows than a step: planned as they come", steps=steps.count)
     size = 0
-    try:
-        for number in range(steps):
-            part = {name: next(coming)} | {side: each.of_step(number) for side, each in stored.items()}
-            before, size = size, sum(each.nbytes for each in part.values())
-            lease.hold("step", before + size)  # the one before it is in use
-            yield part
-        next(coming)  # whether more rows come than before
-    finally:
-        for held in ("step", f"keys of {name}", *(f"keys of {side}" for side in stored)):
-            lease.hold(held, 0)
-
-
-def _ahead(parts: Iterator[Mapping[str, pa.Table]]) -> Iterator[Mapping[str, pa.Table]]:
-    """The same, each read while the one before it is in use."""
-    with ThreadPoolExecutor(1) as pool:
-        yield from read_ahead(pool, [lambda: parts], 1)
+    for number in range(steps.count):
+        part = {name: next(coming)} | {side: each.of_step(number) for side, each in steps.sides.items()}
+        before, size = size, sum(each.nbytes for each in part.values())
+        lease.hold("parts", before + size)
+        yield part
+    next(coming)  # whether more rows come than before
 
 
 def _of_length(side: Rows, count: int, expected: int) -> Iterator[pa.Table]:

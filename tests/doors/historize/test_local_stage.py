@@ -64,8 +64,15 @@ def work_of(place, columns, rows, schema=None, **more):
 
 
 def here(work):
-    rows = staged_here(work)
-    return None if rows is None else pa.concat_tables([rows.schema.empty_table(), *rows.tables()])
+    """The stage's rows, whose keys alone are the same."""
+    staged = staged_here(work)
+    if staged is None:
+        return None
+    rows, keys = (
+        pa.concat_tables([each.schema.empty_table(), *each.tables()]) for each in (staged.rows, staged.keys)
+    )
+    assert keys == rows.select(keys.column_names)
+    return rows
 
 
 @pytest.mark.parametrize("profile", ["elevata_v1", "strict_v2"])

@@ -435,6 +435,26 @@ def test_random_stages_become_their_base(place):
         before, base, hist = now, rows, versions_
 
 
+AS_THEY_COME = "more rows than a step: planned as they come"
+
+
+def test_a_stage_that_is_large_becomes_its_base_step_by_step(place):
+    """3.7: rows that come in the order of base and history are planned so; first ones, changes, and ones that go."""
+    place.with_memory(600_000)
+    now, sizes = {f"k{n:04}": "x" for n in range(2_000)}, []
+    for number, (few, value) in enumerate([(slice(0), "x"), (slice(100, 110), "y"), (slice(0, 5), None)], 1):
+        changes = dict.fromkeys(list(now)[few], value)
+        now = {k: a for k, a in (now | changes).items() if a is not None}
+        staged(place, [{"k": k, "a": a} for k, a in now.items()], "k* a")
+        with capture_logs() as logs:
+            counts = place.load(f"r{number}", number, skip_base=False).counts
+        assert [each["event"] for each in logs if "planned" in each["event"]] == [AS_THEY_COME]
+        assert dict(base_rows(place, "k", "a")) == now
+        sizes.append((counts["new"], counts["changed"], counts["deleted"], counts["unchanged"]))
+    assert sizes == [(2_000, 0, 0, 0), (0, 10, 0, 1_990), (0, 0, 5, 1_995)]
+    assert place.rows("SELECT count(*) FROM rawcore.rc_c_hist") == [(2_010,)]
+
+
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
     """E4: the names of a model are any words, and change nothing."""

@@ -9,9 +9,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from rows_read import rows_read
+from structlog.testing import capture_logs
 
 from backstory.errors import BackstoryError, Refused, UsageError
-from backstory.formats.memory import Memory
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.instant import parse_instant
 from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, Role, Told
 from backstory.model.table import TableName
@@ -56,6 +57,11 @@ class Native:
     def by_frames(self, *, always):
         """From now on copies are compared by frames, as those that are too large for the driver; or only those."""
         store = replace(self.store, memory=Memory(0)) if always else self.store
+        self.warehouse = Warehouse(store, embedded=False)
+
+    def holding(self, most):
+        """From now on the driver holds so many bytes of clear text."""
+        store = replace(self.store, memory=Memory(CLEAR_TEXT_SHARE * most))
         self.warehouse = Warehouse(store, embedded=False)
 
     def refused(self, at, source, **options):
@@ -168,6 +174,38 @@ def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, seed):
     assert native.refused(90, source, deletes="ignore")[0] == "partial-copy"
     records = native.warehouse.table(native.name).check()
     assert {record["law"]: record["keys"] for record in records if record["violations"]} == {}
+
+
+AS_THEY_COME = "more rows than a step: planned as they come"
+IN_PARTS = "more rows than driver-memory holds: planned in parts"
+
+
+@pytest.mark.parametrize(
+    ("shuffles", "held", "way"),
+    [(False, 150_000, AS_THEY_COME), (True, 50_000, IN_PARTS)],
+    ids=["as they come", "in parts"],
+)
+def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, way):
+    """Step by step where its rows have the table's order, else in parts by key; late and restated, too."""
+    monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    random, table = Random(2), StoredVersions(("v", "o"), overwritten=frozenset("o"))
+    series = [(50, {}), (60, {}), (60, {"restate": True}), (40, {"backfill": True}), (70, {}), (65, {})]
+    native.holding(held)
+    rows = randomly(random, 2_000)
+    for commit, (at, options) in enumerate(series):
+        rows = dict(sorted((rows | randomly(random, 20)).items())[5:])
+        taken = take(table, Copy(at, rows, ("v", "o"), **options), commit)
+        order = list(rows)
+        if shuffles:
+            random.shuffle(order)
+        source = pa.Table.from_pylist([{"k": key, **rows[key]} for key in order])
+        with capture_logs() as logs:
+            receipt = native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options)
+        assert [each["event"] for each in logs if "planned" in each["event"]] == ([way] if commit else [])
+        assert dict(receipt.counts) == taken.counts
+        table = taken.table
+        assert native.rows("v", "o") == by_rule(table, "v", "o")
 
 
 def test_columns_come_widen_stay_away_and_are_renamed(native):

@@ -1,7 +1,7 @@
 """A load that the driver plans: all sides come together once, whole or in parts by key."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 
 import pyarrow as pa
 
@@ -62,8 +62,8 @@ def _planned_parts(
     """All parts of the load; TooLarge where tasks must plan it."""
 
     def planned(rows: LoadRows) -> LoadParts:
-        with suppress(TooLarge):
-            if (steps := _in_step(work, rows, terms, lease)) is not None:
+        with suppress(TooLarge), _in_step(work, rows, terms) as steps:
+            if steps is not None:
                 return of_parts(rows, steps)
         return of_parts(rows, parts_by_key(rows.sides, [terms.key], lease, spills=is_local(work.store)))
 
@@ -80,13 +80,14 @@ def _planned_parts(
 
 
 def _in_step(
-    work: SparkWork, rows: LoadRows, terms: LoadTerms, lease: MemoryLease
-) -> Iterator[Mapping[str, pa.Table]] | None:
-    """The parts of a load that is large, where the stage has the order of base and history."""
-    if rows.coming is None or is_small(work.store.memory, size_of_stage(work)):
-        return None
-    count = rows_in_step(work.store.memory, rows.sides.values())
-    return parts_in_step(STAGED, rows.coming, rows.placed, [terms.key], lease, count)
+    work: SparkWork, rows: LoadRows, terms: LoadTerms
+) -> AbstractContextManager[Iterator[Mapping[str, pa.Table]] | None]:
+    """The parts of a load that is large, where the stage has the order of base and history; else None."""
+    memory = work.store.memory
+    if rows.coming is None or is_small(memory, size_of_stage(work)):
+        return nullcontext()
+    count = rows_in_step(memory, rows.sides.values())
+    return parts_in_step(STAGED, rows.coming, rows.placed, [terms.key], memory, count)
 
 
 def _with_pasts(

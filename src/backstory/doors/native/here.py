@@ -2,7 +2,7 @@
 
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 
@@ -57,21 +57,24 @@ def _planned(sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitSta
     is_first = sides.table is None or not sides.table.rows
     if is_first and (opening := _first_load(sides, rows, lease)) is not None:
         return opening
-    with suppress(TooLarge):
-        if (steps := _in_step(sides, rows, lease)) is not None:
+    with suppress(TooLarge), _in_step(sides, rows) as steps:
+        if steps is not None:
             return _of_parts(sides, rows, steps, lease, kept)
     both = {DELIVERED: rows.delivered, SLICE: rows.stored.slice}
     parts = parts_by_key(both, sides.terms.key, lease, spills=is_local(sides.store))
     return _of_parts(sides, rows, parts, lease, kept)
 
 
-def _in_step(sides: CopySides, rows: CopyRows, lease: MemoryLease) -> Iterator[Mapping[str, pa.Table]] | None:
-    """The parts of a copy that is large, where its rows have the order of the stored ones."""
-    if rows.keys is None or rows.stored.placed is None or is_small(sides.store.memory, sides.source.size):
-        return None
-    count = rows_in_step(sides.store.memory, (rows.delivered, rows.stored.slice))
+def _in_step(
+    sides: CopySides, rows: CopyRows
+) -> AbstractContextManager[Iterator[Mapping[str, pa.Table]] | None]:
+    """The parts of a copy that is large, where its rows have the order of the stored ones; else None."""
+    memory = sides.store.memory
+    if rows.keys is None or rows.stored.placed is None or is_small(memory, sides.source.size):
+        return nullcontext()
+    count = rows_in_step(memory, (rows.delivered, rows.stored.slice))
     coming = ComingRows(rows.delivered, rows.keys)
-    return parts_in_step(DELIVERED, coming, {SLICE: rows.stored.placed}, sides.terms.key, lease, count)
+    return parts_in_step(DELIVERED, coming, {SLICE: rows.stored.placed}, sides.terms.key, memory, count)
 
 
 def _of_parts(

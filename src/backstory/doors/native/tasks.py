@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, Final
@@ -66,7 +66,14 @@ from backstory.strategies.copies.touched import (
     Touched,
 )
 from backstory.strategies.sift.join import APPEARED as UNPAIRED
-from backstory.strategies.sift.join import CHANGED, DELIVERED, VANISHED, Outcomes, outcomes
+from backstory.strategies.sift.join import (
+    CHANGED,
+    DELIVERED,
+    VANISHED,
+    Outcomes,
+    first_outcomes,
+    outcomes,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -91,8 +98,10 @@ def plan_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
         if found.repeats_delivered:
             kept.close()
             found = kept.enter_context(_sifted(sides, _collapsed(sides)))
-        acts = _acts(sides, found).persist()
-        kept.callback(acts.unpersist)
+        acts = None
+        if found.changed or found.vanished:
+            acts = _acts(sides, found).persist()
+            kept.callback(acts.unpersist)
         yield _planned(sides, found, acts)
 
 
@@ -100,17 +109,23 @@ def _sifted(sides: CopySides, delivered: "DataFrame") -> AbstractContextManager[
     from pyspark.sql.functions import bit_xor, coalesce, lit
 
     terms = sides.terms
+    checks = {NO_KEY: reduce(or_, (column(name).isNull() for name in terms.key))}
+    sums = {CONTENT: coalesce(bit_xor(_content(sides)), lit(0))}
+    stored = stored_states(sides.stored.withColumn(FILE, coded_file(sides.salt)), terms)
+    # Rows of files and tables are the same whenever they are read; those of a frame may be others.
+    if (sides.table is None or not sides.table.rows) and sides.source.batches is not None:
+        return nullcontext(first_outcomes(delivered, stored, terms.key, checks, sums))
     pairs = {f"{HAD}{name}": has(terms, name) for name in terms.compared}
     for number, pair in enumerate(terms.successions):
         pairs |= {f"{VALUED}{number}": valued(terms, *pair), f"{CARRIED}{number}": carries_over(terms, *pair)}
     return outcomes(
         delivered,
-        stored_states(sides.stored.withColumn(FILE, coded_file(sides.salt)), terms),
+        stored,
         terms.key,
         differs(terms, sides.types),
         there(terms) if terms.closes else lit(False),
-        {NO_KEY: reduce(or_, (column(name).isNull() for name in terms.key))},
-        sums={CONTENT: coalesce(bit_xor(_content(sides)), lit(0))},
+        checks,
+        sums=sums,
         pairs=pairs,
     )
 
@@ -182,11 +197,12 @@ def _side(rows: pa.StructArray, types: pa.Schema) -> Side:
     return Side(pa.table(values, names=names), np.asarray(rows.is_valid()))
 
 
-def _planned(sides: CopySides, found: Outcomes, acts: "DataFrame") -> PlannedCopy:
-    counts = sum_counts(acts)
+def _planned(sides: CopySides, found: Outcomes, acts: "DataFrame | None") -> PlannedCopy:
+    counts = Counter[str]() if acts is None else sum_counts(acts)
     counts.update({APPEARED: found.appeared, UNCHANGED: found.same})
     counts |= found.pairs  # of all records, touched or not
-    reopened = _reappearing(sides, found).count() if counts[APPEARED] else 0
+    stored = sides.table is not None and sides.table.rows
+    reopened = _reappearing(sides, found).count() if stored and counts[APPEARED] else 0
     return PlannedCopy(
         sides.terms,
         counts,
@@ -216,13 +232,13 @@ def _reappearing(sides: CopySides, found: Outcomes) -> "DataFrame":
     return named.join(_appearing(sides.terms, found), key, "left_semi").distinct()
 
 
-def _keys(sides: CopySides, found: Outcomes, acts: "DataFrame", *kinds: str) -> list[str]:
+def _keys(sides: CopySides, found: Outcomes, acts: "DataFrame | None", *kinds: str) -> list[str]:
     """Up to ten keys of the records of these kinds."""
     keys = [key for kind in kinds for key in _keys_of_kind(sides, found, acts, kind)]
     return keys[:MAX_KEYS]
 
 
-def _keys_of_kind(sides: CopySides, found: Outcomes, acts: "DataFrame", kind: str) -> list[str]:
+def _keys_of_kind(sides: CopySides, found: Outcomes, acts: "DataFrame | None", kind: str) -> list[str]:
     terms = sides.terms
     if kind in {APPEARED, NEW, REOPENED}:
         appearing = _appearing(terms, found)
@@ -232,18 +248,20 @@ def _keys_of_kind(sides: CopySides, found: Outcomes, acts: "DataFrame", kind: st
         return keys_of(
             seen if kind == REOPENED else appearing.join(seen, list(terms.key), "left_anti"), terms.key
         )
+    if acts is None:
+        return []
     samples = sampled_keys(acts, terms.columns, terms.key, kind).limit(MAX_KEYS)
     return keys_of_rows(sides.store, samples.toArrow(), terms.key)
 
 
-def _rows(sides: CopySides, found: Outcomes, acts: "DataFrame", counts: Counter[str]) -> PlannedRows:
+def _rows(sides: CopySides, found: Outcomes, acts: "DataFrame | None", counts: Counter[str]) -> PlannedRows:
     come = []
     if found.appeared:
         come.append(_opening(sides.terms, found))
-    if counts[COME]:
+    if acts is not None and counts[COME]:
         come.append(rows_to_write(acts, sides.terms.columns, ids=sides.terms.ids))
     return PlannedRows(
-        places_that_go(acts) if counts[GONE] else None,
+        places_that_go(acts) if acts is not None and counts[GONE] else None,
         reduce(lambda one, other: one.unionByName(other), come) if come else None,
         counts[GONE],
         found.appeared + counts[COME],

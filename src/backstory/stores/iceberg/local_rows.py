@@ -44,6 +44,8 @@ from backstory.stores.read_ahead import read_ahead
 
 # Beyond so many files Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
+# So many rows of a file, of which some are asked for by their places, are read together.
+BY_PLACE: Final = 1 << 17
 # The places of rows read here; a file's name is kept once, not with each row.
 PLACE_HERE: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
 ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
@@ -151,7 +153,7 @@ class LocalRows:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
         holding = HeldParts(self.lease, f"{location} by place")
         with _opened(self.table.files, location) as file:
-            for groups in together(file.metadata, groups_at(file.metadata, positions)):
+            for groups in together(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
                 rows = read_fields(file, asked, parted, holding.hold, groups)
                 found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
                 holding.keep(rows.filter(pa.array(found)))

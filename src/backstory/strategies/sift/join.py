@@ -121,3 +121,39 @@ def outcomes(
         )
     finally:
         actions.unpersist()
+
+
+def first_outcomes(
+    delivered: "DataFrame",
+    stored: "DataFrame",
+    key: Sequence[str],
+    checks: "Mapping[str, Column]" = NO_CHECKS,
+    sums: "Mapping[str, Column]" = NO_CHECKS,
+) -> Outcomes:
+    """The same where nothing is `stored`: every record appears, and no row is sent to another task.
+
+    The delivered rows are read once here, and once more by whoever reads the actions.
+    """
+    from pyspark.sql.functions import col, count, count_distinct, lit, struct, when
+
+    counted = [count(when(condition, 1)).alias(f"check {name}") for name, condition in checks.items()]
+    counted += [total.alias(f"sum {name}") for name, total in sums.items()]
+    distinct = count_distinct(*(col(quoted(name)) for name in key)).alias("keys")
+    told = delivered.agg(count(lit(1)).alias("rows"), distinct, *counted).collect()[0]
+    nothing = lit(None).cast(stored.schema).alias(STORED)
+    actions = delivered.select(lit(APPEARED).alias("action"), struct("*").alias(DELIVERED), nothing)
+    return Outcomes(
+        actions,
+        appeared=told["rows"],
+        changed=0,
+        vanished=0,
+        kept=0,
+        same=0,
+        delivered=told["rows"],
+        stored=0,
+        repeats_delivered=told["keys"] < told["rows"],
+        repeats_stored=False,
+        failed={name: told[f"check {name}"] for name in checks},
+        sums={name: told[f"sum {name}"] for name in sums},
+        pairs={},
+    )
