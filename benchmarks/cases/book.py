@@ -1,4 +1,4 @@
-"""The cases: full copies of a source one after the other, each cell as text beside its column's type.
+"""The cases: full copies of a source, or feeds of changes, one after the other, each cell as text beside its type.
 
 What must come of them follows from the plain rule alone (`rule.py`), which any tool could obey. Where a copy
 contradicts itself, or comes out of order, refusing it is right as well, or alone.
@@ -13,13 +13,19 @@ PEOPLE: Final = {"id": "BIGINT", "name": "STRING", "city": "STRING"}
 ONE: Final = ("1", "anna", "oslo")
 TWO: Final = ("2", "bob", "rome")
 THREE: Final = ("3", "cleo", "nice")
+# The columns of a change, what it may be, and a cell that a change leaves as it is.
+EVENTS: Final = {**PEOPLE, "updated": "TIMESTAMP", "op": "STRING"}
+SET, DELETE, SAME = "set", "delete", "__same__"
+# What a tool must be able to be told of a feed: its changes, cells that stay as they are, a full copy among them.
+CHANGES, CELLS, COPIES = "changes", "cells", "copies"
 
 
 @dataclass(frozen=True)
 class Copy:
     """All records at an instant; `at` is in milliseconds, None for later than all before.
 
-    `zone` is the session's time zone while the copy is brought; `csv` is a file that holds it.
+    `zone` is the session's time zone while the copy is brought; `csv` is a file that holds it. Among feeds, a
+    copy says when it was so by `full_at`; else its rows are changes, each at its `updated`.
     """
 
     columns: dict[str, str]
@@ -27,13 +33,15 @@ class Copy:
     at: int | None = None
     zone: str = "UTC"
     csv: str | None = None
+    full_at: str | None = None
 
 
 @dataclass(frozen=True)
 class Case:
     """Copies, and what is right: the rule over `copies`, or over one of `also`, or only to refuse.
 
-    `instants` marks a case that cannot be put to a tool that is not told when a copy was so.
+    `instants` marks a case that cannot be put to a tool that is not told when a copy was so. `feed` marks one
+    whose copies are changes, and what of them a tool must be able to be told.
     """
 
     name: str
@@ -43,6 +51,7 @@ class Case:
     refuse_only: bool = False
     instants: bool = False
     options: dict[str, Any] = field(default_factory=dict)
+    feed: str | None = None
 
 
 def _copy(*rows: Cells, columns: dict[str, str] | None = None, **more: Any) -> Copy:
@@ -51,6 +60,19 @@ def _copy(*rows: Cells, columns: dict[str, str] | None = None, **more: Any) -> C
 
 def _case(name: str, *copies: Copy, key: Sequence[str] = ("id",), **more: Any) -> Case:
     return Case(name, list(key), list(copies), **more)
+
+
+def _feed(name: str, *deliveries: Copy, needs: str = CHANGES, **more: Any) -> Case:
+    return Case(name, ["id"], list(deliveries), feed=needs, **more)
+
+
+def _events(*rows: Cells, **more: Any) -> Copy:
+    """Changes: a record's cells, the day of the year of each, and what it is."""
+    return Copy(EVENTS, [(*cells, _day(int(day or 0)), op) for *cells, day, op in rows], **more)
+
+
+def _day(number: int) -> str:
+    return f"2026-01-{number:02} 00:00:00"
 
 
 _MORE = {**PEOPLE, "phone": "STRING"}
@@ -169,6 +191,41 @@ BOOK: Final = [
             _copy((*_MOVED, "2026-01-02 00:00:00"), columns=_FEED),
             _copy((*_AGAIN, "2026-01-03 00:00:00"), columns=_FEED),
         ]],
+    ),
+    _feed("changes come in order", _events((*ONE, "1", SET), (*TWO, "1", SET)), _events((*_MOVED, "2", SET))),
+    _feed(
+        "a change comes late",
+        _events((*ONE, "1", SET)), _events((*_AGAIN, "3", SET)), _events((*_MOVED, "2", SET)),
+    ),
+    _feed(
+        "several changes of a record in one delivery of a feed",
+        _events((*ONE, "1", SET)), _events((*_AGAIN, "3", SET), (*_MOVED, "2", SET)),
+    ),
+    _feed(
+        "two changes of one instant, differing",
+        _events((*ONE, "1", SET)), _events((*_MOVED, "2", SET), (*_AGAIN, "2", SET)), refuse_only=True,
+    ),
+    _feed(
+        "a delete comes before its record",
+        _events((*TWO, "1", SET), (*ONE, "3", DELETE)), _events((*ONE, "1", SET)),
+    ),
+    _feed(
+        "a record is deleted and comes again",
+        _events((*ONE, "1", SET)), _events((*ONE, "2", DELETE)), _events((*_MOVED, "3", SET)),
+    ),
+    _feed(
+        "a feed is played once more",
+        _events((*ONE, "1", SET), (*_MOVED, "2", SET)), _events((*_AGAIN, "3", SET)),
+        _events((*ONE, "1", SET), (*_MOVED, "2", SET)),
+    ),
+    _feed(
+        "a change of one cell comes before its record",
+        _events(("1", SAME, "bern", "2", SET)), _events((*ONE, "1", SET)), needs=CELLS,
+    ),
+    _feed(
+        "a full copy comes among changes",
+        _events((*ONE, "1", SET), (*TWO, "1", SET)), _events((*_MOVED, "4", SET)),
+        _copy(_AGAIN, THREE, full_at=_day(3)), needs=COPIES,
     ),
 ]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""The plain rule: a record's version lasts while copies hold it with the same values.
+"""The plain rule: a record's version lasts while copies hold it with the same values, or until a change says else.
 
 And what is right, refused or wrong by it.
 """
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any, Final
 
-from benchmarks.cases.book import Case, Cells, Copy
+from benchmarks.cases.book import DELETE, PEOPLE, SAME, Case, Cells, Copy
 
 RIGHT: Final = "right"
 REFUSED: Final = "refused"
@@ -31,6 +31,8 @@ def names_of(case: Case) -> list[str]:
 
 def expected(case: Case, copies: Sequence[Copy]) -> dict[Any, Life]:
     """The life of each record by the rule; raises Contradiction."""
+    if case.feed is not None:
+        return {key: life for key, facts in _facts(case, copies).items() if (life := _folded(facts))}
     names = names_of(case)
     ordered = sorted(copies, key=lambda copy: copy.at) if all(c.at is not None for c in copies) else copies
     lives: dict[Any, Life] = {}
@@ -46,6 +48,41 @@ def expected(case: Case, copies: Sequence[Copy]) -> dict[Any, Life]:
     return lives
 
 
+def _facts(case: Case, deliveries: Sequence[Copy]) -> dict[Any, dict[str, tuple[str | None, ...] | None]]:
+    """What is said of each record, by its instant: the cells of its values, None for a delete."""
+    facts: dict[Any, dict[str, tuple[str | None, ...] | None]] = {}
+    for delivery in deliveries:
+        rows = [dict(zip(delivery.columns, row, strict=True)) for row in delivery.rows]
+        for row in rows:
+            key, at = (row["id"],), row.get("updated") or delivery.full_at or ""
+            said = None if row.get("op") == DELETE else tuple(row[name] for name in PEOPLE if name != "id")
+            if facts.setdefault(key, {}).setdefault(at, said) != said:
+                raise Contradiction(case.name)
+    for delivery in deliveries:
+        there = {(row[0],) for row in delivery.rows}
+        for key, of_record in facts.items():
+            if delivery.full_at is not None and key not in there:
+                of_record.setdefault(delivery.full_at, None)
+    return facts
+
+
+def _folded(facts: dict[str, tuple[str | None, ...] | None]) -> Life:
+    """The life of one record: what is said of it, in the order of the instants."""
+    life: Life = []
+    for _, said in sorted(facts.items()):
+        before = life[-1][0] if life and life[-1][1] == OPEN else None
+        now = said and tuple(
+            (before[place] if before else None) if cell == SAME else cell for place, cell in enumerate(said)
+        )
+        if now == before:
+            continue
+        if before is not None:
+            life[-1] = (before, GONE if now is None else CHANGED)
+        if now is not None:
+            life.append((now, OPEN))
+    return life
+
+
 def _records(case: Case, copy: Copy, names: Sequence[str]) -> dict[Any, tuple[str | None, ...]]:
     found: dict[Any, tuple[str | None, ...]] = {}
     for row in copy.rows:
@@ -59,12 +96,20 @@ def _records(case: Case, copy: Copy, names: Sequence[str]) -> dict[Any, tuple[st
 def stored_lives(case: Case, rows: Sequence[Cells]) -> dict[Any, Life]:
     """The lives in a table's rows: the cells of all columns, then from when and to when."""
     types = {name: type_ for copy in case.copies for name, type_ in copy.columns.items()}
-    named = [types[name] for name in names_of(case)]
+    names = names_of(case)
+    if case.feed is not None:  # a version that only says that its record is gone is none
+        rows = [row for row in rows if row[names.index("op")] != DELETE]
+        rows = [(*(row[names.index(name)] for name in PEOPLE), *row[-2:]) for row in rows]
+        names = [*PEOPLE]
+    named = [types[name] for name in names]
     by_key: dict[Any, list[Cells]] = {}
     for row in rows:
         cells = [_plain(cell, type_) for cell, type_ in zip(row[:-2], named, strict=True)]
         by_key.setdefault(tuple(cells[: len(case.key)]), []).append((*cells, *row[-2:]))
-    return {key: _life(sorted(found, key=_start)) for key, found in by_key.items()}
+    lives = {key: _life(sorted(found, key=_start)) for key, found in by_key.items()}
+    if case.feed is None:
+        return lives
+    return {key: [(values[1:], end) for values, end in life] for key, life in lives.items()}
 
 
 def _plain(cell: str | None, type_: str) -> str | None:

@@ -17,7 +17,7 @@ from backstory.settings import Settings
 from backstory.spark.session import properties
 from benchmarks.asked import Asked, asked_of, parser, scratch
 from benchmarks.cases.advice import ADVICE
-from benchmarks.cases.book import BOOK, Case, told
+from benchmarks.cases.book import BOOK, CELLS, CHANGES, COPIES, Case, told
 from benchmarks.cases.rule import LOUD, NOT_ASKED, REFUSED, RIGHT, WRONG, outcome
 from benchmarks.peers.ground import environ, write_conf
 from benchmarks.report import Report, counted
@@ -30,22 +30,23 @@ MARKS: Final = {RIGHT: "right", REFUSED: "refused", WRONG: "**wrong**", LOUD: "f
 
 @dataclass(frozen=True)
 class Tool:
-    """What is asked: its name, its program, the environment of a peer, and whether it is told instants."""
+    """What is asked: its name, its program, the environment of a peer, and what it can be told."""
 
     name: str
     program: str
     peer: str | None = None
     instants: bool = False
     where: str = "Spark, Iceberg"
+    feeds: tuple[str, ...] = ()
 
 
 EVERYBODY: Final = (
-    Tool("backstory snapshot", "by_backstory.py", instants=True),
+    Tool("backstory snapshot, apply", "by_backstory.py", instants=True, feeds=(CHANGES, CELLS, COPIES)),
     Tool("backstory historize", "by_model.py", instants=True),
-    Tool("dbt snapshot", "by_dbt.py", "dbt"),
-    Tool("SQLMesh SCD_TYPE_2_BY_COLUMN", "by_sqlmesh.py", "sqlmesh", where="DuckDB"),
+    Tool("dbt snapshot", "by_dbt.py", "dbt", feeds=(CHANGES,)),
+    Tool("SQLMesh SCD_TYPE_2", "by_sqlmesh.py", "sqlmesh", where="DuckDB", feeds=(CHANGES,)),
     Tool("dlt scd2", "by_dlt.py", "dlt", instants=True, where="DuckDB"),
-    Tool("MERGE by hand", "by_hand.py"),
+    Tool("MERGE by hand", "by_hand.py", feeds=(CHANGES,)),
 )
 
 
@@ -87,7 +88,7 @@ def prepared(place: Path) -> None:
 
 def judged(tool: Tool, case: Case, found: dict[str, Any]) -> str:
     """The outcome of a case, by the rule."""
-    if case.instants and not tool.instants:
+    if (case.instants and not tool.instants) or (case.feed is not None and case.feed not in tool.feeds):
         return NOT_ASKED
     if found["failed_at"] is None and found["error"] is not None:
         return LOUD  # nothing was refused, and the table cannot be read
@@ -110,7 +111,7 @@ def tell(report: Report, outcomes: dict[str, dict[str, str] | str], raw: dict[st
         ["", *(f"{tool.name} ({tool.where})" for tool in asked_tools)],
         [*rows, sums],
         "right: the history that the plain rule gives. refused: an error, and the table as it was. wrong: no error, and "
-        "another history. failed: an error, and the table neither as it was nor right. –: the tool cannot be told when a copy was so.",
+        "another history. failed: an error, and the table neither as it was nor right. –: the tool cannot be told when a copy was so, or what the rows of a feed mean.",
     )
     unable = [f"* {name}: {why}" for name, why in outcomes.items() if isinstance(why, str)]
     if unable:

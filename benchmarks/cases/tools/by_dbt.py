@@ -1,4 +1,7 @@
-"""dbt snapshots, strategy check over all columns, deleted records closed; all cases of a copy in one `dbt snapshot`."""
+"""dbt snapshots, strategy check over all columns, deleted records closed; all cases of a copy in one `dbt snapshot`.
+
+Of a feed each delivery is the source, by the strategy timestamp: a record that is not in it has not gone.
+"""
 
 import json
 
@@ -8,6 +11,10 @@ from pyspark.sql import SparkSession
 from telling import CASES, FOLDER, first_line, table, told
 
 PROJECT = FOLDER / "dbt"
+HOW = {
+    False: "strategy='check', check_cols='all', hard_deletes='invalidate'",
+    True: "strategy='timestamp', updated_at='updated'",
+}
 PLACES = ["--project-dir", str(PROJECT), "--profiles-dir", str(PROJECT)]
 
 
@@ -34,8 +41,8 @@ def project():
     for case in CASES:
         key = json.dumps(case["key"] if len(case["key"]) > 1 else case["key"][0])
         (PROJECT / "snapshots" / f"{table(case)}.sql").write_text(
-            f"{{% snapshot {table(case)} %}}\n{{{{ config(unique_key={key}, strategy='check', check_cols='all', "
-            "file_format='iceberg', hard_deletes='invalidate') }}\n"
+            f"{{% snapshot {table(case)} %}}\n{{{{ config(unique_key={key}, {HOW[case['feed'] is not None]}, "
+            "file_format='iceberg') }}\n"
             f"select * from src.{table(case)}\n{{% endsnapshot %}}\n"
         )
 

@@ -1,4 +1,7 @@
-"""A MERGE as it is taught, with the columns that the table was made with; current_timestamp() is the instant."""
+"""A MERGE as it is taught, with the columns that the table was made with; current_timestamp() is the instant.
+
+Of a feed the last change of each record in a delivery, at its own time.
+"""
 
 from on_spark import Source
 from pyspark.sql import SparkSession
@@ -19,6 +22,9 @@ class Hand:
             f"backstory.src.{table(case)}",
             f"backstory.kept.{table(case)}",
         )
+        if case["feed"] is not None:
+            apply(spark, source, stored)
+            return
         if number == 0:
             self.columns[table(case)] = list(copy["columns"])
             spark.sql(
@@ -44,6 +50,28 @@ class Hand:
 
     def rows(self, case):
         return self.source.rows(case, f"backstory.kept.{table(case)}", "valid_from", "valid_to")
+
+
+def apply(spark, source, stored):
+    """The changes of a feed."""
+    spark.sql(
+        f"CREATE TABLE IF NOT EXISTS {stored} (id BIGINT, name STRING, city STRING, is_current BOOLEAN, "
+        "valid_from TIMESTAMP, valid_to TIMESTAMP) USING iceberg"
+    )
+    spark.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW last_changes AS SELECT * FROM (SELECT *, row_number() OVER "
+        f"(PARTITION BY id ORDER BY updated DESC) AS place FROM {source}) WHERE place = 1"
+    )
+    differ = "NOT (t.name <=> s.name AND t.city <=> s.city)"
+    spark.sql(
+        f"MERGE INTO {stored} t USING (SELECT s.id AS merge_id, s.* FROM last_changes s UNION ALL "
+        f"SELECT NULL, s.* FROM last_changes s JOIN {stored} t ON s.id = t.id "
+        f"WHERE t.is_current AND s.op <> 'delete' AND {differ}) s ON t.id = s.merge_id "
+        f"WHEN MATCHED AND t.is_current AND (s.op = 'delete' OR {differ}) THEN UPDATE SET is_current = false, "
+        "valid_to = s.updated "
+        "WHEN NOT MATCHED AND s.op <> 'delete' THEN INSERT (id, name, city, is_current, valid_from, valid_to) "
+        "VALUES (s.id, s.name, s.city, true, s.updated, NULL)"
+    )
 
 
 run(Hand())

@@ -1,4 +1,7 @@
-"""SQLMesh models of kind SCD_TYPE_2_BY_COLUMN over all columns, on DuckDB; a copy a day, or when it says."""
+"""SQLMesh models of kind SCD_TYPE_2_BY_COLUMN over all columns, on DuckDB; a copy a day, or when it says.
+
+Of a feed each delivery is the source of a model of kind SCD_TYPE_2_BY_TIME, by the time of each change.
+"""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -19,9 +22,11 @@ def model(case, copy):
     columns = ", ".join(f"{quote(name)} {type_}" for name, type_ in copy["columns"].items())
     names = ", ".join(map(quote, copy["columns"]))
     key = ", ".join(map(quote, case["key"]))
+    kind = f"SCD_TYPE_2_BY_COLUMN (unique_key ({key}), columns *, invalidate_hard_deletes true)"
+    if case["feed"] is not None:
+        kind = f"SCD_TYPE_2_BY_TIME (unique_key ({key}), updated_at_name updated, updated_at_as_valid_from true)"
     return (
-        f"MODEL (name kept.{table(case)}, kind SCD_TYPE_2_BY_COLUMN (unique_key ({key}), columns *, "
-        f"invalidate_hard_deletes true), columns ({columns}), cron '@daily');\n"
+        f"MODEL (name kept.{table(case)}, kind {kind}, columns ({columns}), cron '@daily');\n"
         f"SELECT {names} FROM src.{table(case)}"
     )
 

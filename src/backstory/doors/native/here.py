@@ -156,12 +156,13 @@ def _first_load(sides: CopySides, rows: CopyRows, lease: MemoryLease) -> Planned
         if len(without_key(alone, terms.key)) or len(distinct(alone, terms.key)[0]) < len(alone):
             return None
         count += len(alone)
-        content.append(digest(alone))
         few = pa.concat_tables([few, alone]).slice(0, MAX_KEYS)
     end = OPEN if terms.following is None else terms.following
 
     def opening() -> Iterator[pa.Table]:
+        content.clear()
         for piece in together(rows.delivered.tables(), ROWS_IN_PIECE):
+            content.append(digest(piece))
             whole = begun(piece, terms.at, np.full(len(piece), end), terms.recorded)
             yield shaped(whole, terms.columns, ids=terms.ids)
 

@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from backstory.doors.native.columns import delivered_columns
@@ -31,7 +31,7 @@ from backstory.doors.native.writing import change_of
 from backstory.engine.deliver import Plan
 from backstory.engine.either_way import plan_either_way
 from backstory.errors import BackstoryError
-from backstory.model.change import Committed, Note
+from backstory.model.change import TOKEN, Committed, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
 from backstory.model.remembered import COPIED_AT, RECORDED
@@ -79,7 +79,10 @@ class NativeSnapshot:
             with _planned(sides) as copy:
                 _refuse(sides, copy)
                 change, receipt = change_of(sides, copy), self._receipt(sides, copy)
-                note = Note(DOOR, "") if change is None else self._note(sides, copy)
+                if change is not None:
+                    change = replace(change, told=lambda _: {TOKEN: self._token(sides, copy)})
+                at, recorded = iso(sides.place.at), iso(sides.place.recorded)
+                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at})
                 yield Plan(table, change, note, receipt, self.asked.dry_run)
 
     def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Source, Evolved, TableSettings]:
@@ -114,12 +117,11 @@ class NativeSnapshot:
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
-    def _note(self, sides: CopySides, copy: PlannedCopy) -> Note:
-        """What the commit says: its token is a digest of the copy and its instant (V14)."""
+    def _token(self, sides: CopySides, copy: PlannedCopy) -> str:
+        """A digest of the copy and its instant (V14); of a first copy it is there when the rows are written."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
         content = [str(self.name), at, names, copy.delivered, copy.content()]
-        token = hashlib.sha256(json.dumps(content).encode()).hexdigest()
-        return Note(DOOR, token, {RECORDED: iso(sides.place.recorded), COPIED_AT: at})
+        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def _receipt(self, sides: CopySides, copy: PlannedCopy) -> Callable[[Committed | None], Answer]:
         table = str(self.name)
