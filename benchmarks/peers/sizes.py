@@ -83,11 +83,11 @@ def load(each: Contestant, number: int, folder: Path) -> tuple[float, float]:
 
 def _watch(root: int, most: list[float], process: Any) -> None:
     while process.poll() is None:
-        most[0] = max(most[0], sum(map(_resident, _family(root))) / 2**30)
+        most[0] = max(most[0], sum(map(_resident, family(root))) / 2**30)
         time.sleep(0.2)
 
 
-def _family(root: int) -> list[int]:
+def family(root: int) -> list[int]:
     """The processes below one, itself included; they are told by their parents."""
     parents: dict[int, list[int]] = {}
     for place in Path("/proc").iterdir():

@@ -24,7 +24,9 @@ def model(case, copy):
     key = ", ".join(map(quote, case["key"]))
     kind = f"SCD_TYPE_2_BY_COLUMN (unique_key ({key}), columns *, invalidate_hard_deletes true)"
     if case["feed"] is not None:
-        kind = f"SCD_TYPE_2_BY_TIME (unique_key ({key}), updated_at_name updated, updated_at_as_valid_from true)"
+        kind = (
+            f"SCD_TYPE_2_BY_TIME (unique_key ({key}), updated_at_name updated, updated_at_as_valid_from true)"
+        )
     return (
         f"MODEL (name kept.{table(case)}, kind {kind}, columns ({columns}), cron '@daily');\n"
         f"SELECT {names} FROM src.{table(case)}"

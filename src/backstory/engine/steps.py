@@ -24,6 +24,8 @@ from backstory.strategies.keys import key_codes, key_numbers
 
 # The rows of so many steps may be in memory: those of all sides, those read ahead, and what becomes of them.
 STEPS_HELD: Final = 8
+# A plan is taken to hold six times what its rows are (`formats.memory`), matching numbers three times.
+LIGHTER: Final = 2
 # Stored rows may be read so many times before it is better to lay all rows down by key.
 MOST_READ: Final = 4
 NUMBER: Final = "number"
@@ -138,7 +140,7 @@ def _numbered(name: str, side: Rows, key: Sequence[str], lease: MemoryLease) -> 
         whole = len(key) == 1 and pa.types.is_integer(rows[key[0]].type)
         number = rows[key[0]] if whole else pa.array(key_numbers(rows, key).view(np.int64))
         tables.append(rows.drop_columns([*key]).append_column(NUMBER, number))
-        size += tables[-1].nbytes
+        size += tables[-1].nbytes // LIGHTER
         lease.hold(name, size)
     if not tables:
         plain = side.schema.field(key[0]).type if len(key) == 1 else pa.int64()
@@ -177,11 +179,13 @@ def _parts(
     if steps.count > 1:
         LOG.info("more rows than a step: planned as they come", steps=steps.count)
     size = 0
-    for number in range(steps.count):
-        part = {name: next(coming)} | {side: each.of_step(number) for side, each in steps.sides.items()}
-        before, size = size, sum(each.nbytes for each in part.values())
-        lease.hold("parts", before + size)
-        yield part
+    with ThreadPoolExecutor(max(1, len(steps.sides))) as pool:
+        for number in range(steps.count):
+            beside = {side: pool.submit(each.of_step, number) for side, each in steps.sides.items()}
+            part = {name: next(coming)} | {side: rows.result() for side, rows in beside.items()}
+            before, size = size, sum(each.nbytes for each in part.values())
+            lease.hold("parts", before + size)
+            yield part
     next(coming)  # whether more rows come than before
 
 
@@ -203,4 +207,5 @@ def _of_length(side: Rows, count: int, expected: int) -> Iterator[pa.Table]:
 
 def source_changed() -> Failed:
     """The error for a source that gave other rows the second time."""
-    return Failed("source-changed", "The source changed while it was read.", "Deliver it again.")
+    remedy = "Nothing was written; deliver it again, once it is complete."
+    return Failed("source-changed", "The source changed while it was read.", remedy)

@@ -438,10 +438,12 @@ def test_random_stages_become_their_base(place):
 AS_THEY_COME = "more rows than a step: planned as they come"
 
 
-def test_a_stage_that_is_large_becomes_its_base_step_by_step(place):
+def test_a_stage_that_is_large_becomes_its_base_step_by_step(place, monkeypatch):
     """3.7: rows that come in the order of base and history are planned so; first ones, changes, and ones that go."""
-    place.with_memory(600_000)
-    now, sizes = {f"k{n:04}": "x" for n in range(2_000)}, []
+    monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    place.with_memory(1_200_000)
+    now, sizes = {f"k{n:04}": f"x{n:030}" for n in range(2_000)}, []
     for number, (few, value) in enumerate([(slice(0), "x"), (slice(100, 110), "y"), (slice(0, 5), None)], 1):
         changes = dict.fromkeys(list(now)[few], value)
         now = {k: a for k, a in (now | changes).items() if a is not None}

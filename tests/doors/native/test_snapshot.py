@@ -190,7 +190,7 @@ def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, sh
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
     random, table = Random(2), StoredVersions(("v", "o"), overwritten=frozenset("o"))
-    series = [(50, {}), (60, {}), (60, {"restate": True}), (55, {})]
+    series = [(50, {}), (60, {}), (60, {"restate": True}), (40, {"backfill": True})]
     native.holding(held)
     rows = randomly(random, 2_000)
     for commit, (at, options) in enumerate(series):

@@ -118,7 +118,7 @@ class NativeSnapshot:
         return shape, settings
 
     def _token(self, sides: CopySides, copy: PlannedCopy) -> str:
-        """A digest of the copy and its instant (V14); of a first copy it is there when the rows are written."""
+        """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
         content = [str(self.name), at, names, copy.delivered, copy.content()]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
