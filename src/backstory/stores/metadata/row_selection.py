@@ -101,13 +101,15 @@ class HeldParts:
         return self.parts
 
 
-def together(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int = AT_ONCE) -> Iterator[list[int]]:
+def together(
+    metadata: pq.FileMetaData, groups: Sequence[int], at_once: int | None = None
+) -> Iterator[list[int]]:
     """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
     batch, rows = list[int](), 0
     for number in groups:
         batch.append(number)
         rows += metadata.row_group(number).num_rows
-        if rows >= at_once:
+        if rows >= (AT_ONCE if at_once is None else at_once):
             yield batch
             batch, rows = [], 0
     if batch:
