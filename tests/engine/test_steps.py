@@ -123,9 +123,9 @@ def test_parts_and_keys_that_the_memory_cannot_hold_are_refused():
             parts(came, {"stored": one}, ["t"], count, most=most)
 
 
-def test_the_rows_of_a_step_are_an_eighth_of_the_memory():
+def test_the_rows_of_a_step_are_a_sixteenth_of_the_memory():
     """What is smaller is planned as a whole."""
-    memory = Memory(CLEAR_TEXT_SHARE * 8 * 4800)
+    memory = Memory(CLEAR_TEXT_SHARE * 16 * 4800)
     assert rows_in_step(memory, [reader(table([]))]) == 100
     assert is_small(memory, 4799)
     assert not is_small(memory, 4800)

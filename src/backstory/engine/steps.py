@@ -23,7 +23,7 @@ from backstory.stores.read_ahead import read_ahead
 from backstory.strategies.keys import key_codes, key_numbers
 
 # The rows of so many steps may be in memory: those of all sides, those read ahead, and what becomes of them.
-STEPS_HELD: Final = 8
+STEPS_HELD: Final = 16
 # A plan is taken to hold six times what its rows are (`formats.memory`), matching numbers three times.
 LIGHTER: Final = 2
 # Stored rows may be read so many times before it is better to lay all rows down by key.
