@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import reduce
 from itertools import chain, repeat
 from typing import Final
 
@@ -20,7 +21,7 @@ from backstory.errors import Failed
 from backstory.formats.memory import Memory, MemoryLease, typed_size
 from backstory.model.places import FILE, POSITION
 from backstory.stores.read_ahead import read_ahead
-from backstory.strategies.keys import key_codes, key_numbers
+from backstory.strategies.keys import flagged, key_codes, key_numbers
 
 # The rows of so many steps may be in memory: those of all sides, those read ahead, and what becomes of them.
 STEPS_HELD: Final = 16
@@ -49,7 +50,7 @@ class PlacedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stepped:
+class _SideSteps:
     """The places of a stored side in the order of the steps, each of which ends at one of `ends`."""
 
     places: pa.Table
@@ -65,7 +66,7 @@ class _Stepped:
 class _Steps:
     """The stored sides by step, and how many steps there are."""
 
-    sides: Mapping[str, _Stepped]
+    sides: Mapping[str, _SideSteps]
     count: int
 
 
@@ -97,7 +98,7 @@ def parts_in_step(
     """
     keys = {name: coming.keys, **{side: each.keys for side, each in stored.items()}}
     with memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
-        read = pool.map(lambda side: _numbered(side, keys[side], key, lease), keys)
+        read = pool.map(lambda side: _numbers_and_places(side, keys[side], key, lease), keys)
         keyed = dict(zip(keys, read, strict=True))
         sides = _in_steps(keyed, stored, count)
         if sides is None:
@@ -117,41 +118,39 @@ def _in_steps(keyed: Mapping[str, pa.Table], stored: Mapping[str, PlacedRows], c
     step_of[coming] = steps
     if (step_of[coming] != steps).any():
         return None
-    absent = np.flatnonzero(step_of < 0)
+    # Whole numbers are their own codes, of which many may be no key at all.
+    stays = reduce(np.logical_or, (flagged(each, different) for each in codes))
+    absent = np.flatnonzero(stays & (step_of < 0))
     first_absent = -(-len(coming) // count)
     step_of[absent] = first_absent + np.arange(len(absent)) // count
     many = first_absent + -(-len(absent) // count)
     sides = {}
     for side, mine in zip(stored, codes[1:], strict=True):
-        stepped = _stepped(keyed[side].drop_columns([NUMBER]), step_of[mine], many, stored[side].at)
+        stepped = _steps_of_side(keyed[side].drop_columns([NUMBER]), step_of[mine], many, stored[side].at)
         if stepped is None:
             return None
         sides[side] = stepped
     return _Steps(sides, many)
 
 
-def _numbered(name: str, side: Rows, key: Sequence[str], lease: MemoryLease) -> pa.Table:
+def _numbers_and_places(name: str, side: Rows, key: Sequence[str], lease: MemoryLease) -> pa.Table:
     """The places of a side's rows, if they have any, and a number for the key of each.
 
     Keys that are whole numbers stay as they are: those lie close to each other.
     """
+    whole = len(key) == 1 and pa.types.is_integer(side.schema.field(key[0]).type)
     tables, size = list[pa.Table](), 0
-    for rows in side.tables():
-        whole = len(key) == 1 and pa.types.is_integer(rows[key[0]].type)
+    for rows in chain([side.schema.empty_table()], side.tables()):
         number = rows[key[0]] if whole else pa.array(key_numbers(rows, key).view(np.int64))
         tables.append(rows.drop_columns([*key]).append_column(NUMBER, number))
         size += tables[-1].nbytes // LIGHTER
         lease.hold(name, size)
-    if not tables:
-        plain = side.schema.field(key[0]).type if len(key) == 1 else pa.int64()
-        number = pa.array([], plain if pa.types.is_integer(plain) else pa.int64())
-        return side.schema.empty_table().drop_columns([*key]).append_column(NUMBER, number)
     return pa.concat_tables(tables).unify_dictionaries()
 
 
-def _stepped(
+def _steps_of_side(
     places: pa.Table, step_of: np.ndarray, steps: int, at: Callable[[pa.Table], pa.Table]
-) -> _Stepped | None:
+) -> _SideSteps | None:
     """The stored rows by step; None where those of a step lie too far from each other."""
     order = np.argsort(step_of, kind="stable")
     ends = np.searchsorted(step_of[order], np.arange(steps + 1))
@@ -159,7 +158,7 @@ def _stepped(
     once = _span(places, np.zeros(len(places)))
     if _span(in_order, step_of[order]) > MOST_READ * once:
         return None
-    return _Stepped(in_order, ends, at)
+    return _SideSteps(in_order, ends, at)
 
 
 def _span(places: pa.Table, step_of: np.ndarray) -> int:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Final
 
 import pyarrow as pa
@@ -48,7 +49,7 @@ def staged_here(work: SparkWork) -> ComingRows | None:
     stage = work.run.stage
     if stage is None or any(each.datatype not in ALIKE for each in columns):
         return None
-    read = _of_file(stage) if stage.path else _of_table(work, stage, columns)
+    read = partial(stage_batches, stage) if stage.path else _of_table(work, stage, columns)
     if read is None:
         return None
     local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
@@ -69,10 +70,6 @@ def _side(
             yield _staged(work, columns, values, rows).cast(schema)
 
     return SideRows(schema, tables)
-
-
-def _of_file(stage: Stage) -> Reading:
-    return lambda columns: stage_batches(stage, columns)
 
 
 def _staged(

@@ -61,8 +61,14 @@ def _planned(sides: CopySides, rows: CopyRows, lease: MemoryLease, kept: ExitSta
         if steps is not None:
             return _of_parts(sides, rows, steps, lease, kept)
     both = {DELIVERED: rows.delivered, SLICE: rows.stored.slice}
-    parts = parts_by_key(both, sides.terms.key, lease, spills=is_local(sides.store))
-    return _of_parts(sides, rows, parts, lease, kept)
+    local = is_local(sides.store)
+    try:
+        whole = parts_by_key(both, sides.terms.key, lease, spills=local)
+        return _of_parts(sides, rows, whole, lease, kept)
+    except TooLarge:  # there is room for the rows, and none for what becomes of them
+        if not local:
+            raise
+    return _of_parts(sides, rows, parts_by_key(both, sides.terms.key, lease, spread=True), lease, kept)
 
 
 def _in_step(

@@ -48,7 +48,7 @@ class RowSelection:
         `standing` tells which rows of the whole file are not hidden, None where all are; `hold` is told how
         many bytes a part takes, first at least, then in truth; it may refuse.
         """
-        for groups in together(file.metadata, groups_that(file, self.of, self.may_have)):
+        for groups in together(file.metadata, groups_that(file, self.of, self.may_have), AT_ONCE):
             if (found := self._rows(file, groups, standing, hold)) is not None:
                 yield found
 
@@ -101,15 +101,13 @@ class HeldParts:
         return self.parts
 
 
-def together(
-    metadata: pq.FileMetaData, groups: Sequence[int], at_once: int | None = None
-) -> Iterator[list[int]]:
+def together(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
     """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
     batch, rows = list[int](), 0
     for number in groups:
         batch.append(number)
         rows += metadata.row_group(number).num_rows
-        if rows >= (AT_ONCE if at_once is None else at_once):
+        if rows >= at_once:
             yield batch
             batch, rows = [], 0
     if batch:

@@ -73,8 +73,7 @@ def outcomes(
 
     number = count(lit(1)).alias("rows")
     own = f" {uuid4()}"  # one comparison may stand in the plan of another
-    counted = [count(when(condition, 1)).alias(f"check {name}") for name, condition in checks.items()]
-    counted += [total.alias(f"sum {name}") for name, total in sums.items()]
+    counted = _counts_of_rows(checks, sums)
     left = delivered.observe("delivered" + own, number, *counted).select(struct("*").alias(DELIVERED))
     right = stored.observe("stored" + own, number).select(struct("*").alias(STORED))
     keys = [quoted(name) for name in ([key] if isinstance(key, str) else key)]
@@ -123,6 +122,14 @@ def outcomes(
         actions.unpersist()
 
 
+def _counts_of_rows(checks: "Mapping[str, Column]", sums: "Mapping[str, Column]") -> "list[Column]":
+    """What is counted of the delivered rows on the way."""
+    from pyspark.sql.functions import count, when
+
+    conditions = [count(when(condition, 1)).alias(f"check {name}") for name, condition in checks.items()]
+    return [*conditions, *(total.alias(f"sum {name}") for name, total in sums.items())]
+
+
 def first_outcomes(
     delivered: "DataFrame",
     stored: "DataFrame",
@@ -134,12 +141,10 @@ def first_outcomes(
 
     The delivered rows are read once here, and once more by whoever reads the actions.
     """
-    from pyspark.sql.functions import col, count, count_distinct, lit, struct, when
+    from pyspark.sql.functions import col, count, count_distinct, lit, struct
 
-    counted = [count(when(condition, 1)).alias(f"check {name}") for name, condition in checks.items()]
-    counted += [total.alias(f"sum {name}") for name, total in sums.items()]
     distinct = count_distinct(*(col(quoted(name)) for name in key)).alias("keys")
-    told = delivered.agg(count(lit(1)).alias("rows"), distinct, *counted).collect()[0]
+    told = delivered.agg(count(lit(1)).alias("rows"), distinct, *_counts_of_rows(checks, sums)).collect()[0]
     nothing = lit(None).cast(stored.schema).alias(STORED)
     actions = delivered.select(lit(APPEARED).alias("action"), struct("*").alias(DELIVERED), nothing)
     return Outcomes(
