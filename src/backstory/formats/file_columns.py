@@ -15,6 +15,7 @@ from backstory.formats.csv.source import file_source
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.rows import json_columns
+from backstory.formats.kept_cells import kept_column
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.produced import UNTOLD, missing
 from backstory.formats.reading import Options, rows_of
@@ -62,7 +63,7 @@ def declared(schema: pa.Schema, types: Mapping[str, ColumnType], name: str) -> p
         raise UsageError(
             "bad-option",
             f"{option('type', {each: str(types[each]) for each in lacking})}: {name} has no such column.",
-            f"Its columns are {', '.join(schema.names)}.",
+            f"Its columns are {', '.join(name for name in schema.names if kept_column(name) is None)}.",
             lacking,
         )
     return pa.schema(

@@ -421,3 +421,28 @@ def test_dates_and_texts_are_times_too(store):
             sequence_by="at",
         )
     assert stop.value.code == "unreadable-instant"
+
+
+@pytest.mark.parametrize("where", ["here", "in_tasks"])
+def test_unmodified_cells_of_a_csv_leave_columns_of_any_type(where, store, tmp_path):
+    """Numbers, days and texts; also of a column that has nothing else in this file, and when the table keeps it."""
+    into = in_tasks_of(store) if where == "in_tasks" else Fed(Warehouse(store, embedded=False))
+    path = tmp_path / "events.csv"
+
+    def say(text, **options):
+        path.write_text("k,price,day,note,at\n" + text)
+        into.warehouse.apply(str(path), into=into.name, key="k", sequence_by="at", **options)
+        rows = into.warehouse.table(into.name).current().toArrow().sort_by("k").to_pylist()
+        return [(row["k"], row["price"], row["day"] and str(row["day"]), row["note"]) for row in rows]
+
+    first = "1,10,2026-01-01,a,2026-02-01\n2,=,=,=,2026-02-01\n"
+    assert say(first, unmodified="=") == [(1, 10, "2026-01-01", "a"), (2, None, None, None)]
+    assert say("1,=,2026-01-02,=,2026-02-02\n") == [(1, 10, "2026-01-02", "a"), (2, None, None, None)]
+    assert say("1,,=,b,2026-02-03\n2,=,=,=,2026-02-03\n")[0] == (1, None, "2026-01-02", "b")
+
+
+def test_a_key_that_is_the_text_of_unmodified_cells_is_a_key(fed, tmp_path):
+    path = tmp_path / "events.csv"
+    path.write_text("k,v,at\n=,a,2026-02-01\nx,=,2026-02-01\n")
+    fed.warehouse.apply(str(path), into=fed.name, key="k", sequence_by="at", unmodified="=")
+    assert [row["k"] for row in fed.rows if row["k"] is not None] == ["=", "x"]

@@ -12,6 +12,7 @@ from backstory.doors.native.feeds.feed import NativeFeed
 from backstory.doors.native.feeds.messages import messages_of_lines, messages_of_rows, unwrap_either_way
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.receipts import nothing_applied
+from backstory.doors.native.feeds.row_meaning import unmodified_text
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.unwrapping import FeedRows
 from backstory.doors.native.request import TABLE, SnapshotRequest, names_files, parse_options
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from backstory.doors.native.source import Source
 
 __all__ = ["apply", "parse_options", "snapshot"]
+Request = SnapshotRequest | FeedRequest
 
 
 def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Answer:
@@ -62,9 +64,8 @@ def apply(
 @contextmanager
 def _feed_rows(store: Store, source: Any, into: TableName, request: FeedRequest) -> "Iterator[FeedRows]":
     """The rows of a feed, and what is asked of them; nothing for messages of which none is a change."""
-    as_copy = SnapshotRequest(format=request.format, files=request.files, query=request.query)
     if request.envelope is None:
-        with _rows(store, source, into, as_copy) as rows:
+        with _rows(store, source, into, request) as rows:
             yield rows, request
         return
     table = load(store, into)
@@ -73,7 +74,7 @@ def _feed_rows(store: Store, source: Any, into: TableName, request: FeedRequest)
         if (files := _files_of_messages(source, request)) is not None:
             messages = messages_of_lines(store, files.files, request, held)
         else:
-            messages = messages_of_rows(store, held.enter_context(_rows(store, source, into, as_copy)))
+            messages = messages_of_rows(store, held.enter_context(_rows(store, source, into, request)))
         yield held.enter_context(unwrap_either_way(store, into, messages, request, key))
 
 
@@ -92,13 +93,13 @@ def _has_texts(source: Any, request: FeedRequest) -> bool:
     return source_files(str(source), request.format).format != "parquet"
 
 
-def _types(given: SnapshotRequest) -> dict[str, ColumnType]:
+def _types(given: Request) -> dict[str, ColumnType]:
     """The new types by the names that the copy has."""
     return {given.rename.get(name, name): type_ for name, type_ in given.retype.items()}
 
 
 @contextmanager
-def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Iterator["Source"]:
+def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterator["Source"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
@@ -111,7 +112,8 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
         if given.format is not None:
             raise UsageError("bad-option", "`format=` is for files.", "Leave it out.")
         database = parse_address(source, given.query)
-        with rows_of_database(store, database, into, given.rename, _types(given), given.files) as rows:
+        table = load(store, into)
+        with rows_of_database(store, database, table, given.rename, _types(given), given.files) as rows:
             yield rows
         return
     if given.query is not None:
@@ -125,8 +127,11 @@ def _rows(store: Store, source: Any, into: TableName, given: SnapshotRequest) ->
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
         return
     if isinstance(source, str | Path):
-        files = source_files(str(source), given.format)
-        with rows_of_files(store, files, into, given.rename, _types(given), given.files) as rows:
+        files, table = source_files(str(source), given.format), load(store, into)
+        unmodified = unmodified_text(given, table) if isinstance(given, FeedRequest) else None
+        with rows_of_files(
+            store, files, table, given.rename, _types(given), given.files, unmodified=unmodified
+        ) as rows:
             yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":

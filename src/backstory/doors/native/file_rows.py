@@ -22,6 +22,7 @@ from backstory.engine.staging import (
     stage_rows,
 )
 from backstory.engine.steps import source_changed
+from backstory.formats.csv.options import CsvOptions
 from backstory.formats.file_columns import (
     Known,
     as_files_of_a_user,
@@ -37,34 +38,38 @@ from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.model.change import NOTHING
-from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import Store, StoredTable
 
 
 @contextmanager
 def rows_of_files(
     store: Store,
     source: SourceFiles,
-    into: TableName,
+    table: StoredTable | None,
     rename: Mapping[str, str],
     retype: Mapping[str, ColumnType] = NOTHING,
     written: FileOptions = AS_EXPECTED,
+    *,
+    unmodified: str | None = None,
 ) -> Iterator[Source]:
-    """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
+    """The rows of files, of one format, while it lasts; columns of `table` keep its types where they may.
 
     `rename` are new names of its columns, `retype` types that the copy's are read in, `written` says how the
-    files are written. Whatever is malformed is refused with its line before Spark begins.
+    files are written. Cells of a CSV that are the text `unmodified` are NULL, and a column beside says so.
+    Whatever is malformed is refused with its line before Spark begins.
     """
     written.refuse_misplaced(source.format)
     known = {
-        **_stored_fields(store, into, rename),
+        **_stored_fields(table, rename),
         **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},
     }
     with ExitStack() as held, as_files_of_a_user():
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
         files = [unpacked(file, folder) for file in source.files]
         options = reader_options(source, files, written)
+        if isinstance(options, CsvOptions):
+            options = replace(options, unmodified=unmodified)
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path
             if plain_parquet(path, None, known):
@@ -116,9 +121,8 @@ def _size(path: Path) -> int:
     return unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
 
 
-def _stored_fields(store: Store, into: TableName, rename: Mapping[str, str]) -> Known:
+def _stored_fields(table: StoredTable | None, rename: Mapping[str, str]) -> Known:
     """The flat columns that the table already has, as fields under their new names."""
-    table = load(store, into)
     columns = () if table is None else table.shape.user_columns
     types = {rename.get(each.name, each.name): each.type for each in columns if each.type.flat}
     return {name: pa.field(name, arrow_type(type_)) for name, type_ in types.items()}

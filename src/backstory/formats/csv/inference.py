@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.csv.table import CsvTable
+from backstory.formats.kept_cells import KEEPS
 from backstory.formats.values.decimal_commas import are_numbers, have_commas
 from backstory.formats.values.fitting import (
     BOOL,
@@ -31,17 +32,20 @@ _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
 class Guesses:
     """What the columns may still be; `look` at all their cells, then ask for the `schema`.
 
-    A column is of the type that is `known` of it if all its cells may be.
+    A column is of the type that is `known` of it if all its cells may be; those that are the `unmodified`
+    text say nothing of it.
     """
 
     names: Sequence[str]
     forms: TextForms
     known: Mapping[str, pa.Field]
+    unmodified: str | None = None
     _left: list[list[pa.DataType]] = field(init=False)
     _seen: list[bool] = field(init=False)
     _told: list[bool] = field(init=False)
     _numbers: list[bool] = field(init=False)
     _commas: list[bool] = field(init=False)
+    _kept: set[str] = field(init=False, default_factory=set)
 
     def __post_init__(self) -> None:
         self._left = [[*_TYPES, *self._others(name)] for name in self.names]
@@ -53,7 +57,7 @@ class Guesses:
     def look(self, cells: pa.Table) -> None:
         """Strike the types that a cell of the table is not; its columns are in the names' order."""
         for place, column in enumerate(cells.columns):
-            some = column.combine_chunks().drop_null()
+            some = self._own(place, column.combine_chunks().drop_null())
             full = some.filter(pc.not_equal(some, ""))
             self._seen[place] |= len(some) > 0
             if len(full):
@@ -61,6 +65,15 @@ class Guesses:
                 self._left[place] = _left(full, self._left[place], self.forms)
                 self._numbers[place] = self._numbers[place] and are_numbers(full)
                 self._commas[place] |= self._numbers[place] and have_commas(full)
+
+    def _own(self, place: int, cells: pa.Array) -> pa.Array:
+        """The cells of a column that say what it is."""
+        if self.unmodified is None:
+            return cells
+        own = cells.filter(pc.not_equal(cells, self.unmodified))
+        if len(own) < len(cells):
+            self._kept.add(self.names[place])
+        return own
 
     def with_commas(self) -> frozenset[str]:
         """The columns that would be numbers if a comma were the decimal point."""
@@ -75,7 +88,8 @@ class Guesses:
     def schema(self) -> pa.Schema:
         """The columns, all optional: one without a single value is of type null, one of empty texts text.
 
-        An empty text tells nothing beside values: it is their NULL, unless they are texts (O27).
+        An empty text tells nothing beside values: it is their NULL, unless they are texts (O27). Behind the
+        columns is one more for each that has unmodified cells: it says which these are.
         """
         fields = []
         for name, left, seen, told in zip(self.names, self._left, self._seen, self._told, strict=True):
@@ -83,7 +97,8 @@ class Guesses:
             wanted = self.known[name].type if name in self.known else None
             kept = wanted if wanted in may_be else may_be[0]
             fields.append(pa.field(name, kept if seen else pa.null()))
-        return pa.schema(fields)
+        kept_cells = (KEEPS.format(name) for name in self.names if name in self._kept)
+        return pa.schema([*fields, *(pa.field(name, pa.bool_()) for name in kept_cells)])
 
 
 def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:

@@ -22,6 +22,8 @@ class CsvOptions:
         null: the text that stands for NULL; None where none does.
         quoted_null: whether it does in quotes, too.
         forms: how numbers, dates and times are written.
+        unmodified: the text of cells that leave their column as it was; None where there is none. A column
+            beside says of each such column which cells these are.
         infer: whether columns that nobody declares are what all their cells are, else they are texts.
         strict: whether columns that nobody declares are refused.
     """
@@ -34,6 +36,7 @@ class CsvOptions:
     null: str | None = ""
     quoted_null: bool = False
     forms: TextForms = field(default_factory=TextForms)
+    unmodified: str | None = None
     infer: bool = False
     strict: bool = False
 

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.formats.csv.inference import Guesses
 from backstory.formats.csv.options import CsvOptions
@@ -11,6 +12,7 @@ from backstory.formats.csv.pieces import Piece
 from backstory.formats.csv.source import file_source
 from backstory.formats.csv.table import CsvTable, csv_table
 from backstory.formats.expected import NULL, kind
+from backstory.formats.kept_cells import kept_column
 from backstory.formats.produced import (
     UNTOLD,
     ProducedRows,
@@ -87,7 +89,7 @@ def csv_columns(
             raise table.source.broken("", "it is empty, without even its header")
         _refuse_names(table, names, needed=True)
         if guesses is None:
-            guesses = Guesses(names, options.forms, known)
+            guesses = Guesses(names, options.forms, known, options.unmodified)
         for one, other in ((guesses.names, names), (names, guesses.names)):
             if lacking := [column for column in one if column not in other]:
                 raise missing(name if other is names else files[0][1], lacking[0], list(other))
@@ -98,17 +100,19 @@ def csv_columns(
 
 
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
-    """For each column of the schema its place in the file."""
+    """For each column of the schema its place in the file; one of kept cells has that of its column."""
     if not table.options.header:
         return list(range(len(schema)))
-    for column in schema.names:
+    columns = [kept_column(name) or name for name in schema.names]
+    for column in columns:
         if column not in names:
             raise missing(table.source.name, column, names)
-    return [names.index(column) for column in schema.names]
+    return [names.index(column) for column in columns]
 
 
 def _batches(table: CsvTable, schema: pa.Schema, places: Sequence[int]) -> Iterator[pa.RecordBatch]:
     parsers = [parser(field, table.options.forms) for field in schema]
+    unmodified = table.options.unmodified
     for piece in table.pieces():
         cells = table.texts(piece, places)
 
@@ -116,13 +120,27 @@ def _batches(table: CsvTable, schema: pa.Schema, places: Sequence[int]) -> Itera
             return f"line {table.line_of(piece, row)}"
 
         columns = [
-            typed_or_refused(_valued(column.combine_chunks(), field), field, parse, table.source.name, line)
-            for column, field, parse in zip(cells.columns, schema, parsers, strict=True)
+            _kept(texts, str(unmodified))
+            if kept_column(field.name)
+            else typed_or_refused(_valued(texts, field, unmodified), field, parse, table.source.name, line)
+            for texts, field, parse in zip(map(_in_one, cells.columns), schema, parsers, strict=True)
         ]
         yield from in_batches(pa.Table.from_arrays(columns, schema=schema))
 
 
-def _valued(cells: pa.Array, field: pa.Field) -> pa.Array:
-    """The cells, of which an empty one is NULL where the column is not text, in quotes or not (O27)."""
-    is_text = field.type == pa.string() and kind(field) != NULL
-    return cells if is_text else null_where_empty(cells)
+def _in_one(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
+
+
+def _valued(cells: pa.Array, field: pa.Field, unmodified: str | None) -> pa.Array:
+    """The cells; in a column that is not text, NULL for empty (O27) and for unmodified ones."""
+    if field.type == pa.string() and kind(field) != NULL:
+        return cells
+    if unmodified is not None:
+        cells = pc.if_else(_kept(cells, unmodified), pa.scalar(None, cells.type), cells)
+    return null_where_empty(cells)
+
+
+def _kept(cells: pa.Array, unmodified: str) -> pa.Array:
+    """Which cells leave their column as it was."""
+    return pc.fill_null(pc.equal(cells, unmodified), False)

@@ -22,6 +22,7 @@ from backstory.doors.native.feeds.ordering import (
 from backstory.doors.native.request import bad_option
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.source import Source
+from backstory.formats.kept_cells import kept_column
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import MEMORY
 from backstory.model.schema import Shape
@@ -91,7 +92,10 @@ def _kept_fields(source: Source, request: FeedRequest) -> "StructType":
     """The columns of the source that become columns of records (V49)."""
     from pyspark.sql.types import StructType
 
-    return StructType([each for each in source.fields if each.name not in (request.drop or ())])
+    dropped = request.drop or ()
+    return StructType(
+        [each for each in source.fields if each.name not in dropped and kept_column(each.name) is None]
+    )
 
 
 def _refuse_missing(request: FeedRequest, names: Sequence[str]) -> None:

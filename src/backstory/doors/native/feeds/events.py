@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 from backstory.doors.native.feeds.instants import instants_of
 from backstory.doors.native.feeds.ordering import Ordering
 from backstory.formats.delivered import arrow_schema
+from backstory.formats.kept_cells import KEEPS
 from backstory.formats.rows import arrow_type
 from backstory.model.remembered import Told
 from backstory.model.schema import Column
@@ -20,8 +21,6 @@ from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND
 ORDER: Final = "backstory: order {}"
 DELETES: Final = "backstory: deletes"
 TRUNCATES: Final = "backstory: truncates"
-# Of a column: which rows leave it as it was, where an envelope says so.
-KEEPS: Final = "backstory: keeps {}"
 LIST: Final = pa.list_(pa.int32())
 
 
@@ -30,7 +29,7 @@ class Unmodified:
     """Which cells of an upsert leave their column as it was (V50).
 
     `nulls` are the columns in which NULL does, or True for all; `text` stands for it in columns of texts,
-    `names` is the column whose array names the others.
+    `names` is the column whose array names the others. Readers and envelopes say it in columns beside.
     """
 
     nulls: frozenset[str] | bool = False

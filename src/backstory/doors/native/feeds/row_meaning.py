@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from backstory.doors.native.feeds.options import FeedRequest
+from backstory.stores.iceberg.store import StoredTable
 
 FEED: Final = "backstory.feed"
 _CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
@@ -33,6 +34,13 @@ def with_stored_meaning(
     stored = _stored(properties, _chosen_options(request))
     said = {name: _of_delivery(name, value, names) for name, value in stored.items()}
     return replace(request, **{name: value for name, value in said.items() if value is not None})
+
+
+def unmodified_text(request: FeedRequest, table: StoredTable | None) -> str | None:
+    """The text of cells that leave their column as it was; None where there is none, and in an envelope."""
+    if request.envelope is not None:
+        return None
+    return with_stored_meaning(request, {} if table is None else table.properties, ()).unmodified
 
 
 def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.events import KEEPS
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.request import bad_option
 from backstory.doors.native.source import Source, rows_of_arrow
@@ -17,6 +16,7 @@ from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.envelopes.unwrapped import Unwrapped
+from backstory.formats.kept_cells import KEEPS
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.feeds.terms import BEFORE
 
@@ -106,7 +106,7 @@ def _beside(events: Unwrapped, messages: pa.Table, request: FeedRequest) -> Mess
 def read_beside(request: FeedRequest, order: Sequence[str], names: Collection[str]) -> FeedRequest:
     """The request that reads rows with these columns where their messages say what they mean."""
     operation = OPERATION.format(request.envelope)
-    own = {*order, operation, BEFORE, *(name for name in names if name.startswith(KEEPS.format("")))}
+    own = {*order, operation, BEFORE}
     return replace(
         request,
         envelope=None,

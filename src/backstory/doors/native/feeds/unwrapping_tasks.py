@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.doors.native.feeds.events import KEEPS
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.unwrapping import (
     KEY,
@@ -23,6 +22,7 @@ from backstory.doors.native.request import bad_option
 from backstory.doors.native.source import Source
 from backstory.engine.staging import local_fields, storable, with_void_columns
 from backstory.formats.envelopes.joint_types import as_type, joint_column
+from backstory.formats.kept_cells import KEEPS
 from backstory.model.change_feed import COMMIT_VERSION
 from backstory.stores.iceberg.buckets import plan_buckets
 from backstory.stores.iceberg.literals import column, quoted
