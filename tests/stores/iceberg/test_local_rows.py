@@ -112,3 +112,16 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
         assert found.to_pydict() == {"k": [keys[5], keys[99_999]], POSITION: [5, 99_999]}
         with pytest.raises(TooLarge):
             here.read(["k"])
+
+
+def test_a_file_of_which_all_rows_are_hidden_is_not_opened(store):
+    name = TableName("here", "hidden")
+    shape = Shape(name, (Column("k", ColumnType(Kind.LONG)),), ("k",), Layout.BASE)
+    commit(store, None, Change(come=pa.table({"k": [1, 2, 3]}), into=shape))
+    first = existing(store, name)
+    with Memory(1 << 30).lease() as lease:
+        places = LocalRows(store, first, lease).read(["k", FILE, POSITION]).select([FILE, POSITION])
+    commit(store, first, Change(gone=places, come=pa.table({"k": [4]})))
+    local(places[FILE][0].as_py()).unlink()
+    with Memory(1 << 30).lease() as lease:
+        assert LocalRows(store, existing(store, name), lease).read(["k"]) == pa.table({"k": [4]})

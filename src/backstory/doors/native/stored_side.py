@@ -138,7 +138,7 @@ def stored_here(sides: CopySides, delivered: Rows | None, lease: MemoryLease) ->
         lease.hold("keys of the scope", keys.nbytes)
         mine = tuple(map(reader.name, terms.key))
         keyed = KeysSince(keys.rename_columns(mine), np.full(len(keys), terms.at))
-        of_keys = partial(may_be_touched_of_keys, keyed, mine)
+        of_keys = may_be_touched_of_keys(keyed, mine)
         yield from reader.read(decisive, of_keys, among={name: pc.unique(keys[name]) for name in terms.key})
 
     def elsewhere(keys: pa.Table) -> Iterator[pa.Table]:

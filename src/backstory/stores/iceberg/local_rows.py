@@ -22,7 +22,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.hiding import hidden_by
 from backstory.stores.iceberg.jvm import scan_where
 from backstory.stores.iceberg.lineage import FIELD_IDS
-from backstory.stores.iceberg.moves import BY_VALUE, ROWS, Hidden
+from backstory.stores.iceberg.moves import BY_VALUE, ROWS, VECTOR, Hidden
 from backstory.stores.iceberg.partitions import parted_ids
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, files_of_scan
@@ -197,7 +197,7 @@ class LocalRows:
         self.table.files.ahead(each.location for line, hiding in files for each in (line, *hiding))
 
     def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
-        """The files of rows, each with those that hide rows of it."""
+        """The files of rows of which one is not hidden at least, each with those that hide rows of it."""
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
         files: list[tuple[FileLine, list[FileLine]]] = []
@@ -210,9 +210,15 @@ class LocalRows:
                 raise Unreadable(f"{line.format} in {line.location}")
             else:
                 files.append((line, []))
+        files = [(line, hiding) for line, hiding in files if not _is_hidden(line, hiding)]
         if len(files) > MOST_FILES:
             raise Unreadable(f"{len(files)} files")
         return files
+
+
+def _is_hidden(line: FileLine, hiding: Sequence[FileLine]) -> bool:
+    """Whether a vector, of which a file has one at most, hides all of its rows."""
+    return any(each.format == VECTOR and each.count == line.count for each in hiding)
 
 
 def _part(fields: Mapping[str, Field], of: str | tuple[str, ...]) -> Field:

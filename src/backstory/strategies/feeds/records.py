@@ -48,7 +48,9 @@ def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]
         found = [_field(side, name, count) for side, count in sides]
         type_ = next((each.type for each in found if not pa.types.is_null(each.type)), pa.null())
         order = ranks(pa.concat_arrays([each.cast(type_) for each in found])) + 1
-        codes = np.unique(codes * (int(order.max(initial=0)) + 1) + order, return_inverse=True)[1]
+        codes = codes * (int(order.max(initial=0)) + 1) + order
+        if len(terms.sequence) > 1:
+            codes = np.unique(codes, return_inverse=True)[1]
     return np.split(codes, np.cumsum(sizes)[:-1])
 
 

@@ -134,6 +134,8 @@ class Records:
         """Places of events, and of stored rows, that have the instant and sequence of a truncate (V53)."""
         truncates, mark = self._delivered_truncates, np.flatnonzero(self.marks.truncate)
         said = self._stored_events
+        if not len(truncates) and not len(mark):
+            return np.zeros(0, int), said[:0]
         sides = [
             (self.delivered.at, self._orders[1]),
             (self.stored.start[said], self._orders[0][said]),

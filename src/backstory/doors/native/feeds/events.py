@@ -131,13 +131,26 @@ def _asserted(
     for place, name in enumerate(names):
         if name in unmodified:
             sets[:, place] = ~unmodified[name]
-    patterns, places = np.unique(sets, axis=0, return_inverse=True) if len(rows) else (sets, np.zeros(0, int))
+    patterns, places = _patterns(sets)
     numbers = np.array([terms.numbers[name] for name in names], np.int32)
     lists = pa.array([sorted(numbers[each].tolist()) for each in patterns], LIST)
     whole = pa.array([len(each) == len(terms.numbers) for each in lists.to_pylist()], pa.bool_())
     lists = pc.if_else(whole, pa.scalar(None, LIST), lists)
-    chosen = lists.take(pa.array(places.ravel(), pa.int64()))
+    chosen = lists.take(places)
     return pc.if_else(pa.array(upserts), chosen, pa.scalar(None, LIST)), unmodified
+
+
+def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
+    """The rows of truths that differ, and for each row which of them it is."""
+    count, width = sets.shape
+    packed = np.packbits(
+        np.column_stack([sets, np.ones(count, bool)]), axis=1
+    )  # without columns, too, a byte
+    type_ = pa.binary(packed.shape[1])
+    found = pa.Array.from_buffers(type_, count, [None, pa.py_buffer(packed)]).dictionary_encode()
+    differing = np.frombuffer(b"".join(found.dictionary.to_pylist()), np.uint8)
+    bits = np.unpackbits(differing.reshape(-1, packed.shape[1]), axis=1, count=width)
+    return bits.astype(bool), found.indices
 
 
 def _before(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:

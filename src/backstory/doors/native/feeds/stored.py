@@ -25,8 +25,9 @@ from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import Statistics
+from backstory.stores.metadata.row_selection import Chosen
 from backstory.strategies.copies.rows import OPEN, micros
-from backstory.strategies.keys import flagged, key_codes, keys_by_value
+from backstory.strategies.keys import key_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -107,7 +108,10 @@ def _read_here(
     chosen, among = partial(may_be_touched, since), {}
     if keys is not None:
         key = table.shape.key
-        of, chosen = (*of, *key), partial(_are_of_records_or_marks, since, keys, key)
+        of, chosen = (
+            (*of, *key),
+            partial(_are_of_records_or_marks, since, may_be_touched_of_keys(keys, key), key),
+        )
         columns = {name: keys.keys[name] for name in key}
         # Marks have no key.
         among = {name: _with_null(values) for name, values in columns.items() if is_bounded(values.type)}
@@ -132,21 +136,30 @@ def may_be_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
     return pc.and_(_live(rows), pa.chunked_array([micros(rows[VALID_TO]) >= since]))
 
 
-def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...], rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows are live, of one of these keys, and open or ended at or after the key's instant."""
-    sides = [keys_by_value(each, key) for each in (keys.keys, rows.select(key).cast(keys.keys.schema))]
-    (wanted, there), count = key_codes(sides, key)
-    since = np.full(count, OPEN)
-    np.minimum.at(since, wanted, keys.since)
-    touched = flagged(wanted, count)[there] & (micros(rows[VALID_TO]) >= since[there])
-    return pc.and_(_live(rows), pa.chunked_array([touched]))
+def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...]) -> Chosen:
+    """Tells which rows are live, of one of these keys, and open or ended at or after the key's instant.
+
+    Keys are compared by their numbers, which are made once for all parts of the rows: of keys that have the
+    number of another one, hardly ever, rows are among them too.
+    """
+    numbers, of = np.unique(key_numbers(keys.keys, key), return_inverse=True)
+    since = np.full(len(numbers) + 1, OPEN)
+    np.minimum.at(since, of, keys.since)
+
+    def touched(rows: pa.Table) -> pa.ChunkedArray:
+        theirs = key_numbers(rows.select(key).cast(keys.keys.schema), key)
+        place = np.searchsorted(numbers, theirs)
+        there = numbers[np.minimum(place, len(numbers) - 1)] == theirs if len(numbers) else theirs < 0
+        return pc.and_(_live(rows), pa.chunked_array([there & (micros(rows[VALID_TO]) >= since[place])]))
+
+    return touched
 
 
 def _are_of_records_or_marks(
-    since: int, keys: KeysSince, key: tuple[str, ...], rows: pa.Table
+    since: int, of_records: Chosen, key: tuple[str, ...], rows: pa.Table
 ) -> pa.ChunkedArray:
     marks = pc.and_(pc.is_null(rows[key[0]]), may_be_touched(since, rows))
-    return pc.or_(marks, may_be_touched_of_keys(keys, key, rows))
+    return pc.or_(marks, of_records(rows))
 
 
 def _live(rows: pa.Table) -> pa.ChunkedArray:
