@@ -64,7 +64,7 @@ class Memory:
         try:
             yield lease
         finally:
-            self.take(-lease.held)
+            self.take(-lease.size)
 
     @property
     def most(self) -> int:
@@ -88,7 +88,7 @@ class MemoryLease:
         self._files: dict[str, int] = {}
 
     @property
-    def held(self) -> int:
+    def size(self) -> int:
         """The bytes of all files."""
         return sum(self._files.values())
 

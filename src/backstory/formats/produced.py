@@ -113,16 +113,16 @@ def typed_or_refused(
     except pa.ArrowInvalid:
         row = first_failing(values, convert)
     if row >= 0:
-        raise unreadable(name, place(row), field.name, _shown(values[row]), type_name(field))
+        raise unreadable(name, place(row), field.name, _text_of(values[row]), type_name(field))
     if found := first_unfit(built, field):
         value = values[found.row] if found.field is field else found.value
-        raise unreadable(name, place(found.row), found.field.name, _shown(value), type_name(found.field))
+        raise unreadable(name, place(found.row), found.field.name, _text_of(value), type_name(found.field))
     if not field.nullable:
         refuse_nulls(built, field.name, name, place)
     return built
 
 
-def _shown(value: pa.Scalar) -> str:
+def _text_of(value: pa.Scalar) -> str:
     try:
         return str(value.as_py()) if value.is_valid else "NULL"
     except (ValueError, OverflowError):  # Python has no nanoseconds, and no year 10000

@@ -13,7 +13,7 @@ def base_steps(load: Load) -> list[Statement]:
     steps = []
     if load.deletes_base:
         scope = f"({load.delete_scope}) AND " if load.delete_scope else ""
-        steps.append(Statement("base_delete", _gone(load, f"{scope}NOT EXISTS ({stage_key})")))
+        steps.append(Statement("base_delete", _deletion(load, f"{scope}NOT EXISTS ({stage_key})")))
     changed = f"EXISTS ({stage_key} AND ({load.differs('s', 'b')}))"
     delete = load.dialect.render_delete_detection_statement(load.base_table, "b", changed)
     absent = f"NOT EXISTS (SELECT 1 FROM {load.base_table} AS b WHERE {load.same_key('b', 's')})"
@@ -23,7 +23,7 @@ def base_steps(load: Load) -> list[Statement]:
     return [*steps, Statement("base_replace", delete), Statement("base_insert", insert)]
 
 
-def _gone(load: Load, condition: str) -> str:
+def _deletion(load: Load, condition: str) -> str:
     soft = load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete":
         return load.dialect.render_delete_detection_statement(load.base_table, "b", condition)

@@ -55,7 +55,7 @@ def json_schema() -> dict[str, Any]:
 def resolved(dataset: Dataset) -> dict[str, Any]:
     """The manifest with every default filled in; what has no default and is not there stays out."""
     snapshot = DatasetSnapshot.model_validate(dataset.document)
-    document = _shown(snapshot.model_dump(mode="json", by_alias=True))
+    document = _without_absent(snapshot.model_dump(mode="json", by_alias=True))
     events = document["content"]["metadata"]
     for event, written in zip(events, snapshot.content.metadata, strict=True):
         if "fetch" in event and event["fetch"]["kind"] in DEFAULT_TIMES:
@@ -68,15 +68,15 @@ def resolved(dataset: Dataset) -> dict[str, Any]:
     return document
 
 
-def _shown(node: Any) -> Any:
+def _without_absent(node: Any) -> Any:
     """The document without what is not there; no time zone is one, too, and extras stay as they are."""
     if isinstance(node, Mapping):
         return {
-            name: value if name == "extra" else _shown(value)
+            name: value if name == "extra" else _without_absent(value)
             for name, value in node.items()
             if value is not None or name == "timezone"
         }
-    return [_shown(each) for each in node] if isinstance(node, list) else node
+    return [_without_absent(each) for each in node] if isinstance(node, list) else node
 
 
 # Where the event time comes from if a fetch does not say (section 1.4).

@@ -29,7 +29,7 @@ class JsonColumn:
 
     def refused(self, row: int, field: pa.Field, value: Any) -> Exception:
         """The error for a value that is not of its type."""
-        return unreadable(self.name, self.place(row), field.name, _shown(value), type_name(field))
+        return unreadable(self.name, self.place(row), field.name, _text_of(value), type_name(field))
 
 
 def typed(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
@@ -174,7 +174,7 @@ def _require(values: list[Any], kind: type, field: pa.Field, column: JsonColumn)
             raise column.refused(row, field, value)
 
 
-def _shown(value: Any) -> str:
+def _text_of(value: Any) -> str:
     try:
         return value if isinstance(value, str) else dumps(value)
     except NotJson as stop:

@@ -57,7 +57,7 @@ def changes(files: Files, request: FeedRequest) -> SmallFeed:
     commits = [(each.id, each.operation) for each in range_.commits]
     pairs = moved.of_commits(range_.before, commits)
     for commit, sides in zip(range_.commits, pairs, strict=True):
-        gone, come = (_shown(each, feed, counts) for each in sides)
+        gone, come = (_rows_to_tell(each, feed, counts) for each in sides)
         every += _in_order(between(gone, come, commit.version, identity), identity)
     if request.net:
         every = _in_order(net(every, identity), identity)
@@ -90,7 +90,7 @@ def _in_order(found: Iterable[Changed], identity: Callable[[Row], Any]) -> list[
     return sorted(found, key=place)
 
 
-def _shown(rows: pa.Table, told: ToldRows, counts: Callable[[Row], bool]) -> list[Row]:
+def _rows_to_tell(rows: pa.Table, told: ToldRows, counts: Callable[[Row], bool]) -> list[Row]:
     return [{as_: row[name] for name, as_ in told.columns.items()} for row in rows_of(rows) if counts(row)]
 
 

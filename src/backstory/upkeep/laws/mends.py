@@ -90,7 +90,7 @@ def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: MendTal
     tally.keys += 1
     tally.counts.update(dropped=len(gone), rewritten=len(changed))
     if len(tally.samples) < MAX_KEYS:
-        shown = {"before": _shown(judged, rows), "after": _shown(judged, after)}
+        shown = {"before": _cells(judged, rows), "after": _cells(judged, after)}
         tally.samples.append({"key": key, "laws": [law.value for law in broken], **shown})
     if not gone and not changed:
         return None
@@ -173,7 +173,7 @@ def _instant(micros: int | None) -> datetime | None:
     return None if micros is None else EPOCH + timedelta(microseconds=micros)
 
 
-def _shown(judged: Judged, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
+def _cells(judged: Judged, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
     """The rows by what the layout's own columns say of them, by their starts; never their values."""
     span = judged.shape.layout.span
     assert span is not None

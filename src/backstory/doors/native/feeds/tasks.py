@@ -182,7 +182,7 @@ def _planned(feed: Feed, terms: FeedTerms, arrival: Arrival, acts: "DataFrame", 
         whole.counts,
         lambda kind: _keys(feed, terms, acts, arrival, kind),
         counts[TAKEN_BACK],
-        _gone(feed, arrival, acts, counts[GONE]),
+        _places_to_hide(feed, arrival, acts, counts[GONE]),
         _come(feed, terms, arrival, acts, counts[COME]),
         counts[COME] + len(arrival.come),
         content,
@@ -200,7 +200,7 @@ def _keys(feed: Feed, terms: FeedTerms, acts: "DataFrame", arrival: Arrival, kin
     return keys_of_rows(feed.store, rows, terms.key)
 
 
-def _gone(feed: Feed, arrival: Arrival, acts: "DataFrame", count: int) -> Any:
+def _places_to_hide(feed: Feed, arrival: Arrival, acts: "DataFrame", count: int) -> Any:
     """The places of rows that go, by file; None for none."""
     if not count and not len(arrival.gone):
         return None

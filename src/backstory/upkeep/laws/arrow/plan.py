@@ -51,7 +51,7 @@ def broken_spans(files: Files) -> Broken:
     assert span is not None
     rows = rows_in_order(files, _columns_to_read(files, judged), [*judged.identity, span.start])
     valued = judged.terms.tracked if judged.valued else ()
-    told = _shown(rows, [*judged.shown, *valued]) | _rule_columns(rows, judged)
+    told = _cells(rows, [*judged.shown, *valued]) | _rule_columns(rows, judged)
     lives = records(rows, judged.identity, told)
     return added_up(broken_by(ByLife(judged), judged.shown, lives))
 
@@ -66,7 +66,7 @@ def broken_rows(files: Files) -> Broken:
     told: Told = {PREFIX + "keyed": _whole(rows, judged.identity)}
     if judged.terms.hashed:
         told |= _of_hashes(rows, judged)
-    found = records(rows, judged.identity, _shown(rows, judged.shown) | told)
+    found = records(rows, judged.identity, _cells(rows, judged.shown) | told)
     return added_up(broken_by(ByKey(judged.terms), judged.shown, found))
 
 
@@ -83,7 +83,7 @@ def _columns_to_read(files: Files, judged: Judged) -> list[str]:
     return [name for name in (*judged.shown, *names) if name]
 
 
-def _shown(rows: pa.Table, names: Sequence[str]) -> dict[str, Sequence[Any]]:
+def _cells(rows: pa.Table, names: Sequence[str]) -> dict[str, Sequence[Any]]:
     return {name: values_of(rows[name]) for name in names}
 
 
