@@ -30,6 +30,8 @@ for depth, examples in EXAMPLES.items():
 settings.load_profile(DEPTH)
 
 os.environ["SPARK_SUBMIT_OPTS"] = java.OPTIONS  # processes that tests start have it too
+# A server of gRPC may run here before Spark is started: what forks off for that starts none of its threads.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
 
 # Letters that Java's properties spell in another way.
 SECRET = "canary-1f83 = #:\\ü\U0001f600"
