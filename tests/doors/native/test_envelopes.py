@@ -140,13 +140,14 @@ def test_V61_lines_of_json_are_messages_too(lake, name, tmp_path):
     assert lives(history.to_pylist()) == ["k: a[10,20) b[20,30)"]
 
 
-def test_V62_a_connector_whose_log_is_unknown_needs_an_order(lake, name, tmp_path):
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_V62_a_connector_whose_log_is_unknown_needs_an_order(name, tmp_path, way, request):
     line = {"op": "c", "before": None, "after": {"k": "k", "v": "a"}, "ts_ms": 1}
     line["source"] = {"connector": "mongodb", "ts_ms": int(day(10).timestamp() * 1000), "ord": 7}
     file = tmp_path / "messages.jsonl"
     file.write_text(json.dumps(line) + "\n")
     with pytest.raises(BackstoryError, match="mongodb") as stop:
-        lake.apply(str(file), into=name, key="k", envelope="debezium")
+        request.getfixturevalue(way).apply(str(file), into=name, key="k", envelope="debezium")
     assert stop.value.code == "bad-option"
 
 

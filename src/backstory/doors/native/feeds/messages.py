@@ -24,6 +24,7 @@ from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.source_files import SourceFile, unpacked
 from backstory.model.table import TableName
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -78,7 +79,8 @@ def unwrap_either_way(
         return unwrap(store, messages.table(lease), request, key)
 
     def tasks() -> AbstractContextManager[FeedRows]:
-        return nullcontext(unwrap_in_tasks(messages.frame(), request, key))
+        with translate_faults(into):  # the types of all messages are asked of tasks at once
+            return nullcontext(unwrap_in_tasks(messages.frame(), request, key))
 
     return plan_either_way(store, into, here, tasks)
 
