@@ -20,10 +20,11 @@ from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.values.base64_cells import decode_base64
+from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import copy_out
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import Store
 
 # The option of files that a database has, too: types of columns.
 _OF_DATABASES: Final = frozenset({"type"})
@@ -34,7 +35,7 @@ Reading = Callable[[Path], AbstractContextManager[Source]]
 def rows_of_database(
     store: Store,
     database: Database,
-    table: StoredTable | None,
+    into: TableName,
     rename: Mapping[str, str],
     retype: Mapping[str, ColumnType],
     written: FileOptions,
@@ -48,7 +49,7 @@ def rows_of_database(
 
     def of_parquet(path: Path) -> AbstractContextManager[Source]:
         files = SourceFiles([SourceFile(path, database.what)], "parquet")
-        return rows_of_files(store, files, table, rename, types)
+        return rows_of_files(store, files, into, rename, types)
 
     with ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,8 +113,7 @@ def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterato
         if given.format is not None:
             raise UsageError("bad-option", "`format=` is for files.", "Leave it out.")
         database = parse_address(source, given.query)
-        table = load(store, into)
-        with rows_of_database(store, database, table, given.rename, _types(given), given.files) as rows:
+        with rows_of_database(store, database, into, given.rename, _types(given), given.files) as rows:
             yield rows
         return
     if given.query is not None:
@@ -127,11 +127,9 @@ def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterato
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
         return
     if isinstance(source, str | Path):
-        files, table = source_files(str(source), given.format), load(store, into)
-        unmodified = unmodified_text(given, table) if isinstance(given, FeedRequest) else None
-        with rows_of_files(
-            store, files, table, given.rename, _types(given), given.files, unmodified=unmodified
-        ) as rows:
+        files = source_files(str(source), given.format)
+        of_feed = {"unmodified": partial(unmodified_text, given)} if isinstance(given, FeedRequest) else {}
+        with rows_of_files(store, files, into, given.rename, _types(given), given.files, **of_feed) as rows:
             yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":

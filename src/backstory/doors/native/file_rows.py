@@ -1,7 +1,7 @@
 """The rows of files as a source: of their own columns, in the types that the table has for them."""
 
 import tempfile
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
@@ -38,28 +38,34 @@ from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.model.change import NOTHING
+from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import Store, StoredTable, load
+
+
+def _nothing(_: object) -> None:
+    return None
 
 
 @contextmanager
 def rows_of_files(
     store: Store,
     source: SourceFiles,
-    table: StoredTable | None,
+    into: TableName,
     rename: Mapping[str, str],
     retype: Mapping[str, ColumnType] = NOTHING,
     written: FileOptions = AS_EXPECTED,
     *,
-    unmodified: str | None = None,
+    unmodified: Callable[[StoredTable | None], str | None] = _nothing,
 ) -> Iterator[Source]:
-    """The rows of files, of one format, while it lasts; columns of `table` keep its types where they may.
+    """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
 
     `rename` are new names of its columns, `retype` types that the copy's are read in, `written` says how the
-    files are written. Cells of a CSV that are the text `unmodified` are NULL, and a column beside says so.
-    Whatever is malformed is refused with its line before Spark begins.
+    files are written. Cells of a CSV that are the text which `unmodified` gives for the table are NULL, and
+    a column beside says so. Whatever is malformed is refused with its line before Spark begins.
     """
-    written.refuse_misplaced(source.format)
+    written.refuse_misplaced(source.format)  # before Java is started for the table
+    table = load(store, into)
     known = {
         **_stored_fields(table, rename),
         **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},
@@ -69,7 +75,7 @@ def rows_of_files(
         files = [unpacked(file, folder) for file in source.files]
         options = reader_options(source, files, written)
         if isinstance(options, CsvOptions):
-            options = replace(options, unmodified=unmodified)
+            options = replace(options, unmodified=unmodified(table))
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path
             if plain_parquet(path, None, known):
