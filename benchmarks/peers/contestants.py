@@ -25,7 +25,7 @@ class Contestant:
     """A tool. `once` is one load as users call it, NUMBER standing for the table's; without it the worker.
 
     `warm` and `whole` are the modes that it takes part in. `schema` is where its tables are, `of` their names, `still_open` what its open versions are told by, and None for one that
-    keeps no history.
+    keeps no history. Without `conf` the whole process has Spark's settings from a file of its own.
     """
 
     name: str
@@ -38,6 +38,7 @@ class Contestant:
     failed: str | None = None
     warm: bool = True
     whole: bool = True
+    conf: bool = True
     more: dict[str, str] = field(default_factory=dict)
     process: Any = None
     answers: Any = None
@@ -46,6 +47,13 @@ class Contestant:
         """One load of that table as a whole process."""
         told = self.once or [str(self.python), str(WORKERS / self.worker), "NUMBER"]
         return [word.replace("NUMBER", str(number)) for word in told]
+
+    def environ(self, folder: Path) -> dict[str, str]:
+        """The environment of such a process: with Spark's folder of settings, unless it has a file of its own."""
+        found = environ(folder)
+        return (
+            found if self.conf else {name: each for name, each in found.items() if name != "SPARK_CONF_DIR"}
+        )
 
     def start(self, folder: Path) -> None:
         """Start the worker, and wait until it listens."""
@@ -109,10 +117,10 @@ def contestants(folder: Path) -> list[Contestant]:
     dbt_places = ["--project-dir", str(folder / "dbt"), "--profiles-dir", str(folder / "dbt")]
     run_dbt = [dbt.program("dbt"), "--quiet", "snapshot", "--select", "customer_NUMBER", *dbt_places]
     everybody = [
-        Contestant("backstory snapshot", "native.py", "native", "valid_to IS NULL", once=[backstory, *snapshot, *place]),
+        Contestant("backstory snapshot", "native.py", "native", "valid_to IS NULL", once=[backstory, *snapshot, *place], conf=False),
         Contestant(
             "backstory historize", "model.py", "rawcore", "version_ended_at IS NULL",
-            once=[backstory, *historize, *place], of="customer_NUMBER_hist",
+            once=[backstory, *historize, *place], conf=False, of="customer_NUMBER_hist",
         ),
         Contestant(
             _named("dbt snapshot", dbt.versions), "by_dbt.py", "dbt", "dbt_valid_to IS NULL",

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from benchmarks.asked import Asked, asked_of, parser, scratch
 from benchmarks.peers.contestants import PATIENCE, Contestant, Failed, contestants
-from benchmarks.peers.ground import NOBODY, Ground, environ, settle
+from benchmarks.peers.ground import NOBODY, Ground, settle
 from benchmarks.peers.page import STEPS, Seconds, told
 from benchmarks.quiet import settled
 from benchmarks.report import Report
@@ -63,7 +63,7 @@ def whole(folder: Path) -> Act:
             done = subprocess.run(
                 each.command(number),
                 cwd=folder / "cwd" / each.schema,
-                env=environ(folder),
+                env=each.environ(folder),
                 capture_output=True,
                 text=True,
                 check=False,

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from benchmarks.asked import Asked, asked, scratch
 from benchmarks.peers.contestants import Contestant, Failed, contestants
-from benchmarks.peers.ground import Ground, environ, settle
+from benchmarks.peers.ground import Ground, settle
 from benchmarks.quiet import settled
 from benchmarks.report import Report, ratio
 
@@ -62,7 +62,7 @@ def load(each: Contestant, number: int, folder: Path) -> tuple[float, float]:
         process = subprocess.Popen(
             each.command(number),
             cwd=folder / "cwd" / each.schema,
-            env=environ(folder),
+            env=each.environ(folder),
             stdout=log,
             stderr=log,
         )

@@ -84,3 +84,16 @@ def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
         pieces = come_of(large.tables, large)
         assert isinstance(pieces, Pieces)
         assert pa.concat_tables(pieces.tables())["v"].to_pylist() == list(range(1_000)) * 3
+
+
+def test_rows_that_gather_leave_room_for_those_to_be_read():
+    """What could be spilled takes no memory from what could not."""
+    table = pa.table({"k": [f"key {number}" for number in range(1_000)]})
+    with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10 * table.nbytes).lease() as lease:
+        gathering = HeldRows("gathering", lease, kept)
+        for _ in range(20):
+            gathering.add(table)
+            lease.hold("read", 3 * table.nbytes)
+            lease.hold("read", 0)
+        assert gathering.spilled
+        assert gathering.count == 20_000

@@ -19,7 +19,8 @@ BACKSTORY = Path(sys.executable).parent / "backstory"
 def place(tmp_path, monkeypatch):
     """A Java, its jars, and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.delenv(VARIABLE, raising=False)
+    for each in (VARIABLE, *class_archive._FOLDERS):
+        monkeypatch.delenv(each, raising=False)
     java, jars = tmp_path / "bin" / "java", tmp_path / "jars"
     java.parent.mkdir()
     java.touch()
@@ -71,6 +72,18 @@ def test_another_java_and_other_jars_have_their_own(place):
     second = archive_of(options(java, jars))
     os.utime(jars, (1, 1))
     assert len({first, second, archive_of(options(java, jars))}) == 3
+
+
+def test_with_a_folder_of_settings_none_is_made_or_used(place, tmp_path, monkeypatch):
+    """HotSpot ends with an error where it is to keep classes beside such a folder."""
+    java, jars = place
+    whole(archive_of(options(java, jars)))
+    (tmp_path / "conf").mkdir()  # beside the jars, as Spark's own
+    assert options(java, jars) == ""
+    (tmp_path / "conf").rmdir()
+    assert options(java, jars)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    assert options(java, jars) == ""
 
 
 def test_archives_that_nobody_used_for_long_go(place):

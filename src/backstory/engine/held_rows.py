@@ -30,7 +30,7 @@ class HeldRows:
         if self._spill is None:
             self._tables.append(rows)
             try:
-                self._lease.hold(self._name, sum(each.nbytes for each in self._tables))
+                self._lease.gather(self._name, self.size)
             except TooLarge:
                 self._spill = Spill(self._kept)
                 for table in self._tables:

@@ -100,11 +100,12 @@ def parts_in_step(
     with memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
         read = pool.map(lambda side: _numbers_and_places(side, keys[side], key, lease), keys)
         keyed = dict(zip(keys, read, strict=True))
-        sides = _in_steps(keyed, stored, count)
+        expected, sides = len(keyed[name]), _in_steps(keyed, stored, count)
+        del read, keyed  # of which the steps have the places
         if sides is None:
             yield None
             return
-        rows = _of_length(coming.rows, count, len(keyed[name]))
+        rows = _of_length(coming.rows, count, expected)
         # A part is read while the one before it is in use.
         yield read_ahead(pool, [lambda: _parts(name, rows, sides, lease)], 1)
 
@@ -152,13 +153,13 @@ def _steps_of_side(
     places: pa.Table, step_of: np.ndarray, steps: int, at: Callable[[pa.Table], pa.Table]
 ) -> _SideSteps | None:
     """The stored rows by step; None where those of a step lie too far from each other."""
-    order = np.argsort(step_of, kind="stable")
-    ends = np.searchsorted(step_of[order], np.arange(steps + 1))
-    in_order = places.take(pa.array(order))
     once = _span(places, np.zeros(len(places)))
-    if _span(in_order, step_of[order]) > MOST_READ * once:
+    if (step_of[1:] < step_of[:-1]).any():
+        order = np.argsort(step_of, kind="stable")
+        places, step_of = places.take(pa.array(order)), step_of[order]
+    if _span(places, step_of) > MOST_READ * once:
         return None
-    return _SideSteps(in_order, ends, at)
+    return _SideSteps(places, np.searchsorted(step_of, np.arange(steps + 1)), at)
 
 
 def _span(places: pa.Table, step_of: np.ndarray) -> int:

@@ -20,6 +20,9 @@ CELL, TEXT, UNPACKED = 64, 32, 8
 # A plan holds the rows that came, those that are stored, the order of both, and what becomes of them.
 CLEAR_TEXT_SHARE = 6
 
+# Rows that gather leave such a part of the memory to those that are yet to be read.
+LEFT = 3
+
 
 class TooLarge(Failed):
     """A delivery needs more of the driver's memory than is left; Spark's tasks must take it."""
@@ -71,10 +74,10 @@ class Memory:
         """The bytes of clear text that deliveries may hold together."""
         return self._most
 
-    def take(self, size: int) -> None:
-        """Take bytes, or give them back; raises TooLarge, and takes none, if they are too many."""
+    def take(self, size: int, leaving: int = 0) -> None:
+        """Take bytes, or give them back; raises TooLarge, and takes none, if so many would not be left."""
         with self._lock:
-            if size > 0 and self._held + size > self._most:
+            if size > 0 and self._held + size > self._most - leaving:
                 raise TooLarge
             self._held += size
 
@@ -94,8 +97,15 @@ class MemoryLease:
 
     def hold(self, file: str, size: int) -> None:
         """The file now takes this much; raises TooLarge if that is more than is left."""
+        self._hold(file, size, 0)
+
+    def gather(self, file: str, size: int) -> None:
+        """The same for what could be spilled as well; raises TooLarge if little would be left."""
+        self._hold(file, size, self._memory.most // LEFT)
+
+    def _hold(self, file: str, size: int, leaving: int) -> None:
         with self._lock:
-            self._memory.take(size - self._files.get(file, 0))
+            self._memory.take(size - self._files.get(file, 0), leaving)
             self._files[file] = size
 
 

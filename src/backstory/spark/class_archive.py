@@ -1,7 +1,8 @@
 """Java's classes as they are once loaded, kept for the next start: a third of its time is to load them.
 
 HotSpot writes such an archive when it ends, and uses it for the same Java and jars alone. Of another Java,
-and where nothing can be kept for this user only, a start takes as long as ever.
+where Java also reads folders of settings, and where nothing can be kept for this user only, a start takes as
+long as ever.
 """
 
 import hashlib
@@ -18,6 +19,8 @@ VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 _WHOLE: Final = (0xF00BABA8).to_bytes(4, "little")
 _QUIET: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds=off -Xlog:cds+dynamic=off"
 _OURS: Final = ("SharedArchiveFile", "ArchiveClassesAtExit", "Xshare")
+# Folders that Spark puts before its jars. HotSpot keeps no classes beside a folder that has files.
+_FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 _ABANDONED, _UNUSED = 3600, 60 * 86_400  # seconds
 
 
@@ -43,6 +46,8 @@ def with_kept_classes(java: Path, classes: Path, *, keeps: bool) -> Iterator[Non
 
 def _options(java: Path, classes: Path, *, keeps: bool) -> str:
     """The options for Java; none where nothing can be kept or nothing is."""
+    if any(os.environ.get(each) for each in _FOLDERS) or (classes.parent / "conf").exists():
+        return ""
     try:
         folder = _folder()
         archive = folder / f"{_name(java, classes)}.jsa"

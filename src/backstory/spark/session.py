@@ -112,7 +112,8 @@ def start_java(
         _require_database(settings.warehouse / CATALOG_FILE)
     if running is None:
         embeds = _embeds(settings)
-        with _starting(verbose=verbose), with_kept_classes(program, _jars(), keeps=embeds and brief):
+        keeps = embeds and brief and "spark.driver.extraClassPath" not in chosen
+        with _starting(verbose=verbose), with_kept_classes(program, _jars(), keeps=keeps):
             running = launch(chosen, alone=embeds)
         interruptible()
     return running
