@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.cli.flags import error_in_flags, in_flags
+from backstory.cli.flags import error_in_fields, error_in_flags, in_fields, in_flags
 from backstory.errors import Refused, option
 
 
@@ -25,6 +25,23 @@ def test_an_argument_is_a_flag_on_the_command_line(argument, flag):
     assert in_flags(argument) == flag
 
 
+@pytest.mark.parametrize(
+    ("argument", "field"),
+    [
+        (option("max_delete_ratio", 0.8), "`max_delete_ratio: 0.8`"),
+        (option("allow_empty", value=True), "`allow_empty: true`"),
+        (option("key", ["a", "b c"]), '`key: [a, "b c"]`'),
+        (option("retype", {"n": "DECIMAL(18,2)", "m": "INT"}), '`retype: {n: "DECIMAL(18,2)", m: INT}`'),
+        (option("separator", "no"), '`separator: "no"`'),
+        ("`key=`", "`key:`"),
+        (option("verbose", value=True), option("verbose", value=True)),
+    ],
+)
+def test_an_argument_is_a_field_of_a_file_that_has_such(argument, field):
+    """As YAML reads it: the text in backticks, put into the file, is the argument."""
+    assert in_fields(argument, {"max_delete_ratio", "allow_empty", "key", "retype", "separator"}) == field
+
+
 def test_the_error_of_a_record_names_flags():
     """Only an error does: values of users stay as they are."""
     error = Refused("c", "m", f"Pass {option('allow_empty', value=True)}.").to_dict()
@@ -35,3 +52,6 @@ def test_the_error_of_a_record_names_flags():
         "value": error,
     }
     assert error_in_flags({"error": "`dry_run=True`"}) == {"error": "`dry_run=True`"}
+    fields = error_in_fields({"error": error}, ["allow_empty"])
+    assert fields["error"]["remedy"] == "Pass `allow_empty: true`."
+    assert error_in_flags(fields) == fields

@@ -1,14 +1,19 @@
-"""Options in texts: errors name them as Python's arguments, the command line as flags."""
+"""Options in texts: errors name them as Python's arguments, the command line as flags, a file as fields."""
 
 import ast
+import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, Final
 
 # `name=value` in backticks, as `backstory.errors.option` writes it.
 _OPTION: Final = re.compile(r"`([a-z][a-z_]*)=([^`]*)`")
 _ERROR: Final = {"code", "message", "keys", "remedy"}
+# A text that YAML reads as the same text without quotes, also between brackets.
+_BARE: Final = re.compile(r"[A-Za-z_][\w./-]*")
+_NOT_BARE: Final = {"true", "false", "yes", "no", "on", "off", "null"}
 
 
 def in_flags(text: str) -> str:
@@ -16,20 +21,40 @@ def in_flags(text: str) -> str:
     return _OPTION.sub(lambda option: f"`{_flag(option[1], option[2])}`", text)
 
 
+def in_fields(text: str, fields: Collection[str]) -> str:
+    """The text with these options as a file has them: `` `at='2026'` `` becomes `` `at: "2026"` ``."""
+    return _OPTION.sub(
+        lambda option: f"`{_field(option[1], option[2])}`" if option[1] in fields else option[0], text
+    )
+
+
 def error_in_flags(document: Mapping[str, Any]) -> dict[str, Any]:
     """A record or document whose `error`, if it has one, names flags."""
+    return _with_error(document, in_flags)
+
+
+def error_in_fields(document: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
+    """The same with these options as fields of a file."""
+    return _with_error(document, partial(in_fields, fields=fields))
+
+
+def _with_error(document: Mapping[str, Any], texts: Callable[[str], str]) -> dict[str, Any]:
     error = document.get("error")
     if not isinstance(error, Mapping) or set(error) != _ERROR:
         return dict(document)
-    texts = {name: in_flags(error[name]) for name in ("message", "remedy")}
-    return {**document, "error": {**error, **texts}}
+    changed = {name: texts(error[name]) for name in ("message", "remedy")}
+    return {**document, "error": {**error, **changed}}
+
+
+def _value(argument: str) -> Any:
+    try:
+        return ast.literal_eval(argument)
+    except (SyntaxError, ValueError):  # such as `at=TIME`, or nothing
+        return argument
 
 
 def _flag(name: str, argument: str) -> str:
-    try:
-        value = ast.literal_eval(argument)
-    except (SyntaxError, ValueError):  # such as `at=TIME`, or nothing
-        value = argument
+    value = _value(argument)
     flag = f"--{name.replace('_', '-')}"
     if value is True or value == "":
         return flag
@@ -38,3 +63,17 @@ def _flag(name: str, argument: str) -> str:
     if isinstance(value, str):
         return f"{flag} {shlex.quote(value)}"
     return f"{flag} {','.join(map(str, value)) if isinstance(value, list | tuple) else value}"
+
+
+def _field(name: str, argument: str) -> str:
+    return f"{name}: {_written(_value(argument))}" if argument else f"{name}:"
+
+
+def _written(value: Any) -> str:
+    """A value as YAML has it on a line."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{_written(key)}: {_written(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_written, value))}]"
+    bare = isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _NOT_BARE
+    return str(value) if bare else json.dumps(value, ensure_ascii=False)

@@ -16,6 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from backstory.cli.asking import answer_from_metadata, opened
+from backstory.cli.flags import error_in_fields
 from backstory.cli.options import Flag, Limit, Names, Options, parse_names
 from backstory.cli.outcomes import DRY, short
 from backstory.cli.output import console, show, tell_error, tell_line, without_idle
@@ -111,8 +112,9 @@ def _ending() -> Iterator[Event]:
 
 def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run: bool = False) -> None:
     """Print what a run did: a row for each declaration, what went wrong, and where the time went."""
+    told = [_in_words_of_the_file(each.to_dict()) for each in receipts]
     if options.answer == "json":
-        show([each.to_dict() for each in receipts], "json")
+        show(told, "json")
         return
     columns = ["name", "status", "counts", "files", "seconds", "way", "error"]
     rows = [_in_a_row(each) for each in receipts]
@@ -120,14 +122,22 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
         columns = without_idle(columns, rows, ("files", "way", "error"))
     show(rows, options.answer, columns, wide=options.wide)
     if options.answer == "table":
-        for each in receipts:
+        for each, document in zip(receipts, told, strict=True):
             if each.error is not None:
-                tell_error(each.error.to_dict(), f"{each.name}: ")
+                tell_error(document["error"], f"{each.name}: ")
             elif each.blocked_by is not None:
                 tell_line(f"{each.name}: not begun, because {each.blocked_by} did not end well.")
         _tell_summary(receipts)
         if dry_run:
             console.print(DRY)
+
+
+def _in_words_of_the_file(receipt: dict[str, Any]) -> dict[str, Any]:
+    """The receipt, whose errors name options as the project file has them."""
+    from backstory.projects.entries import FIELDS
+
+    parts = [error_in_fields(each, FIELDS) for each in receipt["parts"]]
+    return error_in_fields({**receipt, "parts": parts}, FIELDS)
 
 
 def _in_a_row(receipt: "RunReceipt") -> dict[str, Any]:

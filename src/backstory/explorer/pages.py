@@ -12,7 +12,7 @@ from backstory.explorer.questions import Question, key_parts
 from backstory.explorer.source import without_paths
 from backstory.explorer.views import View
 from backstory.model.json_text import cell_text
-from backstory.reading.lives import shown
+from backstory.reading.lives import value_text
 from backstory.reading.pictures import STYLE
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _safe_style() -> Markup:
 
 def cell(value: object) -> str:
     """A value as people read it."""
-    return shown(cell_text(value, "–"))
+    return value_text(cell_text(value, "–"))
 
 
 def clipped(value: object) -> str:

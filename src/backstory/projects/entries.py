@@ -138,6 +138,10 @@ class Dataset(Scheduled):
     fetch_uncacheable: bool = Field(default=False, description="Fetch also what cannot say if it changed.")
 
 
+# What any declaration may have.
+FIELDS: Final = frozenset({*Table.model_fields, *Model.model_fields, *Dataset.model_fields})
+
+
 def _as_file(one: Any) -> Any:
     return {"file": one} if isinstance(one, str) else one
 

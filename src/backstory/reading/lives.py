@@ -82,16 +82,16 @@ def gone_at(versions: Sequence[Told], version: Told) -> datetime | None:
 def describe_change(before: Told | None, version: Told, columns: Sequence[str]) -> str:
     """What is new in a version, in words: `capital: Astana → Nur-Sultan`."""
     if before is None:
-        return ", ".join(f"{name}: {shown(version[name])}" for name in columns)
+        return ", ".join(f"{name}: {value_text(version[name])}" for name in columns)
     changed = [name for name in columns if differ(name, before, version)]
     other = sum(differ(name, before, version) for name in version if name not in {*columns, *AXES})
-    texts = [f"{name}: {shown(before[name])} → {shown(version[name])}" for name in changed]
+    texts = [f"{name}: {value_text(before[name])} → {value_text(version[name])}" for name in changed]
     if other:
         texts.append(f"{other} other column{'s' if other > 1 else ''}")
     return ", ".join(texts) or "the same again"
 
 
-def shown(value: object) -> str:
+def value_text(value: object) -> str:
     """A value as people read it in a drawing; what would move a terminal's cursor does not."""
     return "–" if value is None else _CONTROLS.sub("\ufffd", str(value))
 

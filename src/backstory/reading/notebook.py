@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backstory.model.change import COUNTS, DOOR
 from backstory.model.table import TableName
-from backstory.reading.lives import shown
+from backstory.reading.lives import value_text
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -62,12 +62,12 @@ def differences_as_html(differences: "DataFrame") -> str:
 
 
 def _rows(record: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    key = " ".join(f"{name}={shown(value)}" for name, value in record["key"].items())
+    key = " ".join(f"{name}={value_text(value)}" for name, value in record["key"].items())
     before, after = record["before"] or {}, record["after"] or {}
     values = {**before, **after}
     names = record["changed"] or [name for name, value in values.items() if value is not None] or [""]
     for name in names:
-        yield key, record["change"], name, shown(before.get(name)), shown(after.get(name))
+        yield key, record["change"], name, value_text(before.get(name)), value_text(after.get(name))
 
 
 def _row(tag: str, cells: tuple[str, ...]) -> str:

@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.lives import Lane, Scale, Told, differ, form_of, gone_at, shown
+from backstory.reading.lives import Lane, Scale, Told, differ, form_of, gone_at, value_text
 
 WIDTH, LEFT, RIGHT = 960, 190, 24
 TOP, ROW, BAR = 62, 34, 24  # where the first row begins, from row to row, and how high a bar is
@@ -97,7 +97,7 @@ def _rows_of_lanes(
             Bar(
                 version[VALID_FROM],
                 version[VALID_TO],
-                ", ".join(shown(version[name]) for name in telling),
+                ", ".join(value_text(version[name]) for name in telling),
                 _all(version, columns),
                 gone_at(lane.versions, version),
                 lane.is_news(version),
@@ -122,14 +122,14 @@ def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
         same = following is not None and not differ(name, following, version)
         if same and following is not None and following[VALID_FROM] == version[VALID_TO]:
             continue
-        text = shown(version[name])
+        text = value_text(version[name])
         gone = gone_at(lane.versions, version)
         yield Bar(begun[VALID_FROM], version[VALID_TO], text, f"{name}: {text}", gone, column=name)
         begun = None
 
 
 def _all(version: Told, columns: Sequence[str]) -> str:
-    return "\n".join(f"{name}: {shown(version[name])}" for name in columns)
+    return "\n".join(f"{name}: {value_text(version[name])}" for name in columns)
 
 
 def _row(

@@ -10,7 +10,7 @@ from urllib.request import url2pathname
 from backstory.errors import Failed, UsageError
 from backstory.sources.asking import CHECKING, Asking
 from backstory.sources.fetched import Answer, Fetched
-from backstory.sources.secrecy import shown, templated
+from backstory.sources.secrecy import templated, without_secrets
 from backstory.sources.source import Resource, SystemTime
 from backstory.sources.source_state import LAST_MODIFIED, SourceState, of_kind, rounded, written
 
@@ -32,7 +32,7 @@ def fetch_file(step: Resource, url: str, asking: Asking) -> Answer:
     """
     asking.progress(CHECKING, 0, None)
     path = _path_of(url, step, asking.folder)
-    called = shown(step.url) if templated(step.url) else str(path)
+    called = without_secrets(step.url) if templated(step.url) else str(path)
     modified = _modified(path, called)
     state = SourceState(LAST_MODIFIED, written(modified))
     if of_kind(asking.state, LAST_MODIFIED) == state.value:
@@ -49,7 +49,7 @@ def _path_of(url: str, step: Resource, folder: Path) -> Path:
     if parts.netloc.lower() not in _HERE:
         raise UsageError(
             "unsupported-source",
-            f"{shown(step.url)} names a file on another machine.",
+            f"{without_secrets(step.url)} names a file on another machine.",
             "Write a file of this machine as file:///folder/file, or as a path.",
         )
     return folder / url2pathname(parts.path)

@@ -15,7 +15,7 @@ from backstory.sources.fetched import Answer, Fetched, Kept
 from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address
 from backstory.sources.retries import Unreachable, retry_requests
 from backstory.sources.savepoint import Savepoint, unwritable
-from backstory.sources.secrecy import private_parts, redacted, shown
+from backstory.sources.secrecy import private_parts, redacted, without_secrets
 from backstory.sources.source import Resource, SystemTime
 from backstory.sources.templates import secrets_of
 
@@ -49,7 +49,7 @@ def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
         secrets = private_parts(url, ()) | secrets_of(step.url, asking.environment)
     except ValueError:
         raise no_address() from None
-    return FileRequest(shown(step.url), url, (), frozenset(secrets))
+    return FileRequest(without_secrets(step.url), url, (), frozenset(secrets))
 
 
 def _downloaded(target: FileRequest, place: Path, asked: str, asking: Asking) -> tuple[Savepoint, Path]:

@@ -16,7 +16,7 @@ from backstory.sources.fetched import Answer, Fetched, Kept
 from backstory.sources.request import FileRequest, Headers, new_client, no_address
 from backstory.sources.retries import retry_requests
 from backstory.sources.savepoint import Savepoint
-from backstory.sources.secrecy import private_parts, shown
+from backstory.sources.secrecy import private_parts, without_secrets
 from backstory.sources.source import Resource, SystemTime
 from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, of_kind, written
 from backstory.sources.templates import filled, secrets_of
@@ -76,7 +76,7 @@ def _fetched(
 ) -> Fetched:
     return Fetched(
         path=own,
-        name=shown(step.url),
+        name=without_secrets(step.url),
         event_time=asking.system_time if isinstance(step.event_time, SystemTime) else point.event_time,
         state=point.state,
         taken_up=point.created_at if taken else None,
@@ -94,7 +94,7 @@ def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
         raise no_address() from None
     for text in (step.url, *(value for _, value in step.headers)):
         secrets |= secrets_of(text, asking.environment)
-    return FileRequest(shown(step.url), url, headers, frozenset(secrets))
+    return FileRequest(without_secrets(step.url), url, headers, frozenset(secrets))
 
 
 def _conditions(state: SourceState | None) -> Headers:

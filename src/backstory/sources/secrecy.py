@@ -13,7 +13,7 @@ _SHOWN = re.compile(r"([A-Za-z\ue000-\uf8ff][A-Za-z0-9+.\ue000-\uf8ff-]*://)?(?:
 _SHORTEST = 4
 
 
-def shown(url: str) -> str:
+def without_secrets(url: str) -> str:
     """The address as messages have it: no user, password and query; of templates only the variables."""
     templates = _TEMPLATE.findall(url)
     marks = iter(range(_FIRST, _FIRST + len(templates)))

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from backstory.reading.statements.effective import effective
 from backstory.reading.statements.labels import labeled
-from backstory.reading.statements.stored_history import StoredHistory, select, shown
+from backstory.reading.statements.stored_history import StoredHistory, columns_of, select
 
 ALL, LABELED, EFFECTIVE = "_all", "_labeled", "_effective"
 SUFFIXES = (ALL, LABELED, EFFECTIVE)
@@ -31,7 +31,7 @@ def definitions(history: StoredHistory) -> Iterator[tuple[str, str]]:
     """
     if history.model.archive:
         everything = f"FROM {history.everything} AS v"
-        yield ALL, select(history.dialect, shown(history, "v", history.names), everything).sql
+        yield ALL, select(history.dialect, columns_of(history, "v", history.names), everything).sql
     if history.model.shown_labels:
         yield LABELED, labeled(history, history.model.shown_labels).sql
     if history.model.dating:

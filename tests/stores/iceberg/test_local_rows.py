@@ -78,6 +78,12 @@ def test_rows_are_those_that_spark_reads(store, version):
         )
     with Memory(600).lease() as lease, pytest.raises(TooLarge):
         LocalRows(store, stored, lease).read(names)
+    with Memory(1 << 30).lease() as lease:
+        sizes = []
+        for number in (0, 1, 2, 3, 0):  # of several files
+            LocalRows(store, stored, lease).at(mixed.slice(number, 1), NAMES)
+            sizes.append(lease.size)
+        assert sizes[0] == sizes[-1]  # the last answer alone is held
 
 
 @pytest.mark.parametrize("told", ["another format", "a file that is gone", "a file that is spoilt"])

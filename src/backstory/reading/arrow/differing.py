@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.values import alike
-from backstory.reading.lives import shown
+from backstory.reading.lives import value_text
 from backstory.reading.rules.differences import Row, difference, in_order
 from backstory.stores.metadata.values import integers, numbers, rows_of, truths_of, values_of, without_nulls
 
@@ -69,7 +69,7 @@ class ListedDifferences:
     def alike_changes(self, most: int) -> list[AlikeChange]:
         """The changes of values that several records have in common, the most frequent first."""
         counted = Counter(
-            (name, shown(each["before"][name]), shown(each["after"][name]))
+            (name, value_text(each["before"][name]), value_text(each["after"][name]))
             for each in self.every
             for name in each["changed"]
         )
@@ -129,11 +129,11 @@ class PairedDifferences:
             most_frequent = np.argsort(-counts, kind="stable")[:most]
             pairs = pairs.take(integers(firsts[most_frequent]))
             return [
-                AlikeChange(int(count), name, shown(row["before"]), shown(row["after"]))
+                AlikeChange(int(count), name, value_text(row["before"]), value_text(row["after"]))
                 for row, count in zip(rows_of(pairs), counts[most_frequent], strict=True)
                 if count > 1
             ]
-        texts = Counter((shown(row["before"]), shown(row["after"])) for row in rows_of(pairs))
+        texts = Counter((value_text(row["before"]), value_text(row["after"])) for row in rows_of(pairs))
         return [AlikeChange(count, name, *pair) for pair, count in texts.most_common(most) if count > 1]
 
     def page(self, begin: int = 0, end: int | None = None) -> list[Difference]:

@@ -6,7 +6,7 @@ from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.layout import STATE
 from backstory.reading.statements.point_in_time import valid
-from backstory.reading.statements.stored_history import Query, Shown, StoredHistory, Time, select, shown
+from backstory.reading.statements.stored_history import Query, Shown, StoredHistory, Time, columns_of, select
 from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.strategies.scd2.transitions import State
 
@@ -31,8 +31,8 @@ def changes(history: StoredHistory, after: Time, until: Time) -> Query:
         [
             Shown("change", history.text(State.DELETED)),
             Shown("changed_at", history.ended("h")),
-            *shown(history, "h", history.identifying),
-            *shown(history, "h", names, "old_"),
+            *columns_of(history, "h", history.identifying),
+            *columns_of(history, "h", names, "old_"),
             *(Shown(f"new_{each.name}", history.nothing(each)) for each in history.attributes),
         ],
         f"FROM {history.table} AS h\nWHERE {history.of('h', STATE)} = "
@@ -56,9 +56,9 @@ def _begun(history: StoredHistory, within: str) -> Query:
         [
             Shown("change", kind),
             Shown("changed_at", started),
-            *shown(history, "h", history.identifying),
-            *shown(history, "o", names, "old_"),
-            *shown(history, "h", names, "new_"),
+            *columns_of(history, "h", history.identifying),
+            *columns_of(history, "o", names, "old_"),
+            *columns_of(history, "h", names, "new_"),
         ],
         f"FROM {history.table} AS h\n"
         f"LEFT JOIN {history.table} AS o ON o.{key} = h.{key} AND {history.ended('o')} = {started}"
@@ -89,7 +89,7 @@ def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[st
         history.dialect,
         [
             Shown("change", "p.backstory_change"),
-            *shown(history, "p", history.identifying),
+            *columns_of(history, "p", history.identifying),
             Shown("column_name", "c.column_name"),
             Shown("old_value", _value(history, compared, "o")),
             Shown("new_value", _value(history, compared, "n")),

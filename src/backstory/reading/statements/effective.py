@@ -11,9 +11,9 @@ from backstory.reading.statements.stored_history import (
     Shown,
     StoredHistory,
     Time,
+    columns_of,
     distinct,
     select,
-    shown,
 )
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
@@ -39,7 +39,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
     return select(
         history.dialect,
         [
-            *shown(history, "e", history.names),
+            *columns_of(history, "e", history.names),
             Shown("effective_from", f"e.{begin}"),
             Shown("effective_to", f"e.{end}"),
         ],

@@ -6,7 +6,7 @@ from backstory.errors import UsageError
 from backstory.model.instant import instant_of, iso
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.statements.point_in_time import valid
-from backstory.reading.statements.stored_history import Query, Shown, StoredHistory, Time, select, shown
+from backstory.reading.statements.stored_history import Query, Shown, StoredHistory, Time, columns_of, select
 
 
 def join_as_of(
@@ -17,7 +17,7 @@ def join_as_of(
     side = f"(SELECT * FROM {parent.table} AS p WHERE {valid(parent, 'p', time)})"
     return select(
         child.dialect,
-        [*shown(child, "c", child.names), *shown(parent, "p", parent.names, "parent_")],
+        [*columns_of(child, "c", child.names), *columns_of(parent, "p", parent.names, "parent_")],
         f"FROM {child.table} AS c\n{how.upper()} JOIN {side} AS p ON {parent.of('p', parent.key)} = "
         f"{child.of('c', fk)}\nWHERE {valid(child, 'c', time)}",
     )
@@ -53,8 +53,8 @@ def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time
     return select(
         child.dialect,
         [
-            *shown(child, "c", child.names),
-            *shown(parent, "p", parent.names, "parent_"),
+            *columns_of(child, "c", child.names),
+            *columns_of(parent, "p", parent.names, "parent_"),
             Shown(VALID_FROM, begin),
             Shown(VALID_TO, end),
         ],

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
-from backstory.reading.statements.stored_history import Key, Query, Shown, StoredHistory, Time, select, shown
+from backstory.reading.statements.stored_history import (
+    Key,
+    Query,
+    Shown,
+    StoredHistory,
+    Time,
+    columns_of,
+    select,
+)
 from backstory.stores.sql.dialects.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -33,7 +41,7 @@ def as_of(history: StoredHistory, time: Time) -> Query:
     """The versions that were valid at a time, at most one of a record."""
     return select(
         history.dialect,
-        shown(history, "h", history.names),
+        columns_of(history, "h", history.names),
         f"FROM {history.table} AS h\nWHERE {valid(history, 'h', time)}",
     )
 
@@ -53,7 +61,7 @@ def current(history: StoredHistory) -> Query:
     """The open versions."""
     return select(
         history.dialect,
-        shown(history, "h", history.names),
+        columns_of(history, "h", history.names),
         f"FROM {history.table} AS h\nWHERE {history.ended('h')} IS NULL",
     )
 
@@ -70,7 +78,7 @@ def timeline(history: StoredHistory, key: Key) -> Query:
     gap = f"CASE WHEN {before} < {started} THEN {_difference(history.dialect, started, before)} END"
     return select(
         history.dialect,
-        [*shown(history, "h", history.names), Shown("gap_before", gap)],
+        [*columns_of(history, "h", history.names), Shown("gap_before", gap)],
         f"FROM {history.everything} AS h\nWHERE {history.is_record('h', key)}\nORDER BY {started}",
     )
 

@@ -204,6 +204,6 @@ def distinct(names: Iterable[str], longest: int = LONGEST_NAME) -> tuple[str, ..
     return tuple(found)
 
 
-def shown(history: StoredHistory, alias: str, names: Iterable[str], before: str = "") -> list[Shown]:
+def columns_of(history: StoredHistory, alias: str, names: Iterable[str], before: str = "") -> list[Shown]:
     """Columns under their own names, with a word before them."""
     return [Shown(f"{before}{name}", history.of(alias, name)) for name in names]

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from urllib.parse import unquote_plus
 
 from backstory.errors import UsageError
-from backstory.sources.secrecy import shown
+from backstory.sources.secrecy import without_secrets
 
 Kind = Literal["postgresql", "sqlite", "duckdb", "jdbc"]
 _KINDS: Final[dict[str, Kind]] = {
@@ -105,8 +105,8 @@ def _kind(url: str) -> Kind:
 def name_of(url: str) -> str:
     """An address for people: without user, password and options."""
     if not url.startswith(_JDBC):
-        return shown(url)
-    return _JDBC + shown(url.removeprefix(_JDBC).partition(";")[0])
+        return without_secrets(url)
+    return _JDBC + without_secrets(url.removeprefix(_JDBC).partition(";")[0])
 
 
 def _without(source: str, match: re.Match[str]) -> str:

@@ -130,7 +130,8 @@ class LocalRows:
     def at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows that `read` gave with these places, in their order.
 
-        What is not asked of all rows can so be asked of few. Raises what `read` raises.
+        What is not asked of all rows can so be asked of few. The lease holds the last answer of these
+        columns. Raises what `read` raises.
         """
         fields = self._fields()
         asked = [fields[name] for name in names]
@@ -143,15 +144,23 @@ class LocalRows:
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
         parted = parted_ids(self.table.iceberg)  # asked here: the pool's threads know no JVM
-        with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._at, asked, parted), locations, parts))
+        answer = f"by place: {', '.join(names)}"
+        self.lease.hold(answer, 0)
+        with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
+            read = list(pool.map(partial(self._at, lease, asked, parted), locations, parts))
+        self.lease.hold(answer, sum(rows.nbytes for rows in read))
         return pa.concat_tables(read).cast(schema).take(pa.array(np.argsort(order)))
 
     def _at(
-        self, asked: Sequence[Field], parted: Collection[int], location: str, positions: np.ndarray
+        self,
+        lease: MemoryLease,
+        asked: Sequence[Field],
+        parted: Collection[int],
+        location: str,
+        positions: np.ndarray,
     ) -> pa.Table:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
-        holding = HeldParts(self.lease, f"{location} by place")
+        holding = HeldParts(lease, location)
         with _opened(self.table.files, location) as file:
             for groups in together(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
                 rows = read_fields(file, asked, parted, holding.hold, groups)

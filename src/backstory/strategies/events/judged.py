@@ -121,15 +121,15 @@ class _Facts:
         """Whether these rows have the values of others of their records, in all columns or in those named."""
         rows, data = np.flatnonzero(these), self.sides.data
         wanted = data.column_names if names is None else names
-        others = _taken(data, places[rows], wanted, self._terms.key)
-        apart = differ(zip(_taken(data, rows, wanted, self._terms.key), others, strict=True))
+        others = _values_of(data, places[rows], wanted, self._terms.key)
+        apart = differ(zip(_values_of(data, rows, wanted, self._terms.key), others, strict=True))
         found = these.copy()
         if apart is not None:
             found[rows] = ~np.asarray(apart)
         return found
 
 
-def _taken(
+def _values_of(
     data: pa.Table, rows: Places, names: Sequence[str], key: Sequence[str]
 ) -> Iterator[pa.ChunkedArray]:
     """The columns of rows, but for those of the key, which is the same."""

@@ -60,7 +60,7 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
         sides = fill_times(sides, terms, fallback)
     judged = judge(sides, terms, fallback)
-    made = _joined(list(_made(judged, terms, fallback)))
+    made = _joined(list(_events_of_rows(judged, terms, fallback)))
     return EventPlan(
         _events(made.at(np.flatnonzero(made.ops >= 0)), judged.sides, type_),
         _events(made.at(_samples(made, judged.sides, terms)), judged.sides, type_),
@@ -90,7 +90,7 @@ def _samples(made: _Made, sides: EventSides, terms: EventTerms) -> Places:
     return np.concatenate(found)
 
 
-def _made(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_Made]:
+def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_Made]:
     """The events of rows, by what becomes of these; a problem keeps its row."""
     sides, stored = judged.sides, judged.stored
     filled = np.where(sides.times == LACKING, fallback, sides.times)

@@ -17,7 +17,7 @@ def changed(pair: Pair, alias: str = "h") -> str:
     )
 
 
-def gone(pair: Pair, alias: str = "h") -> str:
+def is_absent(pair: Pair, alias: str = "h") -> str:
     """Whether the base lacks the record of an open version, within the scope of deletes."""
     scope = f"({pair.scope}) AND " if pair.scope else ""
     return (
@@ -55,7 +55,7 @@ def or_archived(pair: Pair, alias: str) -> str:
 
 
 # Of an open version, what the base has of it now; of a base row without one, what it has of a past.
-NOW: Final[Mapping[Now, Callable[[Pair], str]]] = {Now.OTHER: changed, Now.ABSENT: gone}
+NOW: Final[Mapping[Now, Callable[[Pair], str]]] = {Now.OTHER: changed, Now.ABSENT: is_absent}
 PAST: Final[Mapping[Past, Callable[[Pair], str]]] = {Past.INTERRUPTED: interrupted, Past.CLOSED: has_past}
 
 

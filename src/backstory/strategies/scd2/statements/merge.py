@@ -3,7 +3,7 @@
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.statement import Statement
 from backstory.strategies.scd2.pair import Pair
-from backstory.strategies.scd2.statements.cases import begun_states, by_past, gone
+from backstory.strategies.scd2.statements.cases import begun_states, by_past, is_absent
 from backstory.strategies.scd2.transitions import TRANSITIONS, Now, Past, State
 
 # Columns of the MERGE's source beside the user's, which cannot have such names.
@@ -26,7 +26,7 @@ def actions(pair: Pair) -> str:
     vanished = (
         f"SELECT {pair.of('h', pair.hist_key)} AS {match_key}, "
         f"{_closed(pair, Now.ABSENT)} AS {pair.name(ACTION)}{_nothing(pair)}\n"
-        f"FROM {pair.table} AS h WHERE {pair.is_open('h')} AND {gone(pair)}"
+        f"FROM {pair.table} AS h WHERE {pair.is_open('h')} AND {is_absent(pair)}"
     )
     return "\nUNION ALL\n".join([closes, *([vanished] if pair.closes_deleted else []), inserts])
 
