@@ -4,7 +4,7 @@ import pytest
 
 from backstory.errors import UsageError
 from backstory.sources.polling import check
-from backstory.sources.secrecy import redacted, shown
+from backstory.sources.secrecy import redacted, without_secrets
 from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource
 
 
@@ -49,7 +49,7 @@ def test_what_no_source_can_do_is_known_without_asking(step):
     ],
 )
 def test_what_is_shown_of_an_address(url, told):
-    assert shown(url) == told
+    assert without_secrets(url) == told
 
 
 def test_secrets_are_taken_out_of_other_texts():
