@@ -1,19 +1,17 @@
 """Options in texts: errors name them as Python's arguments, the command line as flags, a file as fields."""
 
 import ast
-import json
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, Final
 
+from backstory.model.json_text import as_yaml
+
 # `name=value` in backticks, as `backstory.errors.option` writes it.
 _OPTION: Final = re.compile(r"`([a-z][a-z_]*)=([^`]*)`")
 _ERROR: Final = {"code", "message", "keys", "remedy"}
-# A text that YAML reads as the same text without quotes, also between brackets.
-_BARE: Final = re.compile(r"[A-Za-z_][\w./-]*")
-_NOT_BARE: Final = {"true", "false", "yes", "no", "on", "off", "null"}
 
 
 def in_flags(text: str) -> str:
@@ -66,14 +64,4 @@ def _flag(name: str, argument: str) -> str:
 
 
 def _field(name: str, argument: str) -> str:
-    return f"{name}: {_written(_value(argument))}" if argument else f"{name}:"
-
-
-def _written(value: Any) -> str:
-    """A value as YAML has it on a line."""
-    if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{_written(key)}: {_written(each)}' for key, each in value.items())}}}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_written, value))}]"
-    bare = isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _NOT_BARE
-    return str(value) if bare else json.dumps(value, ensure_ascii=False)
+    return f"{name}: {as_yaml(_value(argument))}" if argument else f"{name}:"

@@ -1,10 +1,16 @@
-"""Values as JSON has them, and as the cells of a table."""
+"""Values as JSON has them, as YAML does on a line, and as the cells of a table."""
 
 import json
 import math
+import re
 from collections.abc import Mapping
 from datetime import date, datetime
 from decimal import Decimal
+from typing import Final
+
+# A text that YAML reads as the same text without quotes, also between brackets.
+_BARE: Final = re.compile(r"[A-Za-z_][\w.]*")
+_NOT_BARE: Final = {"true", "false", "yes", "no", "on", "off", "null"}
 
 
 def as_json(value: object) -> str:
@@ -44,3 +50,13 @@ def cell_text(value: object, null: str) -> str:
     if isinstance(value, bool | Mapping | list | tuple):
         return as_json(value)
     return str(plain(value)) if isinstance(value, datetime | bytes | bytearray) else str(value)
+
+
+def as_yaml(value: object) -> str:
+    """A text, a list of such, or another value of JSON as YAML has it on a line, also between brackets."""
+    if isinstance(value, Mapping):
+        return f"{{{', '.join(f'{as_yaml(key)}: {as_yaml(each)}' for key, each in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(as_yaml, value))}]"
+    bare = isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _NOT_BARE
+    return str(value) if bare else json.dumps(value, ensure_ascii=False)

@@ -11,6 +11,7 @@ from backstory.doors.native.ahead import names_in_first_file
 from backstory.doors.native.request import SnapshotRequest
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
+from backstory.model.json_text import as_yaml
 from backstory.sources.databases.address import Database, is_database, parse_server
 from backstory.sources.databases.keys import Keys, declared_keys
 
@@ -128,15 +129,11 @@ def _plain(text: str) -> str:
 
 def _lines(draft: _Draft) -> str:
     source = f"'{draft.source}'" if re.search(r"[:{}&*?#]", draft.source) else draft.source
-    lines = [f"  {_name(draft.table)}:", f"    source: {source}" if source else "    group: database"]
+    lines = [f"  {as_yaml(draft.table)}:", f"    source: {source}" if source else "    group: database"]
     if draft.key:
-        lines.append(f"    key: [{', '.join(map(_name, draft.key))}]")
+        lines.append(f"    key: {as_yaml(list(draft.key))}")
     else:
         shown = ", ".join(draft.columns[:_SHOWN]) + (", ..." if len(draft.columns) > _SHOWN else "")
         hint = f": {shown}" if shown else ""
         lines.append(f"    key:          # write the columns that identify a record{hint}")
     return "\n".join(lines) + "\n"
-
-
-def _name(text: str) -> str:
-    return text if re.fullmatch(r"[A-Za-z_][\w.]*", text) else '"' + text.replace('"', '\\"') + '"'

@@ -128,8 +128,10 @@ def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterato
         return
     if isinstance(source, str | Path):
         files = source_files(str(source), given.format)
-        of_feed = {"unmodified": partial(unmodified_text, given)} if isinstance(given, FeedRequest) else {}
-        with rows_of_files(store, files, into, given.rename, _types(given), given.files, **of_feed) as rows:
+        unmodified = partial(unmodified_text, given) if isinstance(given, FeedRequest) else None
+        with rows_of_files(
+            store, files, into, given.rename, _types(given), given.files, unmodified=unmodified
+        ) as rows:
             yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":

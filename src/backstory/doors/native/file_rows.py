@@ -43,10 +43,6 @@ from backstory.model.types import ColumnType
 from backstory.stores.iceberg.store import Store, StoredTable, load
 
 
-def _nothing(_: object) -> None:
-    return None
-
-
 @contextmanager
 def rows_of_files(
     store: Store,
@@ -56,7 +52,7 @@ def rows_of_files(
     retype: Mapping[str, ColumnType] = NOTHING,
     written: FileOptions = AS_EXPECTED,
     *,
-    unmodified: Callable[[StoredTable | None], str | None] = _nothing,
+    unmodified: Callable[[StoredTable | None], str | None] | None = None,
 ) -> Iterator[Source]:
     """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
 
@@ -74,7 +70,7 @@ def rows_of_files(
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
         files = [unpacked(file, folder) for file in source.files]
         options = reader_options(source, files, written)
-        if isinstance(options, CsvOptions):
+        if isinstance(options, CsvOptions) and unmodified is not None:
             options = replace(options, unmodified=unmodified(table))
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path

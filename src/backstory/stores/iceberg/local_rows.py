@@ -136,6 +136,8 @@ class LocalRows:
         fields = self._fields()
         asked = [fields[name] for name in names]
         schema = pa.schema([(each["name"], arrow_of(each["type"])) for each in asked])
+        answer = f"by place: {', '.join(names)}"
+        self.lease.hold(answer, 0)
         if not len(places):
             return schema.empty_table()
         files = places[FILE].combine_chunks().dictionary_encode()
@@ -144,8 +146,6 @@ class LocalRows:
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
         parted = parted_ids(self.table.iceberg)  # asked here: the pool's threads know no JVM
-        answer = f"by place: {', '.join(names)}"
-        self.lease.hold(answer, 0)
         with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
             read = list(pool.map(partial(self._at, lease, asked, parted), locations, parts))
         self.lease.hold(answer, sum(rows.nbytes for rows in read))

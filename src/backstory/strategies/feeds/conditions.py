@@ -67,7 +67,7 @@ def _conditional(conditions: Conditions) -> np.ndarray:
 def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
     """What is known after these facts, which are in their order."""
     record, source = effects.facts.record, effects.facts.source
-    now = Effects(effects.facts.taken(block), effects.pool, effects.terms, effects.keeps[block])
+    now = Effects(effects.facts.at_places(block), effects.pool, effects.terms, effects.keeps[block])
     cleared = np.full(len(known.there), -1)
     takes = np.flatnonzero(now.clears)
     cleared[record[block[takes]]] = takes

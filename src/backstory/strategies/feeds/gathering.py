@@ -39,7 +39,7 @@ class Facts:
     def __len__(self) -> int:
         return len(self.record)
 
-    def taken(self, places: np.ndarray) -> "Facts":
+    def at_places(self, places: np.ndarray) -> "Facts":
         """Some of them, in this order."""
         return Facts(*(getattr(self, each.name)[places] for each in fields(self)))
 
@@ -63,7 +63,7 @@ def in_order(parts: Sequence[Facts]) -> Facts:
     """All of them by record, instant, and their place in it: events before copies (V21)."""
     joined = Facts(*(np.concatenate([getattr(each, of.name) for each in parts]) for of in fields(Facts)))
     phase = joined.said == COPY
-    return joined.taken(np.lexsort((joined.order, phase, joined.at, joined.record)))
+    return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
 
 
 def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -> Facts:

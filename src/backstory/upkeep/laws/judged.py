@@ -46,7 +46,7 @@ class Judged:
         return (record,) if known else shape.key
 
     @property
-    def shown(self) -> tuple[str, ...]:
+    def naming(self) -> tuple[str, ...]:
         """The columns by which people know a record."""
         return self.shape.key or self.identity
 

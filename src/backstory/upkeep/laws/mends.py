@@ -83,7 +83,7 @@ def _mended(judged: Judged, names: Sequence[str], life: pa.Table, tally: MendTal
     stays = {row.place: row for row in after}
     changed = [row for row in after if row != rows[row.place]]
     gone = [row.place for row in rows if row.place not in stays]
-    key = key_text(judged.shown, [values[0][name] for name in judged.shown])
+    key = key_text(judged.naming, [values[0][name] for name in judged.naming])
     for law in violations(after, judged.terms):
         tally.left[law.value] = [*tally.left.get(law.value, []), key][:MAX_KEYS]
     tally.laws.update({law.value: times for law, times in broken.items()})

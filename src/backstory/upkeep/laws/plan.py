@@ -128,10 +128,10 @@ def broken_spans(store: Store, table: StoredTable) -> Broken:
     judged = judged_by(store, table)
     rows = store.spark.table(store.sql_name(table.shape.table))
     found = suspected(rows, judged)
-    wanted = [*judged.identity, *judged.shown, *(judged.terms.tracked if judged.valued else ())]
+    wanted = [*judged.identity, *judged.naming, *(judged.terms.tracked if judged.valued else ())]
     laws = [name for name in found.columns if name.startswith(PREFIX)]
     found = found.select(*map(quoted, dict.fromkeys([*wanted, *laws])))
-    return run(table, found, ByLife(judged), judged.identity, judged.shown)
+    return run(table, found, ByLife(judged), judged.identity, judged.naming)
 
 
 def broken_rows(store: Store, table: StoredTable) -> Broken:
@@ -147,14 +147,14 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
     rows = store.spark.table(store.sql_name(shape.table))
     told = key_columns(judged)
     rows = rows.withColumns(told).select(
-        *map(quoted, dict.fromkeys([*judged.identity, *judged.shown, *told]))
+        *map(quoted, dict.fromkeys([*judged.identity, *judged.naming, *told]))
     )
     rows = rows.withColumn(NEXT, count(lit(1)).over(Window.partitionBy(*key)))
     sure = (column(NEXT) == 1) & column(f"{PREFIX}keyed")
     if judged.terms.hashed:
         sure &= surely_hashed()
     found = suspects(rows, judged.identity, f"{PREFIX}keyed", sure).drop(NEXT)
-    return run(table, found, ByKey(judged.terms), judged.identity, judged.shown)
+    return run(table, found, ByKey(judged.terms), judged.identity, judged.naming)
 
 
 def run(

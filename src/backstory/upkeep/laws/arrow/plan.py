@@ -51,9 +51,9 @@ def broken_spans(files: Files) -> Broken:
     assert span is not None
     rows = rows_in_order(files, _columns_to_read(files, judged), [*judged.identity, span.start])
     valued = judged.terms.tracked if judged.valued else ()
-    told = _cells(rows, [*judged.shown, *valued]) | _rule_columns(rows, judged)
+    told = _cells(rows, [*judged.naming, *valued]) | _rule_columns(rows, judged)
     lives = records(rows, judged.identity, told)
-    return added_up(broken_by(ByLife(judged), judged.shown, lives))
+    return added_up(broken_by(ByLife(judged), judged.naming, lives))
 
 
 def broken_rows(files: Files) -> Broken:
@@ -62,12 +62,12 @@ def broken_rows(files: Files) -> Broken:
     if not judged.identity:
         return {}
     hashed = [ROW_HASH, *_hashed(files)] if judged.terms.hashed else []
-    rows = rows_in_order(files, [*judged.shown, *hashed], judged.identity)
+    rows = rows_in_order(files, [*judged.naming, *hashed], judged.identity)
     told: Told = {PREFIX + "keyed": _whole(rows, judged.identity)}
     if judged.terms.hashed:
         told |= _of_hashes(rows, judged)
-    found = records(rows, judged.identity, _cells(rows, judged.shown) | told)
-    return added_up(broken_by(ByKey(judged.terms), judged.shown, found))
+    found = records(rows, judged.identity, _cells(rows, judged.naming) | told)
+    return added_up(broken_by(ByKey(judged.terms), judged.naming, found))
 
 
 def _columns_to_read(files: Files, judged: Judged) -> list[str]:
@@ -80,7 +80,7 @@ def _columns_to_read(files: Files, judged: Judged) -> list[str]:
     names += [MEMORY] if shape.layout is Layout.VERSIONS else []
     names += [ROW_HASH, *_hashed(files)] if judged.terms.hashed else []
     names += judged.terms.tracked if judged.valued else ()
-    return [name for name in (*judged.shown, *names) if name]
+    return [name for name in (*judged.naming, *names) if name]
 
 
 def _cells(rows: pa.Table, names: Sequence[str]) -> dict[str, Sequence[Any]]:
