@@ -16,8 +16,10 @@ from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.instant import parse_instant
 from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, Role, Told
 from backstory.model.table import TableName
+from backstory.reading.commits import inventory
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import existing
+from backstory.stores.metadata.in_session import InSession
 from backstory.strategies.copies.rule import Copy, take
 from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.warehouse import Warehouse
@@ -472,8 +474,8 @@ def test_a_table_of_somebody_else_is_read_and_left_alone(native):
     native.spark.sql(
         f"CREATE OR REPLACE TABLE backstory.{native.name} USING iceberg AS SELECT 'a' AS k, 1 AS v"
     )
-    listed = {row["table"]: row["layout"] for row in native.warehouse.tables()}
-    assert listed[native.name] == "foreign"
+    (listed,) = inventory(InSession(native.warehouse.store), [TableName(*native.name.split("."))])
+    assert (listed["table"], listed["layout"]) == (native.name, "foreign")
     with pytest.raises(Refused, match="did not create") as told:
         native.copy(1, "a:1")
     assert (told.value.code, "Fivetran" in str(told.value), "fivetran" in str(told.value)) == (

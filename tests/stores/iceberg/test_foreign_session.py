@@ -9,6 +9,7 @@ import backstory
 from backstory.errors import UsageError
 from backstory.spark.connectors import runtime
 from backstory.stores.iceberg import foreign_session, jvm
+from backstory.stores.metadata.in_session import InSession
 
 
 class Connect:
@@ -95,4 +96,6 @@ def test_an_iceberg_that_writes_no_ids_of_rows_is_too_old(version, old):
 
 
 def test_a_session_with_icebergs_catalog_is_opened(spark):
-    assert backstory.open(spark=spark).tables() is not None
+    opened = backstory.open(spark=spark)
+    assert opened.spark is spark
+    assert InSession(opened.store).tables() is not None

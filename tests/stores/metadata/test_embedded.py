@@ -100,12 +100,17 @@ def tables(sender, store, schema):
     }
 
 
+def _named(catalog, schema):
+    """The tables of the test: the others share their warehouse."""
+    return [each for each in catalog.tables() if each.schema == schema]
+
+
 def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, warehouse, schema):
     """Rows, open versions, memories and commits, deletion vectors taken off, in the same words."""
     without, within = EmbeddedCatalog(warehouse), InSession(store)
     opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
     there, asked = (
-        {row["table"]: row for row in inventory(catalog) if row["table"].startswith(f"{schema}.")}
+        {row["table"]: row for row in inventory(catalog, _named(catalog, schema))}
         for catalog in (without, within)
     )
     assert there == asked
@@ -134,7 +139,7 @@ def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark
     place.write(delete="id \n 1")
     hide_by_value(store, place.name, "id", 2)
     for catalog, rows in ((EmbeddedCatalog(warehouse), None), (InSession(store), 2)):
-        held = {row["table"]: row["rows"] for row in inventory(catalog)}
+        held = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert held[str(place.name)] == rows
 
 
@@ -148,7 +153,7 @@ def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_k
     for path in paths:
         local(path).rename(local(f"{path}.away"))
     for catalog in (EmbeddedCatalog(warehouse), InSession(store)):
-        rows = {row["table"]: row["rows"] for row in inventory(catalog)}
+        rows = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert (rows[str(lost)], rows[str(whole)], rows[str(newer)]) == (None, 3, None)
     with pytest.raises(
         Failed, match=f"A file of {lost} is missing or cannot be reached: [-0-9a-z]*-m0.avro"

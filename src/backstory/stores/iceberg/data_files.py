@@ -197,29 +197,24 @@ def _write(
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
     """The columns whose values repeat: of others a dictionary costs time and space, in every group."""
-    for field, values in zip(rows.schema, rows.columns, strict=True):
-        if pa.types.is_nested(field.type):
-            yield from _leaves(field.name, field.type)
-        elif 2 * len(pc.unique(values)) <= len(values):
-            yield field.name
+    for name, values in zip(rows.column_names, rows.columns, strict=True):
+        yield from _repeating_leaves(name, values.combine_chunks())
 
 
-def _leaves(path: str, type_: pa.DataType) -> Iterator[str]:
-    """What Parquet calls the parts of a column that have values."""
-    if pa.types.is_struct(type_):
-        parts = [(f"{path}.{each.name}", each.type) for each in type_]
-    elif pa.types.is_map(type_):
-        parts = [
-            (f"{path}.key_value.{name}", t)
-            for name, t in zip(("key", "value"), (type_.key_type, type_.item_type), strict=True)
-        ]
-    elif pa.types.is_list(type_):
-        parts = [(f"{path}.list.element", type_.value_type)]
+def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
+    """What Parquet calls the parts of a column whose values repeat."""
+    if pa.types.is_struct(values.type):
+        parts = [(each.name, inner) for each, inner in zip(values.type, values.flatten(), strict=True)]
+    elif pa.types.is_map(values.type):
+        parts = [("key_value.key", values.keys), ("key_value.value", values.items)]
+    elif pa.types.is_list(values.type):
+        parts = [("list.element", values.flatten())]
     else:
-        yield path
+        if 2 * len(pc.unique(values)) <= len(values):
+            yield path
         return
     for name, inner in parts:
-        yield from _leaves(name, inner)
+        yield from _repeating_leaves(f"{path}.{name}", inner)
 
 
 def ending_of(content: pa.Buffer) -> bytes:

@@ -10,6 +10,7 @@ from backstory.formats.rows import arrow_type
 from backstory.model.schema import Column
 from backstory.stores.iceberg.schema import columns_of_fields, spark_type
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.repeated_values import read_columns
 from backstory.stores.metadata.row_groups import Field, id_of, positions_in
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
@@ -66,7 +67,7 @@ def read_fields(
     paths = [path for each in wanted if each["id"] in fields for path in _paths(each, fields[each["id"]])]
     chosen = range(file.metadata.num_row_groups) if groups is None else groups
     held(packed_size(file.metadata, asked, chosen))
-    read, rows = file.read_row_groups(chosen, columns=paths), len(positions_in(file.metadata, chosen))
+    read, rows = read_columns(file, paths, chosen), len(positions_in(file.metadata, chosen))
     held(read.nbytes)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}

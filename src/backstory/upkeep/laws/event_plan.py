@@ -18,10 +18,9 @@ from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.port import ToldTable
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.events import LogFacts, LogRow, broken_events
-from backstory.upkeep.laws.judged import PREFIX
+from backstory.upkeep.laws.judged import NEXT, PREFIX
 from backstory.upkeep.laws.lives import Broken, suspects
 from backstory.upkeep.laws.plan import run
-from backstory.upkeep.laws.rule_columns import NEXT
 from backstory.upkeep.laws.terms import Law
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
 
 PREFIX: Final = "law "  # no column of a table is called so
+NEXT: Final = PREFIX + "next"  # what is asked of the row behind
 TIMES: Final = ("start", "end", "written", "ended_at", "end_before")
 FIELDS: Final = (
     *(*TIMES, "keyed", "flag", "state", "hash", "rightly"),

@@ -13,7 +13,9 @@ from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
+from backstory.upkeep.laws.fold_columns import columns_before, is_foldable
 from backstory.upkeep.laws.judged import (
+    NEXT,
     PREFIX,
     Judged,
     Telling,
@@ -25,7 +27,7 @@ from backstory.upkeep.laws.judged import (
 )
 from backstory.upkeep.laws.lives import FOUND, Broken, added_up, examine, suspects
 from backstory.upkeep.laws.rule import broken_keys, violations
-from backstory.upkeep.laws.rule_columns import FLOOR, NEXT, healthy, key_columns, rule_columns, surely_hashed
+from backstory.upkeep.laws.rule_columns import FLOOR, healthy, key_columns, rule_columns, surely_hashed
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 
 if TYPE_CHECKING:
@@ -119,8 +121,10 @@ def suspected(rows: "DataFrame", judged: Judged) -> "DataFrame":
     if judged.terms.remembers:
         later = window.rowsBetween(1, Window.unboundedFollowing)
         seen[FLOOR] = least(quoted(f"{PREFIX}written")).over(later)
-    found = told.withColumns(seen)
-    return suspects(found, judged.identity, START, healthy(judged.terms)).drop(*seen)
+    if foldable := is_foldable(rows, judged):
+        seen |= columns_before(judged, window)
+    healthy_ = healthy(judged.terms, foldable=foldable)
+    return suspects(told.withColumns(seen), judged.identity, START, healthy_).drop(*seen)
 
 
 def broken_spans(store: Store, table: StoredTable) -> Broken:

@@ -9,15 +9,16 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model import remembered as memory
 from backstory.model.layout import MEMORY, ROW_HASH, Layout
+from backstory.model.remembered import Told
 from backstory.model.types import Kind
 from backstory.stores.iceberg.literals import column, micros_in
-from backstory.upkeep.laws.judged import FIELDS, PREFIX, Judged
+from backstory.upkeep.laws.fold_columns import surely_folded
+from backstory.upkeep.laws.judged import FIELDS, NEXT, PREFIX, Judged
 from backstory.upkeep.laws.terms import LawTerms
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-NEXT: Final = PREFIX + "next"
 FLOOR: Final = PREFIX + "floor"
 TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
 
@@ -89,8 +90,11 @@ def _whole(names: Sequence[str]) -> "Column":
     return reduce(and_, (column(name).isNotNull() for name in names), lit(True))
 
 
-def healthy(terms: LawTerms) -> "Column":
-    """Whether nothing is wrong with a row, given the start of the next version; NULL: not surely."""
+def healthy(terms: LawTerms, *, foldable: bool) -> "Column":
+    """Whether nothing is wrong with a row, given the start of the next version; NULL: not surely.
+
+    `foldable` tells that the columns of `fold_columns` are there.
+    """
     from pyspark.sql.functions import lit
 
     start, end = _value("start"), _value("end")
@@ -108,18 +112,20 @@ def healthy(terms: LawTerms) -> "Column":
         sure &= surely_hashed()
     if terms.remembers:
         sure &= _surely_recorded(terms)
-    return sure & lit(not terms.marks)
+        sure &= surely_folded(terms) if foldable else _value("kind").isNull()
+    return sure & lit(foldable or not terms.marks)
 
 
 def _surely_recorded(terms: LawTerms) -> "Column":
-    """No memory, recorded times in order, and told to end before any later version was told of."""
+    """A version, recorded times in order, and told to end before any later version was told of."""
     from pyspark.sql.functions import coalesce, lit
 
     written, ended = _value("written"), _value("ended_at")
     known = lit(True) if terms.newest is None else coalesce(ended, written) <= terms.newest
     moved = (written < ended) & (column(FLOOR).isNull() | (ended <= column(FLOOR)))
     sure = known & (ended.isNull() | moved) & written.isNotNull()
-    return sure & _value("role").isNull() & _value("kind").isNull() & _value("scope").isNull()
+    kind = coalesce(_value("kind"), lit(Told.UPSERT)) == Told.UPSERT
+    return sure & kind & _value("role").isNull() & _value("scope").isNull()
 
 
 def _value(name: str) -> "Column":

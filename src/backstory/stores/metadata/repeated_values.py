@@ -1,0 +1,130 @@
+"""Columns of a Parquet file: one with a single value in all rows, as its statistics tell, is not decoded."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+# To repeat a longer text for each row may take more than to read it.
+LONGEST: Final = 64
+# How Parquet keeps the values that are repeated as they are: whole numbers, days, instants and truths.
+KEPT_AS: Final = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_()}
+Known = dict[str, pa.Scalar]
+
+
+def read_columns(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) -> pa.Table:
+    """These columns, or parts of structs, of some row groups, as `file.read_row_groups` gives them.
+
+    They come in the order of the file.
+    """
+    fields = [each for each in file.schema_arrow if any(_is_below(path, each.name) for path in paths)]
+    leaves = {
+        path: type_
+        for each in fields
+        for path, type_ in _leaves(each.name, each.type)
+        if any(_is_below(path, asked) for asked in paths)
+    }
+    known = _known(file.metadata, leaves, groups)
+    for each in fields:
+        _keep_certain(known, leaves, each.name, each.type)
+    if not known:
+        return file.read_row_groups(groups, columns=[*leaves])
+    unknown = [path for path in leaves if path not in known]
+    read = file.read_row_groups(groups, columns=unknown) if unknown else pa.table({})
+    there = dict(zip(read.column_names, read.columns, strict=True))
+    rows = sum(file.metadata.row_group(number).num_rows for number in groups)
+    columns = [_made(known, leaves, each, each.name, there.get(each.name), rows) for each in fields]
+    schema = [each.with_type(values.type) for each, values in zip(fields, columns, strict=True)]
+    return pa.table(columns, schema=pa.schema(schema))
+
+
+def _is_below(path: str, other: str) -> bool:
+    """Whether a column is another one, or a part of it."""
+    return path == other or path.startswith(f"{other}.")
+
+
+def _leaves(path: str, type_: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    """The parts of a column that are no structs."""
+    if not pa.types.is_struct(type_):
+        yield path, type_
+        return
+    for each in type_:
+        yield from _leaves(f"{path}.{each.name}", each.type)
+
+
+def _known(metadata: pq.FileMetaData, leaves: Mapping[str, pa.DataType], groups: Sequence[int]) -> Known:
+    """The value of each column that has only one in these row groups; a list has no statistics of its own."""
+    places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
+    if len(places) < metadata.num_columns:
+        return {}  # a name with a point in it is that of a part, too
+    found = {}
+    for path, type_ in leaves.items():
+        if path in places:
+            chunks = (metadata.row_group(number).column(places[path]) for number in groups)
+            value = _only_value(chunks, type_)
+            if value is not None:
+                found[path] = value
+    return found
+
+
+def _only_value(chunks: Iterable[Any], type_: pa.DataType) -> pa.Scalar | None:
+    """The value of all rows, as a scalar that may be NULL; None where there are more, or nobody tells."""
+    values, kept = set[Any](), None
+    for each in chunks:
+        told, kept = each.statistics, each.physical_type
+        if told is None or not told.has_null_count:
+            return None
+        if told.null_count == each.num_values:
+            values.add(None)
+        elif not told.null_count and told.has_min_max and told.min_raw == told.max_raw:
+            values.add(told.min_raw)
+        else:
+            return None
+        if len(values) > 1:
+            return None
+    return _scalar(values.pop(), kept, type_) if values else None
+
+
+def _scalar(value: Any, kept: str | None, type_: pa.DataType) -> pa.Scalar | None:
+    if value is None:
+        return pa.scalar(None, type_)
+    if pa.types.is_string(type_):
+        return pa.scalar(value.decode(), type_) if len(value) <= LONGEST else None
+    stored = KEPT_AS.get(kept or "")
+    if stored == type_ or (stored and (pa.types.is_timestamp(type_) or pa.types.is_date32(type_))):
+        return pa.array([value], stored).view(type_)[0]
+    return None
+
+
+def _keep_certain(known: Known, leaves: Collection[str], path: str, type_: pa.DataType) -> None:
+    """Leave out a part of each struct of which all parts are NULL: read, it says where the struct is."""
+    if not pa.types.is_struct(type_):
+        return
+    for each in type_:
+        _keep_certain(known, leaves, f"{path}.{each.name}", each.type)
+    below = [each for each in leaves if _is_below(each, path)]
+    if below and all(each in known and not known[each].is_valid for each in below):
+        del known[below[0]]
+
+
+def _made(
+    known: Known, leaves: Collection[str], field: pa.Field, path: str, read: Any, rows: int
+) -> pa.Array | pa.ChunkedArray:
+    """A column, of what was read of it and of the values that are known."""
+    if path in known:
+        return pa.repeat(known[path], rows)
+    if not any(_is_below(each, path) for each in known):
+        return read
+    there, absent = {}, None
+    if read is not None:
+        whole = read.combine_chunks() if isinstance(read, pa.ChunkedArray) else read
+        there = dict(zip((each.name for each in whole.type), whole.flatten(), strict=True))
+        absent = whole.is_null()
+    fields, parts = list[pa.Field](), list[pa.Array | pa.ChunkedArray]()
+    for each in field.type:
+        inner = f"{path}.{each.name}"
+        if any(_is_below(leaf, inner) for leaf in leaves):
+            parts.append(_made(known, leaves, each, inner, there.get(each.name), rows))
+            fields.append(each.with_type(parts[-1].type))
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=absent)
