@@ -4,7 +4,7 @@ PY := .venv/bin/python
 ZENSICAL := 0.0.73
 # Written bytecode is what pytest and every process that tests start begin with.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test laws test-fast lint format wheel-check bench bench-full soak reference docs protos lock clean
+.PHONY: help setup demo test test-all laws test-fast lint format wheel-check bench bench-full soak reference docs protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -15,11 +15,15 @@ setup:          ## Virtual environment, packages and Java
 demo: setup     ## Twelve years of real data through a real Fivetran destination
 	@.venv/bin/backstory demo --output table
 
-test: setup     ## All tests, on all cores: what needs Python alone first
+test: setup     ## The tests, on all cores, in a quarter of an hour: what needs Python alone first
+	@scripts/setup.sh --tests
+	@scripts/test.sh -m "not long"
+
+test-all: setup ## Also those that take long: what must hold before a change lands
 	@scripts/setup.sh --tests
 	@scripts/test.sh
 
-laws: setup     ## The same, each law tried many more times: before a release
+laws: setup     ## All of them, each law tried many more times: before a release
 	@scripts/setup.sh --tests
 	@BACKSTORY_DEPTH=laws scripts/test.sh
 

@@ -13,15 +13,37 @@ import pytest
 
 TABLE = Path(__file__).with_name("seconds.toml")
 LIMIT = 60  # a file that takes longer names its reason
+LONG = 8  # a test that takes so much longer is left to `make test-all`
+OUTSIDE = "tests/outside/"
 SHOWN = 20
 LAST = "backstory/seconds"
 
 SECONDS = Counter()
+OF_TESTS = Counter()
 
 
 def table():
     """The checked-in seconds by file, and the reasons."""
     return tomllib.loads(TABLE.read_text("utf-8"))
+
+
+LISTED = frozenset(table()["long"])
+
+
+def test_of(nodeid):
+    """The test without its parameters."""
+    return nodeid.partition("[")[0]
+
+
+def is_long(nodeid):
+    """Whether `make test` leaves a test out."""
+    return nodeid.startswith(OUTSIDE) or test_of(nodeid) in LISTED
+
+
+def pytest_itemcollected(item):
+    """What takes long is marked so."""
+    if is_long(item.nodeid):
+        item.add_marker(pytest.mark.long)
 
 
 def file_of(nodeid):
@@ -49,6 +71,8 @@ def pytest_collection_modifyitems(config, items):
 def pytest_runtest_logreport(report):
     """What each file of tests takes, fixtures included."""
     SECONDS[file_of(report.nodeid)] += report.duration
+    if report.when == "call" and not is_long(report.nodeid):
+        OF_TESTS[test_of(report.nodeid)] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter, config):
@@ -61,6 +85,9 @@ def pytest_terminal_summary(terminalreporter, config):
         )
         terminalreporter.line(f"{seconds:7.1f}  {file}  {why}".rstrip())
     terminalreporter.line(f"{SECONDS.total():7.1f}  all")
+    for test, seconds in OF_TESTS.most_common(SHOWN):
+        if seconds > LONG:
+            terminalreporter.line(f"{seconds:7.1f}  {test}  takes long and is not in tests/seconds.toml")
     if not hasattr(config, "workerinput") and hasattr(config, "cache"):
         config.cache.set(
             LAST, config.cache.get(LAST, {}) | {f: round(s, 1) for f, s in SECONDS.items() if s >= 1}
