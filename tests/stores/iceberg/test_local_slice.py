@@ -85,9 +85,9 @@ def test_few_row_groups_are_read_for_few_keys(store, monkeypatch):
     table = lived(store, 3)
     read, plain = [], row_selection.read_fields
 
-    def noted(file, wanted, parted, held, groups):
+    def noted(file, wanted, parted, held, groups, *kept):
         read.append((len(wanted), len(groups), file.metadata.num_row_groups))
-        return plain(file, wanted, parted, held, groups)
+        return plain(file, wanted, parted, held, groups, *kept)
 
     monkeypatch.setattr(row_selection, "read_fields", noted)
     assert read_slice(store, table, pa.table({"k": [1234]}), SINCE).num_rows == 2

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.stores.metadata.repeated_values import LONGEST, read_columns
+from backstory.stores.metadata.repeated_values import LONGEST, decode
 
 VALUES = {
     pa.int64(): [7, -1],
@@ -61,6 +61,10 @@ def written(rows, path):
     return pq.ParquetFile(path)
 
 
+def read_columns(file, paths, groups):
+    return decode(file, paths, groups).whole()
+
+
 def alike(one, other):
     """Whether two tables have the same types, metadata of fields, and values; NaN is NaN."""
     return one.schema.equals(other.schema, check_metadata=True) and repr(one.to_pylist()) == repr(
@@ -74,7 +78,11 @@ def test_columns_are_those_that_arrow_reads(tmp_path_factory, rows, groups, data
     paths = [*rows.column_names, f"c{len(VALUES)}.s", f"c{len(VALUES) + 1}.inner", f"c{len(VALUES) + 1}.at"]
     few = st.lists(st.sampled_from(paths), unique=True)
     asked = sorted(data.draw(few | st.just(rows.column_names)), key=paths.index)
-    assert alike(read_columns(file, asked, groups), file.read_row_groups(groups, columns=asked))
+    plain = file.read_row_groups(groups, columns=asked)
+    assert alike(read_columns(file, asked, groups), plain)
+    if asked:
+        kept = pa.array([data.draw(st.booleans()) for _ in range(len(plain))], pa.bool_())
+        assert alike(decode(file, asked, groups).whole(kept), plain.filter(kept))
 
 
 @pytest.mark.parametrize(

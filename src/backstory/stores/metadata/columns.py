@@ -10,8 +10,8 @@ from backstory.formats.rows import arrow_type
 from backstory.model.schema import Column
 from backstory.stores.iceberg.schema import columns_of_fields, spark_type
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.repeated_values import read_columns
-from backstory.stores.metadata.row_groups import Field, id_of, positions_in
+from backstory.stores.metadata.repeated_values import decode
+from backstory.stores.metadata.row_groups import Field, id_of
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -52,11 +52,13 @@ def read_fields(
     parted: Collection[int],
     held: Callable[[int], None],
     groups: Sequence[int] | None = None,
+    kept: pa.Array | None = None,
 ) -> pa.Table:
     """The rows of an opened file, or of some of its row groups, with these fields of its table.
 
-    `parted` are the ids of the fields that partitions are of. `held` is told how many bytes the rows take,
-    first at least, then in truth; it may refuse. Raises Unreadable where the rows would not be exact.
+    With `kept`, a truth for each row, those that are kept. `parted` are the ids of the fields that partitions
+    are of. `held` is told how many bytes all rows take, first at least, then in truth; it may refuse. Raises
+    Unreadable where the rows would not be exact.
     """
     fields = {id_of(each): each for each in file.schema_arrow}
     if None in fields:
@@ -67,8 +69,9 @@ def read_fields(
     paths = [path for each in wanted if each["id"] in fields for path in _paths(each, fields[each["id"]])]
     chosen = range(file.metadata.num_row_groups) if groups is None else groups
     held(packed_size(file.metadata, asked, chosen))
-    read, rows = read_columns(file, paths, chosen), len(positions_in(file.metadata, chosen))
-    held(read.nbytes)
+    decoded = decode(file, paths, chosen)
+    held(decoded.rows.nbytes)
+    read, rows = decoded.whole(kept), decoded.count if kept is None else kept.true_count
     columns = dict(zip(read.column_names, read.columns, strict=True))
     found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}
     values = [projected(each, found.get(each["id"]), rows) for each in wanted]

@@ -1,6 +1,7 @@
 """Columns of a Parquet file: one with a single value in all rows, as its statistics tell, is not decoded."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -10,14 +11,38 @@ import pyarrow.parquet as pq
 LONGEST: Final = 64
 # How Parquet keeps the values that are repeated as they are: whole numbers, days, instants and truths.
 KEPT_AS: Final = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_()}
-Known = dict[str, pa.Scalar]
+ByPath = dict[str, pa.Scalar]
 
 
-def read_columns(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) -> pa.Table:
-    """These columns, or parts of structs, of some row groups, as `file.read_row_groups` gives them.
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Columns of row groups: `rows` are those that had to be decoded, the others are repeated in the end."""
 
-    They come in the order of the file.
-    """
+    rows: pa.Table
+    count: int
+    repeated: ByPath
+    leaves: Collection[str]
+    fields: Sequence[pa.Field]
+
+    def whole(self, kept: pa.Array | None = None) -> pa.Table:
+        """All columns, in the order of the file, of all rows or of those that are `kept`."""
+        rows, count = self.rows, self.count
+        if kept is not None:
+            count = kept.true_count
+            rows = rows.filter(kept) if rows.num_columns else rows
+        if not self.repeated:
+            return rows
+        there = dict(zip(rows.column_names, rows.columns, strict=True))
+        columns = [
+            _made(self.repeated, self.leaves, each, each.name, there.get(each.name), count)
+            for each in self.fields
+        ]
+        schema = [each.with_type(values.type) for each, values in zip(self.fields, columns, strict=True)]
+        return pa.table(columns, schema=pa.schema(schema))
+
+
+def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) -> Decoded:
+    """These columns, or parts of structs, of some row groups, as `file.read_row_groups` gives them."""
     fields = [each for each in file.schema_arrow if any(_is_below(path, each.name) for path in paths)]
     leaves = {
         path: type_
@@ -25,18 +50,13 @@ def read_columns(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[
         for path, type_ in _leaves(each.name, each.type)
         if any(_is_below(path, asked) for asked in paths)
     }
-    known = _known(file.metadata, leaves, groups)
+    repeated = _only_values(file.metadata, leaves, groups)
     for each in fields:
-        _keep_certain(known, leaves, each.name, each.type)
-    if not known:
-        return file.read_row_groups(groups, columns=[*leaves])
-    unknown = [path for path in leaves if path not in known]
-    read = file.read_row_groups(groups, columns=unknown) if unknown else pa.table({})
-    there = dict(zip(read.column_names, read.columns, strict=True))
-    rows = sum(file.metadata.row_group(number).num_rows for number in groups)
-    columns = [_made(known, leaves, each, each.name, there.get(each.name), rows) for each in fields]
-    schema = [each.with_type(values.type) for each, values in zip(fields, columns, strict=True)]
-    return pa.table(columns, schema=pa.schema(schema))
+        _keep_certain(repeated, leaves, each.name, each.type)
+    unknown = [path for path in leaves if path not in repeated]
+    rows = file.read_row_groups(groups, columns=unknown) if unknown or not repeated else pa.table({})
+    count = sum(file.metadata.row_group(number).num_rows for number in groups)
+    return Decoded(rows, count, repeated, leaves, fields)
 
 
 def _is_below(path: str, other: str) -> bool:
@@ -53,7 +73,9 @@ def _leaves(path: str, type_: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
         yield from _leaves(f"{path}.{each.name}", each.type)
 
 
-def _known(metadata: pq.FileMetaData, leaves: Mapping[str, pa.DataType], groups: Sequence[int]) -> Known:
+def _only_values(
+    metadata: pq.FileMetaData, leaves: Mapping[str, pa.DataType], groups: Sequence[int]
+) -> ByPath:
     """The value of each column that has only one in these row groups; a list has no statistics of its own."""
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     if len(places) < metadata.num_columns:
@@ -97,24 +119,24 @@ def _scalar(value: Any, kept: str | None, type_: pa.DataType) -> pa.Scalar | Non
     return None
 
 
-def _keep_certain(known: Known, leaves: Collection[str], path: str, type_: pa.DataType) -> None:
+def _keep_certain(repeated: ByPath, leaves: Collection[str], path: str, type_: pa.DataType) -> None:
     """Leave out a part of each struct of which all parts are NULL: read, it says where the struct is."""
     if not pa.types.is_struct(type_):
         return
     for each in type_:
-        _keep_certain(known, leaves, f"{path}.{each.name}", each.type)
+        _keep_certain(repeated, leaves, f"{path}.{each.name}", each.type)
     below = [each for each in leaves if _is_below(each, path)]
-    if below and all(each in known and not known[each].is_valid for each in below):
-        del known[below[0]]
+    if below and all(each in repeated and not repeated[each].is_valid for each in below):
+        del repeated[below[0]]
 
 
 def _made(
-    known: Known, leaves: Collection[str], field: pa.Field, path: str, read: Any, rows: int
+    repeated: ByPath, leaves: Collection[str], field: pa.Field, path: str, read: Any, rows: int
 ) -> pa.Array | pa.ChunkedArray:
-    """A column, of what was read of it and of the values that are known."""
-    if path in known:
-        return pa.repeat(known[path], rows)
-    if not any(_is_below(each, path) for each in known):
+    """A column, of what was read of it and of the values that are repeated."""
+    if path in repeated:
+        return pa.repeat(repeated[path], rows)
+    if not any(_is_below(each, path) for each in repeated):
         return read
     there, absent = {}, None
     if read is not None:
@@ -125,6 +147,6 @@ def _made(
     for each in field.type:
         inner = f"{path}.{each.name}"
         if any(_is_below(leaf, inner) for leaf in leaves):
-            parts.append(_made(known, leaves, each, inner, there.get(each.name), rows))
+            parts.append(_made(repeated, leaves, each, inner, there.get(each.name), rows))
             fields.append(each.with_type(parts[-1].type))
     return pa.StructArray.from_arrays(parts, fields=fields, mask=absent)

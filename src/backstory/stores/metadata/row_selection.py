@@ -6,13 +6,12 @@ from typing import Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease
 from backstory.stores.metadata.columns import Values, read_fields
 from backstory.stores.metadata.row_groups import Field, MayHave, groups_that, groups_with, positions_in
-from backstory.stores.metadata.values import integers, truths_of
+from backstory.stores.metadata.values import booleans, integers, truths_of
 
 # So many rows of a file are read together, or more where a row group has more.
 AT_ONCE: Final = 1 << 20
@@ -59,22 +58,33 @@ class RowSelection:
         standing: Callable[[], pa.Array | None],
         hold: Callable[[int], None],
     ) -> tuple[pa.Table, np.ndarray] | None:
-        alive: pa.Array | None = None
+        first, alive = pa.table({}), None
         if self.chosen is not None:
-            these = self.chosen(read_fields(file, self.of, self.parted, hold, groups))
-            groups, alive = groups_with(file.metadata, groups, truths_of(these))
-            if not groups:
-                return None
-        places = positions_in(file.metadata, groups)
+            first = read_fields(file, self.of, self.parted, hold, groups)
+            alive = truths_of(self.chosen(first))
         if (there := standing()) is not None:
-            there = there.take(integers(places))
-            alive = there if alive is None else pc.and_(alive, there)
-        if alive is not None and not pc.any(alive).as_py():
+            visible = truths_of(there.take(integers(positions_in(file.metadata, groups))))
+            alive = visible if alive is None else alive & visible
+        if alive is None:
+            rows = read_fields(file, self.asked, self.parted, hold, groups)
+            return rows, positions_in(file.metadata, groups)
+        if not alive.any():
             return None
-        rows = read_fields(file, self.asked, self.parted, hold, groups)
-        if alive is None or pc.all(alive).as_py():
-            return rows, places
-        return rows.filter(alive), places[truths_of(alive)]
+        groups, kept = groups_with(file.metadata, groups, alive)
+        # What rows were chosen by, other than parts of structs, is not read once more.
+        known = {
+            name: first[name].filter(booleans(alive))
+            for name in (each["name"] for each in self.asked if each in self.of)
+            if name in first.column_names
+        }
+        del first
+        size = sum(values.nbytes for values in known.values())
+        rest = [each for each in self.asked if each["name"] not in known]
+        some = None if kept.true_count == len(kept) else kept
+        rows = read_fields(file, rest, self.parted, lambda more: hold(size + more), groups, some)
+        columns = known | dict(zip(rows.column_names, rows.columns, strict=True))
+        places = positions_in(file.metadata, groups)[truths_of(kept)]
+        return pa.table({each["name"]: columns[each["name"]] for each in self.asked}), places
 
 
 @dataclass(slots=True)

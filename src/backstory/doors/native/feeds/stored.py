@@ -27,7 +27,7 @@ from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import Statistics
 from backstory.stores.metadata.row_selection import Chosen
 from backstory.strategies.copies.rows import OPEN, micros
-from backstory.strategies.keys import key_numbers
+from backstory.strategies.keys import key_numbers, places_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -143,14 +143,15 @@ def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...]) -> Chosen:
     number of another one, hardly ever, rows are among them too.
     """
     numbers, of = np.unique(key_numbers(keys.keys, key), return_inverse=True)
-    since = np.full(len(numbers) + 1, OPEN)
+    since = np.full(len(numbers), OPEN)
     np.minimum.at(since, of, keys.since)
 
     def touched(rows: pa.Table) -> pa.ChunkedArray:
-        theirs = key_numbers(rows.select(key).cast(keys.keys.schema), key)
-        place = np.searchsorted(numbers, theirs)
-        there = numbers[np.minimum(place, len(numbers) - 1)] == theirs if len(numbers) else theirs < 0
-        return pc.and_(_live(rows), pa.chunked_array([there & (micros(rows[VALID_TO]) >= since[place])]))
+        place = places_of(numbers, key_numbers(rows.select(key).cast(keys.keys.schema), key))
+        there = np.flatnonzero(place >= 0)
+        flags = np.zeros(len(rows), bool)
+        flags[there] = micros(rows[VALID_TO])[there] >= since[place[there]]
+        return pc.and_(_live(rows), pa.chunked_array([flags]))
 
     return touched
 
