@@ -119,7 +119,7 @@ def key_numbers(rows: pa.Table, key: Sequence[str], salt: int = 0) -> np.ndarray
     return numbers
 
 
-def places_of(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def places_among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """For each wanted number its place among others that ascend; -1 for one that is not there."""
     if len(wanted) < len(numbers):
         places = np.searchsorted(numbers, wanted)

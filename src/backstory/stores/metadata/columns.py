@@ -71,7 +71,7 @@ def read_fields(
     held(packed_size(file.metadata, asked, chosen))
     decoded = decode(file, paths, chosen)
     held(decoded.rows.nbytes)
-    read, rows = decoded.whole(kept), decoded.count if kept is None else kept.true_count
+    read, rows = decoded.whole(kept), decoded.length(kept)
     columns = dict(zip(read.column_names, read.columns, strict=True))
     found = {each["id"]: columns[fields[each["id"]].name] for each in wanted if each["id"] in fields}
     values = [projected(each, found.get(each["id"]), rows) for each in wanted]

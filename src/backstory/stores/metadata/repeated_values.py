@@ -24,17 +24,20 @@ class Decoded:
     leaves: Collection[str]
     fields: Sequence[pa.Field]
 
+    def length(self, kept: pa.Array | None = None) -> int:
+        """How many rows there are, or are kept."""
+        return self.count if kept is None else int(kept.true_count)
+
     def whole(self, kept: pa.Array | None = None) -> pa.Table:
         """All columns, in the order of the file, of all rows or of those that are `kept`."""
-        rows, count = self.rows, self.count
-        if kept is not None:
-            count = kept.true_count
-            rows = rows.filter(kept) if rows.num_columns else rows
+        rows, count = self.rows, self.length(kept)
+        if kept is not None and rows.num_columns:
+            rows = rows.filter(kept)
         if not self.repeated:
             return rows
         there = dict(zip(rows.column_names, rows.columns, strict=True))
         columns = [
-            _made(self.repeated, self.leaves, each, each.name, there.get(each.name), count)
+            _column(self.repeated, self.leaves, each, each.name, there.get(each.name), count)
             for each in self.fields
         ]
         schema = [each.with_type(values.type) for each, values in zip(self.fields, columns, strict=True)]
@@ -130,7 +133,7 @@ def _keep_certain(repeated: ByPath, leaves: Collection[str], path: str, type_: p
         del repeated[below[0]]
 
 
-def _made(
+def _column(
     repeated: ByPath, leaves: Collection[str], field: pa.Field, path: str, read: Any, rows: int
 ) -> pa.Array | pa.ChunkedArray:
     """A column, of what was read of it and of the values that are repeated."""
@@ -147,6 +150,6 @@ def _made(
     for each in field.type:
         inner = f"{path}.{each.name}"
         if any(_is_below(leaf, inner) for leaf in leaves):
-            parts.append(_made(repeated, leaves, each, inner, there.get(each.name), rows))
+            parts.append(_column(repeated, leaves, each, inner, there.get(each.name), rows))
             fields.append(each.with_type(parts[-1].type))
     return pa.StructArray.from_arrays(parts, fields=fields, mask=absent)

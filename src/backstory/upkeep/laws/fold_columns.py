@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model.remembered import COLUMNS, KIND, Told
 from backstory.stores.iceberg.literals import column, quoted
-from backstory.upkeep.laws.judged import NEXT, PREFIX, Judged
+from backstory.upkeep.laws.judged import NEXT, PREFIX, Judged, law_column
 from backstory.upkeep.laws.terms import LawTerms
 
 if TYPE_CHECKING:
@@ -44,8 +44,8 @@ def columns_before(judged: Judged, window: "WindowSpec") -> "dict[str, Column]":
     record = window.rowsBetween(Window.unboundedPreceding, Window.unboundedFollowing)
     return {
         BEFORE: lag(struct(*map(quoted, judged.terms.tracked))).over(window),
-        LAST_END: lag(_value("end")).over(window),
-        FACTS: greatest(_value(KIND).isNotNull()).over(record),
+        LAST_END: lag(law_column("end")).over(window),
+        FACTS: greatest(law_column(KIND).isNotNull()).over(record),
     }
 
 
@@ -56,7 +56,7 @@ def surely_folded(terms: LawTerms) -> "Column":
     """
     from pyspark.sql.functions import when
 
-    start, end = _value("start"), _value("end")
+    start, end = law_column("start"), law_column("end")
     before = when(column(LAST_END) == start, column(BEFORE))
     same = _all(column(name).eqNullSafe(before[name]) for name in terms.tracked)
     other = before.isNull() | ~same
@@ -69,15 +69,15 @@ def surely_folded(terms: LawTerms) -> "Column":
 def _is_upsert() -> "Column":
     from pyspark.sql.functions import coalesce, lit
 
-    return coalesce(_value(KIND) == Told.UPSERT, lit(False))
+    return coalesce(law_column(KIND) == Told.UPSERT, lit(False))
 
 
 def _is_asserted(before: "Column", terms: LawTerms) -> "Column":
     """Whether every value is one that the change has, or that of the version before."""
     from pyspark.sql.functions import array_contains
 
-    return _value(COLUMNS).isNull() | _all(
-        array_contains(_value(COLUMNS), terms.numbers[name]) | column(name).eqNullSafe(before[name])
+    return law_column(COLUMNS).isNull() | _all(
+        array_contains(law_column(COLUMNS), terms.numbers[name]) | column(name).eqNullSafe(before[name])
         for name in terms.tracked
     )
 
@@ -97,7 +97,3 @@ def _is_settled(instant: "Column", terms: LawTerms) -> "Column":
 
 def _all(conditions: "Iterable[Column]") -> "Column":
     return reduce(and_, conditions)
-
-
-def _value(name: str) -> "Column":
-    return column(PREFIX + name)

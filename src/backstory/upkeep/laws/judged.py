@@ -10,11 +10,13 @@ from backstory.model.instant import parse_instant
 from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, Layout
 from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.model.schema import Shape
-from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.port import ToldTable
 from backstory.upkeep.laws.terms import LAWS, Law, LawTerms, RecordRow, RememberedMark
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
+
     from backstory.stores.sql.row_hashes import RowHash
 
 PREFIX: Final = "law "  # no column of a table is called so
@@ -24,6 +26,11 @@ FIELDS: Final = (
     *(*TIMES, "keyed", "flag", "state", "hash", "rightly"),
     *("role", "kind", "scope", "columns", "sequence"),
 )
+
+
+def law_column(name: str) -> "Column":
+    """One of the columns that the rule judges by, as Spark has it."""
+    return column(PREFIX + name)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model import remembered as memory
 from backstory.model.layout import MEMORY, ROW_HASH, Layout
-from backstory.model.remembered import Told
 from backstory.model.types import Kind
 from backstory.stores.iceberg.literals import column, micros_in
 from backstory.upkeep.laws.fold_columns import surely_folded
-from backstory.upkeep.laws.judged import FIELDS, NEXT, PREFIX, Judged
+from backstory.upkeep.laws.judged import FIELDS, NEXT, PREFIX, Judged, law_column
 from backstory.upkeep.laws.terms import LawTerms
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def surely_hashed() -> "Column":
     """Whether nothing is wrong with a row's hash."""
     from pyspark.sql.functions import coalesce, lit
 
-    return _value("hash").rlike("^([0-9a-f]{64}|erased)$") & coalesce(_value("rightly"), lit(True))
+    return law_column("hash").rlike("^([0-9a-f]{64}|erased)$") & coalesce(law_column("rightly"), lit(True))
 
 
 def _whole(names: Sequence[str]) -> "Column":
@@ -97,22 +96,22 @@ def healthy(terms: LawTerms, *, foldable: bool) -> "Column":
     """
     from pyspark.sql.functions import lit
 
-    start, end = _value("start"), _value("end")
+    start, end = law_column("start"), law_column("end")
     open_ = end.isNull() if terms.far is None else end.isNull() | (end >= terms.far)
     if terms.grain and terms.far is not None:
         open_ = end >= terms.far
     follows = column(NEXT).isNull() | (~open_ & (column(NEXT) > start) & (column(NEXT) >= end))
-    sure = _value("keyed") & start.isNotNull() & (open_ | (start < end + terms.grain)) & follows
+    sure = law_column("keyed") & start.isNotNull() & (open_ | (start < end + terms.grain)) & follows
     if terms.flagged:
-        sure &= _value("flag") == open_
+        sure &= law_column("flag") == open_
     if terms.stated:
-        sure &= _value("state").isNotNull() & ~((_value("state") == "deleted") & open_)
-        sure &= (_value("state") != "new") | open_
+        sure &= law_column("state").isNotNull() & ~((law_column("state") == "deleted") & open_)
+        sure &= (law_column("state") != "new") | open_
     if terms.hashed:
         sure &= surely_hashed()
     if terms.remembers:
         sure &= _surely_recorded(terms)
-        sure &= surely_folded(terms) if foldable else _value("kind").isNull()
+        sure &= surely_folded(terms) if foldable else law_column("kind").isNull()
     return sure & lit(foldable or not terms.marks)
 
 
@@ -120,13 +119,9 @@ def _surely_recorded(terms: LawTerms) -> "Column":
     """A version, recorded times in order, and told to end before any later version was told of."""
     from pyspark.sql.functions import coalesce, lit
 
-    written, ended = _value("written"), _value("ended_at")
+    written, ended = law_column("written"), law_column("ended_at")
     known = lit(True) if terms.newest is None else coalesce(ended, written) <= terms.newest
     moved = (written < ended) & (column(FLOOR).isNull() | (ended <= column(FLOOR)))
     sure = known & (ended.isNull() | moved) & written.isNotNull()
-    kind = coalesce(_value("kind"), lit(Told.UPSERT)) == Told.UPSERT
-    return sure & kind & _value("role").isNull() & _value("scope").isNull()
-
-
-def _value(name: str) -> "Column":
-    return column(PREFIX + name)
+    kind = coalesce(law_column("kind"), lit(memory.Told.UPSERT)) == memory.Told.UPSERT
+    return sure & kind & law_column("role").isNull() & law_column("scope").isNull()

@@ -27,7 +27,7 @@ from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import Statistics
 from backstory.stores.metadata.row_selection import Chosen
 from backstory.strategies.copies.rows import OPEN, micros
-from backstory.strategies.keys import key_numbers, places_of
+from backstory.strategies.keys import key_numbers, places_among
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -147,7 +147,7 @@ def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...]) -> Chosen:
     np.minimum.at(since, of, keys.since)
 
     def touched(rows: pa.Table) -> pa.ChunkedArray:
-        place = places_of(numbers, key_numbers(rows.select(key).cast(keys.keys.schema), key))
+        place = places_among(numbers, key_numbers(rows.select(key).cast(keys.keys.schema), key))
         there = np.flatnonzero(place >= 0)
         flags = np.zeros(len(rows), bool)
         flags[there] = micros(rows[VALID_TO])[there] >= since[place[there]]
