@@ -7,7 +7,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from backstory.engine.parts import Rows
-from backstory.engine.steps import ComingRows, PlacedRows, is_small, parts_in_step, rows_in_step
+from backstory.engine.steps import (
+    ComingRows,
+    OutOfStep,
+    PlacedRows,
+    is_small,
+    parts_as_they_come,
+    parts_in_step,
+    rows_in_step,
+)
 from backstory.errors import Failed
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
 from backstory.model.places import FILE, POSITION
@@ -130,3 +138,26 @@ def test_the_rows_of_a_step_are_a_sixteenth_of_the_memory():
     assert is_small(memory, 4799)
     assert not is_small(memory, 4800)
     assert is_small(memory, None)
+
+
+@pytest.mark.parametrize("key", KEYS.values(), ids=KEYS)
+@given(NUMBERS, st.integers(1, 50))
+def test_where_nothing_is_stored_rows_are_read_once_unless_a_key_comes_in_two_parts(key, numbers, count):
+    memory, readings, taken = Memory(CLEAR_TEXT_SHARE << 20), [], []
+
+    def read():
+        readings.append(len(numbers))
+        yield from reader(table(numbers)).tables()
+
+    stored = {"stored": reader(PLACED.empty_table())}
+    with parts_as_they_come("came", Rows(SCHEMA, read), stored, key, memory, count) as found:
+        try:
+            taken += (dict(part) for part in found)
+        except OutOfStep:
+            assert any(numbers.count(each) > 1 for each in numbers)
+            return
+    parts_of_keys = [{k for k, _ in values(part["came"])} for part in taken]
+    assert [row for part in taken for row in values(part["came"])] == values(table(numbers))
+    assert sum(map(len, parts_of_keys)) == len(set(numbers))
+    assert all(part["stored"].schema == PLACED and not len(part["stored"]) for part in taken)
+    assert readings == [len(numbers)]

@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import reduce
 from itertools import chain, repeat
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 
 from backstory.engine.parts import Rows
@@ -21,7 +21,7 @@ from backstory.errors import Failed
 from backstory.formats.memory import Memory, MemoryLease, typed_size
 from backstory.model.places import FILE, POSITION
 from backstory.stores.read_ahead import read_ahead
-from backstory.strategies.keys import flagged, key_codes, key_numbers
+from backstory.strategies.keys import dense_codes, key_numbers, places_near
 
 # The rows of so many steps may be in memory: those of all sides, those read ahead, and what becomes of them.
 STEPS_HELD: Final = 16
@@ -47,6 +47,10 @@ class PlacedRows:
 
     keys: Rows
     at: Callable[[pa.Table], pa.Table]
+
+
+class OutOfStep(Exception):
+    """Rows of one key came in two parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,39 +114,92 @@ def parts_in_step(
         yield read_ahead(pool, [lambda: _parts(name, rows, sides, lease)], 1)
 
 
+@contextmanager
+def parts_as_they_come(
+    name: str,
+    coming: Rows,
+    empty: Mapping[str, Rows],
+    key: Sequence[str],
+    memory: Memory,
+    count: int,
+) -> Iterator[Iterator[Mapping[str, pa.Table]]]:
+    """The same where nothing is stored: the rows that come are read once, in parts of at most so many.
+
+    Iterating raises OutOfStep at the end if rows of one key were in two parts.
+    """
+    with memory.lease() as lease, ThreadPoolExecutor(1) as pool:
+        beside = {side: rows.schema.empty_table() for side, rows in empty.items()}
+        tables = (
+            table.slice(first, count) for table in coming.tables() for first in range(0, len(table), count)
+        )
+        yield read_ahead(pool, [lambda: _parts_alone(name, tables, beside, key, lease)], 1)
+
+
+def _parts_alone(
+    name: str,
+    tables: Iterator[pa.Table],
+    beside: Mapping[str, pa.Table],
+    key: Sequence[str],
+    lease: MemoryLease,
+) -> Iterator[Mapping[str, pa.Table]]:
+    numbers, size = [np.zeros(0, np.uint64)], 0
+    for rows in tables:
+        numbers.append(np.unique(key_numbers(rows, key)))
+        lease.hold(NUMBER, sum(each.nbytes for each in numbers))
+        before, size = size, rows.nbytes
+        lease.hold("parts", before + size)
+        yield {name: rows, **beside}
+    _tell_steps(len(numbers) - 1)
+    every = np.sort(np.concatenate(numbers))
+    if (every[1:] == every[:-1]).any():
+        raise OutOfStep
+
+
 def _in_steps(keyed: Mapping[str, pa.Table], stored: Mapping[str, PlacedRows], count: int) -> _Steps | None:
     """The stored rows by step; `keyed` has first what comes. None where they are not in step."""
-    codes, different = key_codes([each.select([NUMBER]) for each in keyed.values()], [NUMBER])
-    coming = codes[0]
+    coming, *sides = (np.asarray(each[NUMBER]) for each in keyed.values())
     steps = np.arange(len(coming)) // count
-    step_of = np.full(different, -1)
-    step_of[coming] = steps
-    if (step_of[coming] != steps).any():
+    if not _in_one_step_each(coming, steps):
         return None
-    # Whole numbers are their own codes, of which many may be no key at all.
-    stays = reduce(np.logical_or, (flagged(each, different) for each in codes))
-    absent = np.flatnonzero(stays & (step_of < 0))
-    first_absent = -(-len(coming) // count)
-    step_of[absent] = first_absent + np.arange(len(absent)) // count
-    many = first_absent + -(-len(absent) // count)
-    sides = {}
-    for side, mine in zip(stored, codes[1:], strict=True):
-        stepped = _steps_of_side(keyed[side].drop_columns([NUMBER]), step_of[mine], many, stored[side].at)
+    others = np.concatenate([coming[:0], *sides])
+    places = places_near(coming, others)
+    step_of = np.append(steps, -1)[places]
+    absent, first_absent = places < 0, -(-len(coming) // count)
+    codes = dense_codes(pa.chunked_array([pa.array(others[absent])]))
+    step_of[absent] = first_absent + codes // count
+    many = first_absent + -(-(int(codes.max(initial=-1)) + 1) // count)
+    in_steps, first = {}, 0
+    for (side, placed), mine in zip(stored.items(), sides, strict=True):
+        step = step_of[first : first + len(mine)]
+        stepped = _steps_of_side(keyed[side].drop_columns([NUMBER]), step, many, placed.at)
         if stepped is None:
             return None
-        sides[side] = stepped
-    return _Steps(sides, many)
+        in_steps[side], first = stepped, first + len(mine)
+    return _Steps(in_steps, many)
+
+
+def _in_one_step_each(numbers: np.ndarray, steps: np.ndarray) -> bool:
+    """Whether all rows of each number are in one step."""
+    ordered = np.sort(numbers)
+    repeats = ordered[1:][ordered[1:] == ordered[:-1]]
+    rows = np.flatnonzero(np.isin(numbers, repeats)) if len(repeats) else repeats[:0].astype(np.int64)
+    rows = rows[np.argsort(numbers[rows], kind="stable")]
+    return bool((np.diff(steps[rows]) == 0)[np.diff(numbers[rows]) == 0].all())
 
 
 def _numbers_and_places(name: str, side: Rows, key: Sequence[str], lease: MemoryLease) -> pa.Table:
     """The places of a side's rows, if they have any, and a number for the key of each.
 
-    Keys that are whole numbers stay as they are: those lie close to each other.
+    Keys that are whole numbers stay as they are; NULL is 0.
     """
     whole = len(key) == 1 and pa.types.is_integer(side.schema.field(key[0]).type)
     tables, size = list[pa.Table](), 0
     for rows in chain([side.schema.empty_table()], side.tables()):
-        number = rows[key[0]] if whole else pa.array(key_numbers(rows, key).view(np.int64))
+        number = (
+            pc.fill_null(rows[key[0]].cast(pa.int64()), 0)
+            if whole
+            else pa.array(key_numbers(rows, key).view(np.int64))
+        )
         tables.append(rows.drop_columns([*key]).append_column(NUMBER, number))
         size += tables[-1].nbytes // LIGHTER
         lease.hold(name, size)
@@ -176,8 +233,7 @@ def _span(places: pa.Table, step_of: np.ndarray) -> int:
 def _parts(
     name: str, coming: Iterator[pa.Table], steps: _Steps, lease: MemoryLease
 ) -> Iterator[Mapping[str, pa.Table]]:
-    if steps.count > 1:
-        LOG.info("more rows than a step: planned as they come", steps=steps.count)
+    _tell_steps(steps.count)
     size = 0
     with ThreadPoolExecutor(max(1, len(steps.sides))) as pool:
         for number in range(steps.count):
@@ -187,6 +243,11 @@ def _parts(
             lease.hold("parts", before + size)
             yield part
     next(coming)  # whether more rows come than before
+
+
+def _tell_steps(count: int) -> None:
+    if count > 1:
+        LOG.info("more rows than a step: planned as they come", steps=count)
 
 
 def _of_length(side: Rows, count: int, expected: int) -> Iterator[pa.Table]:

@@ -12,6 +12,9 @@ import pyarrow.compute as pc
 CLOSE = 4
 # A text tells its part by so many of its first bytes, a word at a time.
 MOST_BYTES, WORD = 64, 8
+# What has nearly one order is looked for among twice so many neighbours, whose hashes a cache holds.
+# Where the order breaks, one is looked for everywhere; if that fails so many times, there is no order.
+WINDOW, TRIES = 1 << 14, 8
 LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(WORD + 1)], np.uint64)
 
 Codes = np.ndarray
@@ -44,10 +47,11 @@ def _codes(values: pa.ChunkedArray) -> Codes:
         least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
         if greatest - least < CLOSE * len(values):
             return np.asarray(values).astype(np.int64) - least
-    return _dense(values)
+    return dense_codes(values)
 
 
-def _dense(values: pa.ChunkedArray) -> Codes:
+def dense_codes(values: pa.ChunkedArray) -> Codes:
+    """A number for each value, in the order in which they first occur; NULL is one."""
     encoded = values.dictionary_encode(null_encoding="encode")
     chunks = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
     return np.concatenate([np.zeros(0, np.int64), *chunks]).astype(np.int64)
@@ -98,8 +102,8 @@ def flagged(codes: Codes, count: int) -> np.ndarray:
 
 def pair_codes(codes: Codes, times: np.ndarray) -> tuple[Codes, int]:
     """A number for each pair of a key's code and a time, and how many there are."""
-    time = _dense(pa.chunked_array([pa.array(times)]))
-    pairs = _dense(pa.chunked_array([pa.array(codes * (int(time.max(initial=0)) + 1) + time)]))
+    time = dense_codes(pa.chunked_array([pa.array(times)]))
+    pairs = dense_codes(pa.chunked_array([pa.array(codes * (int(time.max(initial=0)) + 1) + time)]))
     return pairs, int(pairs.max(initial=-1)) + 1
 
 
@@ -126,8 +130,51 @@ def places_among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         places[numbers[np.minimum(places, len(numbers) - 1)] != wanted] = -1
         return places
     # By their hashes many are found in a fraction of that time.
-    others, asked = (pa.array(each.view(np.int64)) for each in (numbers, wanted))
-    return np.asarray(pc.fill_null(pc.index_in(asked, value_set=others), -1))
+    return _indices(wanted, numbers)
+
+
+def places_near(numbers: np.ndarray, wanted: np.ndarray, window: int = WINDOW) -> np.ndarray:
+    """For each wanted number a place of it among others, -1 for one that is not there.
+
+    It is quick where both have nearly one order: then a `window` of neighbours has what is looked for.
+    """
+    places, near, tries = np.full(len(wanted), -1), 0, TRIES
+    for first in range(0, len(wanted), window):
+        part = wanted[first : first + window]
+        beside = _places_beside(numbers, near, part, window)
+        if _are_few(beside) and tries:
+            near = _place_of_one(numbers, part[[0, len(part) // 2, -1]], near)
+            beside = _places_beside(numbers, near, part, window)
+            tries -= _are_few(beside)
+        places[first : first + window] = beside
+        near = max(near, int(beside.max()) + 1)
+    far = np.flatnonzero(places < 0)
+    among = np.flatnonzero(pc.is_in(pa.array(numbers), value_set=pa.array(wanted[far])))
+    there = _indices(wanted[far], numbers[among])
+    places[far[there >= 0]] = among[there[there >= 0]]
+    return places
+
+
+def _are_few(places: np.ndarray) -> bool:
+    return bool(2 * np.count_nonzero(places >= 0) < len(places))
+
+
+def _places_beside(numbers: np.ndarray, near: int, wanted: np.ndarray, window: int) -> np.ndarray:
+    low = max(0, near - window // 2)
+    places = _indices(wanted, numbers[low : low + 2 * window])
+    places[places >= 0] += low
+    return places
+
+
+def _place_of_one(numbers: np.ndarray, wanted: np.ndarray, near: int) -> int:
+    """The place of the first of these numbers that is there, else the one that is `near`."""
+    places = (np.flatnonzero(numbers == each)[:1] for each in wanted)
+    return next((int(place[0]) for place in places if len(place)), near)
+
+
+def _indices(wanted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
+    found = pc.index_in(pa.array(wanted), value_set=pa.array(numbers))
+    return np.asarray(pc.fill_null(found, -1)).astype(np.int64)
 
 
 def _numbers(values: pa.Array) -> np.ndarray:
@@ -164,28 +211,33 @@ def _text_numbers(values: pa.Array) -> np.ndarray:
     values = pc.fill_null(values.cast(pa.binary()), b"").cast(pa.large_binary())
     _, ends, content = values.buffers()
     ends = np.frombuffer(ends, np.int64)[values.offset : values.offset + len(values) + 1]
-    data = np.frombuffer(content or b"", np.uint8)
-    data = np.concatenate([np.zeros(WORD, np.uint8), data, np.zeros(WORD, np.uint8)])
-    words = np.lib.stride_tricks.as_strided(data.view(), (len(data) - WORD + 1, WORD), (1, 1))
-    starts, lengths = ends[:-1] + WORD, np.diff(ends)
-    found = lengths.astype(np.uint64)
-    for first in range(0, min(int(lengths.max(initial=0)), MOST_BYTES), WORD):
-        there = np.flatnonzero(lengths > first)
-        found[there] = _mixed(found[there] ^ _words(words, starts[there] + first, lengths[there] - first))
+    # Padded, so that eight bytes can be read wherever a text begins, and the last eight of any.
+    padding = np.zeros(WORD, np.uint8)
+    data = np.concatenate([padding, np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]], padding])
+    starts, lengths = ends[:-1] - ends[0] + WORD, np.diff(ends)
+    found, most = lengths.astype(np.uint64), int(lengths.max(initial=0))
+    if most == lengths.min(initial=most):  # texts of one length lie at equal distances
+        for first in range(0, min(most, MOST_BYTES), WORD):
+            word = np.ndarray(len(found), "<u8", data, WORD + first, (most,))
+            found = _mixed(found ^ (word & LOW_BYTES[min(most - first, WORD)]))
+    else:
+        words = np.ndarray(len(data) - WORD + 1, "<u8", data, 0, (1,))
+        for first in range(0, min(most, MOST_BYTES), WORD):
+            there = np.flatnonzero(lengths > first)
+            low = LOW_BYTES[np.minimum(lengths[there] - first, WORD)]
+            found[there] = _mixed(found[there] ^ (words[starts[there] + first] & low))
     longer = np.flatnonzero(lengths > MOST_BYTES)
-    last = _words(words, starts[longer] + lengths[longer] - WORD, np.full(len(longer), WORD))
-    found[longer] = _mixed(found[longer] ^ last)
+    if len(longer):
+        words = np.ndarray(len(data) - WORD + 1, "<u8", data, 0, (1,))
+        found[longer] = _mixed(found[longer] ^ words[starts[longer] + lengths[longer] - WORD])
     return found
-
-
-def _words(words: np.ndarray, places: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Eight bytes at each place as a number, fewer where the text ends before."""
-    found = np.ascontiguousarray(words[places]).view("<u8")[:, 0]
-    return found & LOW_BYTES[np.minimum(lengths, WORD)]
 
 
 def _mixed(numbers: np.ndarray) -> np.ndarray:
     """Numbers whose bits all depend on all bits of the former ones (the finalizer of MurmurHash3)."""
+    mixed = numbers.copy()
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
-        numbers = (numbers ^ (numbers >> np.uint64(33))) * np.uint64(factor)
-    return numbers ^ (numbers >> np.uint64(33))
+        mixed ^= mixed >> np.uint64(33)
+        mixed *= np.uint64(factor)
+    mixed ^= mixed >> np.uint64(33)
+    return mixed

@@ -14,7 +14,7 @@ from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.held_rows import come_of
 from backstory.engine.parts import parts_by_key
 from backstory.engine.staging import is_local
-from backstory.engine.steps import is_small, parts_in_step, rows_in_step
+from backstory.engine.steps import OutOfStep, is_small, parts_as_they_come, parts_in_step, rows_in_step
 from backstory.formats.delivered import shaped
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import Change
@@ -62,7 +62,8 @@ def _planned_parts(
     """All parts of the load; TooLarge where tasks must plan it."""
 
     def planned(rows: LoadRows) -> LoadParts:
-        with suppress(TooLarge), _in_step(work, rows, terms) as steps:
+        first = not (base.filled or hist.filled)
+        with suppress(TooLarge, OutOfStep), _in_step(work, rows, terms, first=first) as steps:
             if steps is not None:
                 return of_parts(rows, steps)
         return of_parts(rows, parts_by_key(rows.sides, [terms.key], lease, spills=is_local(work.store)))
@@ -80,13 +81,16 @@ def _planned_parts(
 
 
 def _in_step(
-    work: SparkWork, rows: LoadRows, terms: LoadTerms
+    work: SparkWork, rows: LoadRows, terms: LoadTerms, *, first: bool
 ) -> AbstractContextManager[Iterator[Mapping[str, pa.Table]] | None]:
-    """The parts of a load that is large, where the stage has the order of base and history; else None."""
+    """The parts of a load that is large and the first, or whose stage has the order of base and history."""
     memory = work.store.memory
     if rows.coming is None or is_small(memory, size_of_stage(work)):
         return nullcontext()
     count = rows_in_step(memory, rows.sides.values())
+    if first:
+        empty = {side: each for side, each in rows.sides.items() if side != STAGED}
+        return parts_as_they_come(STAGED, rows.coming.rows, empty, [terms.key], memory, count)
     return parts_in_step(STAGED, rows.coming, rows.placed, [terms.key], memory, count)
 
 

@@ -185,7 +185,7 @@ def begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: Ear
     pasts = _by_past(terms, appeared, earlier)
     cases = [
         (changed, Past.OPEN, Now.OTHER),
-        *((appeared.filter(pa.array(mask)), past, Now.PRESENT) for past, mask in pasts.items()),
+        *((take_rows(appeared, np.flatnonzero(mask)), past, Now.PRESENT) for past, mask in pasts.items()),
     ]
     return pa.concat_tables(
         _begun(terms, rows, terms.words[state])
