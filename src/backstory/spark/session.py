@@ -1,5 +1,6 @@
 """Start the embedded Spark session, with its Iceberg catalogs."""
 
+import atexit
 import logging
 import os
 import re
@@ -121,7 +122,7 @@ def start_java(
 
 @contextmanager
 def _starting(*, verbose: bool) -> Iterator[None]:
-    """Raises Failed for what does not start meanwhile."""
+    """Raises Failed for what does not start meanwhile; else Java's own log goes with this process."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -134,6 +135,8 @@ def _starting(*, verbose: bool) -> Iterator[None]:
                 f"Spark did not start: {str(stop).splitlines()[0]}.",
                 f"Its own log is {output}." if output else "Its own log is above.",
             ) from stop
+        if output is not None:
+            atexit.register(output.unlink, missing_ok=True)
 
 
 def _make_warehouse(settings: Settings) -> None:

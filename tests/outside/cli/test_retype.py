@@ -26,7 +26,9 @@ def test_another_type_is_taken_when_it_is_named_and_a_kill_leaves_the_table_as_b
 
     def ended(*more):
         with command(tmp_path, *words, *more) as snapshot:
-            return snapshot.end()
+            told = snapshot.end()
+            assert not [*snapshot.temp.glob("*.log")], "Java's log goes with its command"
+            return told
 
     source.write_text("id,v\n1,1\n2,2\n")
     assert ended("--at", "2026-01-01")[0] == 0
