@@ -164,7 +164,8 @@ def tell(
         f"Seconds of whole processes; × is how many times as long {other} takes; GiB is the most that all processes of a load held together (at most {MOST_GIB} at 20 M rows).",
     )
     report.data[str(rows)] = found
-    report.say("Who could not take part", *[f"* {each.name}: {each.failed}" for each in who if each.failed])
+    if failed := [f"* {each.name}: {each.failed}" for each in who if each.failed]:
+        report.say("Who could not take part", *failed)
     report.write()
 
 
