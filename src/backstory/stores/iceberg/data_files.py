@@ -25,8 +25,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.openings import local
 
 ROWS_IN_FILE = 500_000
-# Where one row is wanted its group is decoded: small ones cost a hundredth of the space, and no time.
-ROWS_IN_GROUP = 1 << 13
+ROWS_IN_GROUP = 1 << 15
 THREADS = 2
 CHUNK = 1 << 22
 
