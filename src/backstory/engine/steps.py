@@ -182,7 +182,9 @@ def _in_one_step_each(numbers: np.ndarray, steps: np.ndarray) -> bool:
     """Whether all rows of each number are in one step."""
     ordered = np.sort(numbers)
     repeats = ordered[1:][ordered[1:] == ordered[:-1]]
-    rows = np.flatnonzero(np.isin(numbers, repeats)) if len(repeats) else repeats[:0].astype(np.int64)
+    if not len(repeats):
+        return True
+    rows = np.flatnonzero(np.isin(numbers, repeats))
     rows = rows[np.argsort(numbers[rows], kind="stable")]
     return bool((np.diff(steps[rows]) == 0)[np.diff(numbers[rows]) == 0].all())
 

@@ -214,6 +214,7 @@ def _text_numbers(values: pa.Array) -> np.ndarray:
     # Padded, so that eight bytes can be read wherever a text begins, and the last eight of any.
     padding = np.zeros(WORD, np.uint8)
     data = np.concatenate([padding, np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]], padding])
+    words = np.ndarray(len(data) - WORD + 1, "<u8", data, 0, (1,))
     starts, lengths = ends[:-1] - ends[0] + WORD, np.diff(ends)
     found, most = lengths.astype(np.uint64), int(lengths.max(initial=0))
     if most == lengths.min(initial=most):  # texts of one length lie at equal distances
@@ -221,15 +222,12 @@ def _text_numbers(values: pa.Array) -> np.ndarray:
             word = np.ndarray(len(found), "<u8", data, WORD + first, (most,))
             found = _mixed(found ^ (word & LOW_BYTES[min(most - first, WORD)]))
     else:
-        words = np.ndarray(len(data) - WORD + 1, "<u8", data, 0, (1,))
         for first in range(0, min(most, MOST_BYTES), WORD):
             there = np.flatnonzero(lengths > first)
             low = LOW_BYTES[np.minimum(lengths[there] - first, WORD)]
             found[there] = _mixed(found[there] ^ (words[starts[there] + first] & low))
     longer = np.flatnonzero(lengths > MOST_BYTES)
-    if len(longer):
-        words = np.ndarray(len(data) - WORD + 1, "<u8", data, 0, (1,))
-        found[longer] = _mixed(found[longer] ^ words[starts[longer] + lengths[longer] - WORD])
+    found[longer] = _mixed(found[longer] ^ words[starts[longer] + lengths[longer] - WORD])
     return found
 
 

@@ -11,7 +11,6 @@ from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
 from backstory.reading.changes.commits import lineage_of
 from backstory.reading.changes.rule import each, net
-from backstory.stores.iceberg.data_files import ROWS_IN_GROUP
 from backstory.stores.iceberg.hiding import row_groups
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import Store
@@ -107,7 +106,7 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
     )
     groups = row_groups(table, file, size, move.positions)
     assert len(groups) == 2
-    assert moved.files(store).count() == ROWS_IN_GROUP + 100_000 % ROWS_IN_GROUP
+    assert moved.files(store).count() == 32_768 + 100_000 % 32_768
     assert [row.id for row in moved.frame(store).collect()] == [40_000, 99_999]
     footer = pq.read_metadata(urlparse(file).path)
     held = sum(footer.row_group(group).total_byte_size for group in (1, 3))
