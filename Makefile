@@ -15,7 +15,7 @@ setup:          ## Virtual environment, packages and Java
 demo: setup     ## Twelve years of real data through a real Fivetran destination
 	@.venv/bin/backstory demo --output table
 
-test: setup     ## The tests, on all cores, in a quarter of an hour: what needs Python alone first
+test: setup     ## The tests, on up to four cores, in a quarter of an hour: what needs Python alone first
 	@scripts/setup.sh --tests
 	@scripts/test.sh -m "not long"
 
@@ -43,7 +43,7 @@ format: setup   ## Bring the style in order
 wheel-check: setup ## Build the wheel, install it into an empty environment and run the demo there
 	@scripts/wheel_check.sh
 
-bench: setup    ## Speed against peers, HistoryBench, the case book, growth: a quarter of an hour; ONLY=peers SCALE=0.1 MINUTES=5 for less
+bench: setup    ## Speed against peers and by size, HistoryBench, the case book, growth: a quarter of an hour; ONLY=peers SCALE=0.1 MINUTES=5 for less
 	@$(PY) -m benchmarks.venvs
 	@$(PY) -m benchmarks $(if $(ONLY),--only $(ONLY)) $(if $(SCALE),--scale $(SCALE)) $(if $(MINUTES),--minutes $(MINUTES))
 

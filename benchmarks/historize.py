@@ -243,7 +243,7 @@ def main() -> None:
         told(loads, "load", "floor", 1.3)
         told(loads, "load", "four statements", 0.5)
         told(still, "nothing changed", "join alone", 1.1)
-        told(loads, "load on 16 M versions", "load", 1.3)
+        told(loads, "load on 16 M versions", "load", 1.2)
         bench.warehouse.close()
 
 

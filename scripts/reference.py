@@ -6,6 +6,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from error_codes import error_codes
+
 import backstory
 from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
@@ -18,13 +20,17 @@ REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it again. -->"
 JSON = """`--output json` prints one document on standard output and nothing else; an error is then
 `{"error": {"code", "message", "keys", "remedy"}}`."""
+ERRORS = """A code never changes its meaning, so that programs can decide by it; messages may become clearer.
+Words in capitals, and …, are filled in. What exit codes mean stands with [the command line](command-line.md);
+why a delivery is refused, in [refuse rather than guess](../why/refuse.md)."""
 EXIT_CODES = (
     ("0", "done, also when there was nothing to change"),
     ("1", "failed: something outside the input's control, or a bug"),
     ("2", "wrong usage, configuration, manifest or model: nothing was started"),
     ("3", "refused: the input would have corrupted the history; nothing was written"),
-    ("4", "`check` found violations"),
+    ("4", "`check`, `verify` or `repair` left a violation, or `fresh` found something late"),
     ("75", "failed for now: the same call may succeed later"),
+    ("130", "interrupted; what was committed stays (`run` ends with 75)"),
 )
 
 
@@ -85,7 +91,7 @@ def _members(of: type) -> Iterator[str]:
 def _function(name: str, function: object, level: str = "##") -> list[str]:
     signature = str(inspect.signature(function)).replace("(self, ", "(").replace("(self)", "()")  # type: ignore[arg-type]
     told = re.sub(r"(?<=: )'([^']*)'|(?<=-> )'([^']*)'", r"\1\2", signature)
-    told = re.sub(r"(?<![\w.])(?:\w+\.)+(\w+)", r"\1", told)
+    told = re.sub(r"(?<![\w.])(?:[A-Za-z_]\w*\.)+(\w+)", r"\1", told)
     return [f"{level} {name}", f"```text\n{name.removeprefix('backstory.')}{told}\n```", _text(function)]
 
 
@@ -121,11 +127,28 @@ def layouts() -> str:
     )
 
 
+def error_page() -> str:
+    """What errors say, by their code."""
+    return _page(
+        [
+            "# Errors",
+            WRITTEN,
+            ERRORS,
+            error_codes(),
+        ]
+    )
+
+
 def _page(parts: list[str]) -> str:
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
-PAGES = {"command-line.md": command_line, "python.md": python, "layouts.md": layouts}
+PAGES = {
+    "command-line.md": command_line,
+    "errors.md": error_page,
+    "layouts.md": layouts,
+    "python.md": python,
+}
 
 
 def main() -> int:

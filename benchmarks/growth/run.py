@@ -95,7 +95,8 @@ def told(report: Report, ways: dict[str, tuple[list[Run], list[Run]]]) -> dict[s
         ],
         rows,
         "A copy is read whole, so seconds grow with its records; what is written grows with what changed. The driver "
-        "compares what a sixth of `[delivery] driver-memory` holds, Spark's tasks what is more.",
+        "compares what a sixth of `[delivery] driver-memory` holds at once, and larger copies in steps or parts; the "
+        "second rows are of copies that are left to Spark's tasks.",
     )
     report.data |= {
         "runs": {way: runs for way, (runs, _) in ways.items()},

@@ -4,11 +4,11 @@ BackstoryError
 ├── Failed      1   something outside the input's control, or a bug
 ├── UsageError  2   the caller: wrong usage, configuration, manifest or model; nothing was started
 ├── Refused     3   the sender: the input would have corrupted the history; nothing was written
-├── Violated    4   the owner of a table: `check` found violations
+├── Violated    4   the owner of a table: it breaks a law, or a delivery is late
 └── TryAgain   75   nobody: the same call may succeed later
 
-A message never shows row values of a delivery, keys of a cipher or other secrets. Options stand in it as
-arguments of Python in backticks (`option`); the command line prints them as flags.
+A message never shows row values of a Fivetran delivery, keys of a cipher or other secrets. Options stand in
+it as arguments of Python in backticks (`option`); the command line prints them as flags.
 """
 
 from collections.abc import Sequence

@@ -3,10 +3,10 @@
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from backstory.errors import UsageError
 
@@ -16,6 +16,14 @@ DEFAULT_FILE = "backstory.toml"  # in the working folder
 VARIABLE = "BACKSTORY_WAREHOUSE"
 SECTIONS = {"catalog", "catalogs", "delivery", "odf", "serve", "spark", "tables"}
 FORMAT_VERSIONS = (2, 3)
+MAY_CONTAIN = {
+    "catalogs": "a section for each further catalog, such as [catalogs.lake]",
+    "tables": "format-version = 2 or 3",
+    "delivery": 'driver-memory, such as "2g" or "512m"',
+    "odf": 'allow-commands = true or false, and unpacked-limit, such as "4g" or "512m"',
+    "serve": 'batch-folder, such as "/data"',
+}
+Value = TypeVar("Value")
 # How much of it a container may have, by the two versions of Linux's control groups.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
@@ -78,12 +86,15 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
     """
     path = config or os.environ.get("BACKSTORY_CONFIG")
     document = _read(Path(path)) if path else _read_default(Path(DEFAULT_FILE))
-    unknown = sorted(set(document) - SECTIONS)
+    where = Path(path or DEFAULT_FILE)
+    unknown = sorted(
+        name for name, each in document.items() if name not in SECTIONS or not isinstance(each, dict)
+    )
     if unknown:
         raise UsageError(
             "unknown-setting",
-            f"The configuration has the unknown section {unknown[0]}.",
-            f"Sections are {', '.join(sorted(SECTIONS))}.",
+            f"{where}: `{unknown[0]}` is not one of its sections.",
+            f"Use one of [{'], ['.join(sorted(SECTIONS))}].",
         )
     folder = Path(warehouse or os.environ.get(VARIABLE) or "warehouse").absolute()
     if "?" in str(folder):  # options of the catalog's address begin there
@@ -92,17 +103,17 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
             f"The warehouse {folder} has a question mark in its path.",
             "Name another folder with `warehouse=FOLDER` or BACKSTORY_WAREHOUSE.",
         )
-    catalogs = {CATALOG: _texts(document.get("catalog", {}))}
-    for name, properties in document.get("catalogs", {}).items():
-        catalogs[name] = _texts(properties)
     return Settings(
         warehouse=folder,
-        catalogs=catalogs,
+        catalogs={
+            CATALOG: _texts(document.get("catalog", {})),
+            **_section(where, document, "catalogs", _catalogs),
+        },
         spark=_texts(document.get("spark", {})),
-        format_version=_format_version(document.get("tables", {})),
-        driver_memory=_driver_memory(document.get("delivery", {})),
-        batch_folder=_batch_folder(document.get("serve", {})),
-        rights=_rights(document.get("odf", {})),
+        format_version=_section(where, document, "tables", _format_version),
+        driver_memory=_section(where, document, "delivery", _driver_memory),
+        batch_folder=_section(where, document, "serve", _batch_folder),
+        rights=_section(where, document, "odf", _rights),
         origin=_origin(warehouse, path, configured="catalog" in document),
     )
 
@@ -135,61 +146,60 @@ def _read_default(path: Path) -> dict[str, Any]:
     return _read(path) if path.exists() else {}
 
 
-def _format_version(tables: Mapping[str, Any]) -> int:
-    version = tables.get("format-version", FORMAT_VERSIONS[-1])
-    if set(tables) - {"format-version"} or version not in FORMAT_VERSIONS:
+def _section(where: Path, document: Mapping[str, Any], name: str, parse: Callable[[Any], Value]) -> Value:
+    """What a section sets; UsageError for anything else in it."""
+    try:
+        return parse(document.get(name, {}))
+    except ValueError:
         raise UsageError(
             "unknown-setting",
-            "The section [tables] may contain only format-version = 2 or 3.",
-            "Fix backstory.toml.",
-        )
+            f"{where}: the section [{name}] may contain only {MAY_CONTAIN[name]}.",
+            "Fix the section.",
+        ) from None
+
+
+def _require(holds: object) -> None:
+    """Raises ValueError otherwise, which `_section` says in words."""
+    if not holds:
+        raise ValueError
+
+
+def _catalogs(catalogs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
+    _require(all(isinstance(each, dict) for each in catalogs.values()))
+    return {name: _texts(properties) for name, properties in catalogs.items()}
+
+
+def _format_version(tables: Mapping[str, Any]) -> int:
+    version = tables.get("format-version", FORMAT_VERSIONS[-1])
+    _require(set(tables) <= {"format-version"} and version in FORMAT_VERSIONS)
     return int(version)
 
 
 def _driver_memory(delivery: Mapping[str, Any]) -> int:
-    found = _bytes(delivery["driver-memory"]) if "driver-memory" in delivery else DRIVER_MEMORY
-    if set(delivery) - {"driver-memory"} or found is None:
-        raise UsageError(
-            "unknown-setting",
-            'The section [delivery] may contain only driver-memory, such as "2g" or "512m".',
-            "Fix backstory.toml.",
-        )
-    return found
+    _require(set(delivery) <= {"driver-memory"})
+    return _bytes(delivery["driver-memory"]) if delivery else DRIVER_MEMORY
 
 
 def _rights(odf: Mapping[str, Any]) -> Rights:
-    allowed, limit = odf.get("allow-commands", False), None
-    if "unpacked-limit" in odf:
-        limit = _bytes(odf["unpacked-limit"])
-    wrong = not isinstance(allowed, bool) or ("unpacked-limit" in odf and limit is None)
-    if wrong or set(odf) - {"allow-commands", "unpacked-limit"}:
-        raise UsageError(
-            "unknown-setting",
-            "The section [odf] may contain only allow-commands = true or false, and unpacked-limit, "
-            'such as "4g" or "512m".',
-            "Fix backstory.toml.",
-        )
-    return Rights(allowed, limit)
+    allowed, limit = odf.get("allow-commands", False), odf.get("unpacked-limit")
+    _require(set(odf) <= {"allow-commands", "unpacked-limit"} and isinstance(allowed, bool))
+    return Rights(allowed, None if limit is None else _bytes(limit))
 
 
-def _bytes(told: object) -> int | None:
-    """The number of bytes in a text like `512m` or `4g`; None for another text."""
-    found = re.fullmatch(r"(\d+)([mg])", str(told).lower())
-    return int(found[1]) << {"m": 20, "g": 30}[found[2]] if found else None
+def _bytes(size: object) -> int:
+    """The number of bytes in a text like `512m` or `4g`; ValueError for another text."""
+    match = re.fullmatch(r"(\d+)([mg])", str(size).lower())
+    if match is None:
+        raise ValueError
+    return int(match[1]) << {"m": 20, "g": 30}[match[2]]
 
 
 def _batch_folder(serve: Mapping[str, Any]) -> Path | None:
-    told = serve.get("batch-folder")
-    if told is None and not serve:
+    folder = serve.get("batch-folder")
+    if not serve:
         return None
-    folder = Path(_filled_in(told)).resolve() if isinstance(told, str) else None
-    if set(serve) - {"batch-folder"} or folder is None:
-        raise UsageError(
-            "unknown-setting",
-            'The section [serve] may contain only batch-folder, such as "/data".',
-            "Fix backstory.toml.",
-        )
-    return folder
+    _require(set(serve) == {"batch-folder"} and isinstance(folder, str))
+    return Path(_filled_in(str(folder))).resolve()
 
 
 def _texts(section: Mapping[str, Any]) -> dict[str, str]:

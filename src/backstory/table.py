@@ -91,8 +91,8 @@ class Table:
     ) -> "DataFrame":
         """What changed between two times: `key`, `change`, `before`, `after`, `changed`.
 
-        `change` is added, changed or removed, and with it as an option only these are told; key, before and
-        after are structs, and `changed` names the columns that differ. `columns` are compared, and no others.
+        The column `change` is added, changed or removed; the option `change` gives only those. Key, before
+        and after are structs, and `changed` names the columns that differ. Only `columns` are compared.
         `through` tells also what is the same at both ends: records that were gone in between (`returned`),
         had other values (`reverted`), or were there in between alone (`passed`); its column `away` says
         whether a record was gone and came back. On the axis `recorded` what was known at the first time is
@@ -146,8 +146,8 @@ class Table:
         """One record's life; the key is a value, or a mapping of a key of several columns.
 
         A text or a value of Python names exactly one value of the key's type, or is refused (`other-key`).
-        What is told of the record now, or was at `known_at`; on `axis` both all that ever was told. `columns`
-        are told beside the key, and no others. `svg` names a file for the picture. UsageError for another
+        What the table says of the record now, or said at `known_at`; on `axis` both all that it ever said.
+        Only `columns` are shown beside the key. `svg` names a file for the picture. UsageError for another
         key, axis or a file that cannot be written.
         """
         from backstory.reading.frames.life import life
@@ -245,13 +245,13 @@ class Table:
         return commits(InSession(self.store), self.name)
 
     def check(self) -> list[dict[str, Any]]:
-        """A record for each law of the layout: `table`, `law`, `violations`, `keys`, `status` (V114)."""
+        """A record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""
         from backstory.upkeep.checking import check
 
         return check(self.store, self.name)
 
     def repair(self, *, apply: bool = False) -> "Repair":
-        """What would mend the table's spoilt records; with `apply` it is done, in one commit (V117)."""
+        """The repair of the records that break a law; `apply` makes it, in one commit."""
         from backstory.upkeep.repairing import repair
 
         return repair(self.store, self.name, apply=apply)
@@ -293,7 +293,7 @@ class Table:
         """Remove a record from every version, old snapshots and files included; a certificate.
 
         The key is a value, or a mapping of a key of several columns. Without `apply` it is only looked for.
-        Raises Refused or TryAgain (`writer-at-work`) while somebody may read what was, or may be writing.
+        Raises Refused while a consumer or another program needs old rows, TryAgain while somebody may write.
         """
         from backstory.upkeep.forgetting import forget
 

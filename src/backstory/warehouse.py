@@ -132,8 +132,8 @@ class Warehouse(Datasets):
         """Keep the history of a source: a frame, or files, of all of its records as they are at an instant.
 
         The first copy makes the table and says its key and which columns it tracks; the table keeps both.
-        Raises UsageError for options that nothing can be done with, and Refused, with nothing written, for a
-        copy that would not be right. With `dry_run` the plan comes back.
+        Raises UsageError for invalid options, and Refused for a copy that would corrupt the history; then
+        nothing is written. With `dry_run` the plan comes back.
         """
         from backstory.doors.native import door
 
@@ -218,7 +218,7 @@ class Warehouse(Datasets):
         return adopt(self.store, table_name(table), layout, key, dry_run=dry_run)
 
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
-        """The laws of tables, as records (V114); if some could not be checked, `results` of the error."""
+        """The laws of tables, as records; if some could not be checked, `results` of the error."""
         from backstory.upkeep.checking import checked
 
         return checked(self.store, [self.table(each).name for each in tables], every=all)
@@ -247,7 +247,7 @@ class Warehouse(Datasets):
         """Show the histories in a browser, read only, until `stop` is called; a notebook shows the link.
 
         Without a port it is 8055, or a free one. Raises UsageError for a host beyond this machine without a
-        token of 16 letters, and without the extra `explore`; Failed for a port that is taken.
+        token of 16 characters, and without the extra `explore`; Failed for a port that is taken.
         """
         from backstory.explorer.opening import open_explorer
         from backstory.explorer.source import Source

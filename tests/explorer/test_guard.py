@@ -146,7 +146,7 @@ def test_beyond_this_machine_a_token_is_needed(folder):
     with pytest.raises(UsageError, match="could read every table") as refused:
         open_explorer(source, "0.0.0.0", 0)
     assert refused.value.code == "no-token"
-    with pytest.raises(UsageError, match="at least 16 letters"):
+    with pytest.raises(UsageError, match="at least 16 characters"):
         open_explorer(source, "0.0.0.0", 0, "x" * 15)
     open_explorer(source, "0.0.0.0", 0, new_token()).stop()
     assert [is_loopback(each) for each in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "a.b")] == [

@@ -78,5 +78,5 @@ def test_keys_that_files_of_databases_declare(tmp_path):
     assert declared_keys(Database("sqlite", sqlite, "s")) == {"a": ("id",), "b": (), "c": ()}
     assert declared_keys(Database("duckdb", duck, "d")) == {"main.a": ("y", "x"), "main.b": ()}
     assert read(tmp_path, draft_project(sqlite))["shop.a"] == (f"{sqlite}?table=a", ("id",))
-    with pytest.raises(UsageError, match="are not listed here"):
+    with pytest.raises(UsageError, match="cannot list the tables"):
         draft_project("mysql://me@host/shop")

@@ -38,7 +38,7 @@ def add(
 
     Args:
         files: Manifests (YAML), or folders with manifests, at any depth.
-        recursive: Search folders; they are searched without it, too.
+        recursive: No effect: folders are always searched.
         namespace: Schema of the datasets' tables.
         dry_run: Print what would be added, and change nothing.
         schema: Print the JSON Schema of manifests, for editors, and change nothing.

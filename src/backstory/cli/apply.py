@@ -62,7 +62,7 @@ def apply(
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: NULL leaves a column as it was: these columns, or all without names.
         columns_to_update: The column whose array names the columns that a row sets.
-        unmodified: The text that leaves a column as it was, in a CSV one of any type.
+        unmodified: A cell with this text leaves its column as it was: in CSV any column, else one of texts.
         envelope: The form of the messages: debezium or changes.
         drop: Columns that are not stored.
         track: Columns whose changes make versions. Default: all.

@@ -29,15 +29,15 @@ def explore(
 ) -> None:
     """Show histories in a browser: tables, records, differences, and where each value comes from.
 
-    Read only, and without Spark. It listens on this machine alone, until Ctrl-C or SIGTERM. Beyond it a token
-    is needed; the link that is printed has it.
+    Read only, and without Spark. It listens on this machine alone, until Ctrl-C or SIGTERM. On other
+    addresses it needs a token, which the printed link contains.
 
     Example: `backstory explore --port 8055`
 
     Args:
         port: Port to listen on; 0 picks a free one. Default: 8055, or a free one if it is taken.
         host: Address to listen on; beyond this machine only with a token.
-        token: What a browser must know to be answered. Default: BACKSTORY_EXPLORE_TOKEN, or none.
+        token: The token that a browser must send. Default: BACKSTORY_EXPLORE_TOKEN, or none.
         no_open: Print the link, and open no browser.
         options: Common options.
     """

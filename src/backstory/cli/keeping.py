@@ -124,7 +124,8 @@ def maintain(
     Args:
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
-        settle_before: Compact what native tables remember up to this time; later, no older copy is accepted.
+        settle_before: Delete what native tables remember for late copies and changes up to this time; older
+            ones are refused from then on.
         known_from: Delete what native tables knew before this time; as-of --known-at then starts there.
         dry_run: Show what would be done, and change nothing.
         options: Common options.

@@ -60,8 +60,8 @@ def run(
 
     Each table has its own commit; what waits for another one (a source table:schema.table, a model's input,
     `after`) begins once that has ended well. What fails does not stop the others. What failed for now is
-    tried again; the rest is in the report, with its remedy. On SIGTERM, or Ctrl-C, what runs is ended well
-    and nothing more is begun.
+    tried again; the rest is in the report, with its remedy. After SIGTERM, or Ctrl-C, deliveries under way
+    finish, and no other one starts.
 
     Example: `backstory run --select tag:nightly`
 
@@ -69,7 +69,7 @@ def run(
         file: The project file. Default: histories.yaml.
         select: Names, patterns in quotes such as 'crm.*', or tag:nightly; +NAME also what it waits for,
             NAME+ also what waits for it.
-        failed: Only what did not end well when the project last ran it.
+        failed: Only what failed, was refused or did not start when the project last ran it.
         jobs: How many tables are delivered at once.
         dry_run: Print what would change; write nothing. Of several new files the first is compared.
         options: Common options.
@@ -168,7 +168,7 @@ def _tell_summary(receipts: "Sequence[RunReceipt]") -> None:
 def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
     """List former runs, newest first; or what became of each declaration in one of them.
 
-    Of a run that was broken off the tables count that it changed.
+    Of an interrupted run only the tables that it changed are counted.
 
     Args:
         run_id: A run, by its id.
@@ -191,7 +191,7 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
 
 
 def fresh(file: Path | None = None, /, *, select: Names = (), options: Options = DEFAULTS) -> int:
-    """Check how old what a project file expects is; exit code 4 if something is late.
+    """List when each declaration was last delivered, and which are late; exit code 4 if one is.
 
     A delivery that changed nothing counts, too. What was never delivered is late.
 
@@ -218,12 +218,12 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
 def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: Options = DEFAULTS) -> None:
     """Write a first project file from what a folder or a database has.
 
-    Keys are written where the source declares them; the others are left to write. A password goes into an
-    environment variable. Then `backstory run --dry-run` says what would be done.
+    Keys are written where the source declares them; fill in the others. A password goes into an environment
+    variable. Then `backstory run --dry-run` says what would be done.
 
     Args:
-        source: A folder, or the address of a database: postgresql://user@host/database. Spark asks mysql://
-            and mariadb://.
+        source: A folder, or the address of a database: postgresql://user@host/database. mysql:// and
+            mariadb:// are read with Spark.
         file: The file to write; one that is there is not overwritten.
         options: Common options.
     """

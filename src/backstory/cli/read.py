@@ -137,7 +137,7 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
     """List a table's commits, newest first: time, door, token, counts.
 
     Those of a dataset show its blocks, offsets and watermarks, those of a native table when it was recorded.
-    Spark is not started.
+    Spark starts only for a catalog that pyiceberg cannot open.
 
     Args:
         table: The table, as schema.table, or a dataset's name.

@@ -20,7 +20,7 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
 
     For a native table, rows counts its versions; memory_rows counts the rows that only serve late copies,
     and settled is the interval for which none is accepted. If there are no tables, the warehouse that was
-    searched is named. Spark is not started.
+    searched is named. Spark starts only for a catalog that pyiceberg cannot open.
 
     Args:
         limit: The largest number of tables.

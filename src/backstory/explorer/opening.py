@@ -56,13 +56,13 @@ def _require_token(host: str, token: str) -> None:
     if not token and not is_loopback(host):
         raise UsageError(
             "no-token",
-            f"Whoever reaches {host} could read every table.",
+            f"Without a token whoever reaches {host} could read every table.",
             f"Use {option('token', new_token())}, or listen on 127.0.0.1.",
         )
     if token and not is_loopback(host) and len(token) < _SHORTEST:
         raise UsageError(
             "bad-option",
-            f"A token that is asked for beyond this machine has at least {_SHORTEST} letters.",
+            f"The token is too short: beyond this machine it needs at least {_SHORTEST} characters.",
             f"Use {option('token', new_token())}.",
         )
 

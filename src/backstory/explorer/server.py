@@ -153,7 +153,8 @@ def _error_of(question: Question | None, stop: Exception) -> tuple[BackstoryErro
     if isinstance(stop, OSError):
         return Failed("file-lost", "A file of the table cannot be read.", "Look with `backstory check`."), 500
     log.error("the explorer met a bug", kind=type(stop).__name__, cause=without_paths(str(stop)))
-    return Failed("bug", f"An internal error: {type(stop).__name__}.", "Report how to make it happen."), 500
+    remedy = "Report it, with what `backstory explore` printed."
+    return Failed("bug", f"An internal error: {type(stop).__name__}.", remedy), 500
 
 
 def _command(question: Question | None) -> str:

@@ -106,14 +106,6 @@ def comma_notes(columns: Iterable[str]) -> list[str]:
     ]
 
 
-def columns_between(source: SourceFiles, known: Known = UNTOLD) -> pa.Schema:
-    """The columns that unpacked files have between them, in the first one's order; nothing else is read.
-
-    Columns that are `known` keep their types where their values may be of them.
-    """
-    return columns_of(source.files, reader_options(source, source.files), known)[0]
-
-
 def columns_of(
     files: Sequence[SourceFile], options: Options, known: Known
 ) -> tuple[pa.Schema, frozenset[str]]:

@@ -37,7 +37,7 @@ class Timeline:
     `versions` have the user's columns, `valid_from` and `valid_to` (NULL: still true), `known_from` and
     `known_to` (NULL: still told) and the `snapshot_id` of the commit that said so, while it is there. They do
     not overlap. On `axis` both they are all that ever was told, and at most one for each instant and known
-    time; else what is told now, or was at the known time that was asked for (native.md V97).
+    time; else what the table says now, or said at the known time that was asked for.
     """
 
     versions: Sequence[Told]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import BackstoryError, Refused
-from backstory.formats.file_columns import columns_between
+from backstory.formats.file_columns import columns_of, reader_options
 from backstory.formats.source_files import SourceFile, source_files, unpacked
 
 
@@ -79,8 +79,9 @@ def between(tmp_path, ending, *contents, **known):
         path = tmp_path / f"{number}.{ending}"
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     fields = {name: pa.field(name, type_) for name, type_ in known.items()}
-    found = columns_between(source_files(f"{tmp_path}/*.{ending}"), fields)
-    return {field.name: str(field.type) for field in found}
+    source = source_files(f"{tmp_path}/*.{ending}")
+    columns, _ = columns_of(source.files, reader_options(source, source.files), fields)
+    return {field.name: str(field.type) for field in columns}
 
 
 def test_files_are_of_the_types_that_one_file_of_all_their_rows_would_be(tmp_path):

@@ -67,6 +67,10 @@ def _write(target: NamedStore) -> None:
         added = Change({"inserted": 1}, come=rows)
         deliver(store, TableChange([name], note("test"), lambda: (existing(store, name), added)))
         if read_slice(store, existing(store, name), rows).num_rows != 1:
-            raise Failed("lost-row", "A row was written but could not be read back.", "Check the storage.")
+            raise Failed(
+                "lost-row",
+                f"The row that was written to {name} could not be read back.",
+                "Check that the server can read and write the catalog's storage.",
+            )
     finally:
         deliver(store, TableChange([name], note("test"), lambda: (load(store, name), Change(dropped=True))))

@@ -27,7 +27,7 @@ from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.workers import carrying
-from backstory.strategies.copies.alike import comparable
+from backstory.strategies.comparable import comparable
 from backstory.strategies.copies.frames import version
 from backstory.strategies.copies.sifted import DELIVERED, FAULTS, plan_rows
 from backstory.strategies.copies.terms import CopyTerms

@@ -44,7 +44,9 @@ def refuse_names(names: Sequence[str]) -> None:
         )
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
-        raise Refused("repeated-column", "Two columns have the same name.", "Name each column once.", twice)
+        raise Refused(
+            "repeated-column", f"Two columns are named {twice[0]}.", "Give each a name of its own.", twice
+        )
 
 
 def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool = False) -> None:

@@ -43,7 +43,7 @@ def _column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     except (pa.ArrowInvalid, UnreadableCell):
         raise Refused(
             "unreadable-value",
-            f"{field.name} is of type {field.type}, but has a value that does not fit {type_} is.",
+            f"The column {field.name} ({field.type}) has a value that {type_} cannot hold exactly.",
             "Nothing was written; fix it at the source.",
             [field.name],
         ) from None

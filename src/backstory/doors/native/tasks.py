@@ -39,7 +39,7 @@ from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import coded_file
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying, map_batches
-from backstory.strategies.copies.alike import comparable
+from backstory.strategies.comparable import comparable
 from backstory.strategies.copies.frames import (
     BEFORE,
     NEXT,

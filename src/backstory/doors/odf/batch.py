@@ -16,7 +16,7 @@ from backstory.doors.odf.schemas import Expected, conformed, storable
 from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused
 from backstory.stores.iceberg.literals import quoted
-from backstory.strategies.events.numbering import has_map
+from backstory.strategies.comparable import holds_map
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 
 if TYPE_CHECKING:
@@ -203,7 +203,7 @@ def _require_named(source: Source, columns: LogColumns, names: Sequence[str], *,
 
 def _require_comparable(source: Source, data: "Sequence[StructField]") -> None:
     """Spark compares no maps: there are none where rows are told from their repetitions (section 2.1)."""
-    maps = [field.name for field in data if has_map(field.dataType)] if key_of(source.merge) else []
+    maps = [field.name for field in data if holds_map(field.dataType)] if key_of(source.merge) else []
     if maps:
         raise _bad(
             f"The column {maps[0]} holds a map, which cannot be compared.",

@@ -244,8 +244,9 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
     if written[ROWS] != event["end"] - event["start"] + 1:
         raise TryAgain(
             "recounted",
-            f"{written[ROWS]} rows were processed for offsets {event['start']} to {event['end']}.",
-            "Nothing was committed, because part of the work ran twice; run it again.",
+            f"Spark wrote {written[ROWS]} rows for the offsets {event['start']} to {event['end']}, because a "
+            "task ran twice.",
+            "Nothing was committed; run it again.",
         )
     return hash_of(written)
 

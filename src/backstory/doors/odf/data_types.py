@@ -76,18 +76,6 @@ def arrow_schema(schema: DataSchema) -> pa.Schema:
     return pa.schema([_arrow_field(each, top=True) for each in schema.fields_])
 
 
-def range_of(datatype: DataType) -> tuple[int, int] | None:
-    """The least and the greatest value of an integer type, optional or not; None for any other."""
-    datatype, _ = required(datatype)
-    name = datatype.kind.lower()
-    bits = name.removeprefix("u").removeprefix("int")
-    if not bits.isdigit():
-        return None
-    if name.startswith("u"):
-        return 0, (1 << int(bits)) - 1
-    return -(1 << int(bits) - 1), (1 << int(bits) - 1) - 1
-
-
 def required(datatype: DataType) -> tuple[DataType, bool]:
     """The type without the Option around it, and whether there was none."""
     inner = datatype

@@ -11,12 +11,12 @@ from backstory.model.change_feed import (
 from backstory.reading.changes.rows import ToldRows
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.moved_rows import MOVED, NUMBER, SIGN, TIME, VERSION
+from backstory.strategies.comparable import comparable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
 
 # A feed of up to so many rows is one partition, which is in order as a whole.
 ROWS_IN_ORDER: Final = 1 << 19
@@ -94,20 +94,3 @@ def _touched_last(moved: "DataFrame", by: "Sequence[Column]") -> "DataFrame":
     about = struct(*map(column, (NUMBER, VERSION, TIME)))
     last = greatest(about).over(Window.partitionBy(*by))
     return moved.withColumns({name: last[name] for name in (VERSION, TIME)})
-
-
-def comparable(value: "Column", type_: "DataType") -> "Column":
-    """The value as Spark groups by it: a map, which has no order, as its sorted entries (V16)."""
-    from pyspark.sql.functions import array_sort, map_entries, struct, transform, when
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
-    if "map<" not in type_.simpleString():
-        return value
-    if isinstance(type_, ArrayType):
-        return transform(value, lambda part: comparable(part, type_.elementType))
-    if isinstance(type_, StructType):
-        parts = [comparable(value[each.name], each.dataType).alias(each.name) for each in type_]
-        return when(value.isNotNull(), struct(*parts))
-    assert isinstance(type_, MapType)
-    entry = StructType([StructField("key", type_.keyType), StructField("value", type_.valueType)])
-    return array_sort(transform(map_entries(value), lambda each: comparable(each, entry)))

@@ -16,7 +16,7 @@ from backstory.reading.frames.point_in_time import as_of, current, valid
 from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, users_of, versions
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.copies.alike import comparable
+from backstory.strategies.comparable import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.rules.passages import PASSED, RETURNED, REVERTED
 from backstory.stores.iceberg.literals import column
-from backstory.strategies.copies.alike import comparable
+from backstory.strategies.comparable import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -186,7 +186,7 @@ def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
             "Write duckdb:///path or postgresql://host/name.",
         )
     if scheme == "duckdb" and not Path(path).is_file():  # DuckDB would make one
-        raise UsageError("wrong-url", "The DuckDB file does not exist.", "Write duckdb:///path/file.duckdb.")
+        raise UsageError("wrong-url", f"There is no file {path}.", "Write duckdb:///path/file.duckdb.")
     name = SCHEMES[scheme]
     with get_dialect(name).get_execution_engine(url) as engine:
         yield engine, name

@@ -49,7 +49,7 @@ def unlisted(database: Database) -> UsageError:
     """The error for a database whose catalog is not known here."""
     return UsageError(
         "no-catalog",
-        f"The tables of {database.name} are not listed here.",
+        f"`init` cannot list the tables of {database.name}.",
         "Write the file by hand: a table for each source.",
     )
 

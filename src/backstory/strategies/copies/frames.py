@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.remembered import ENDED_AT, KIND, ROLE, Role, Told
 from backstory.stores.iceberg.literals import column, instant, quoted
-from backstory.strategies.copies.alike import alike
+from backstory.strategies.comparable import alike
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.sift.join import DELIVERED, STORED
 

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.strategies.comparable import holds_map
 from backstory.strategies.events.order import sort_columns
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME
 from backstory.strategies.events.terms import EventTerms
@@ -27,20 +28,9 @@ def order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
     """How events are sorted whose `ROW` has these fields."""
     from pyspark.sql.functions import col
 
-    names = sort_columns(terms, [each.name for each in row_fields if not has_map(each.dataType)])
+    names = sort_columns(terms, [each.name for each in row_fields if not holds_map(each.dataType)])
     own = {OP, TIME, LEAD, PLACE}
     return [(col(name) if name in own else field(ROW, name)).asc_nulls_first() for name in names]
-
-
-def has_map(type_: object) -> bool:
-    """Whether values of a type hold maps, which Spark neither compares nor sorts."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if isinstance(type_, ArrayType):
-        return has_map(type_.elementType)
-    if isinstance(type_, StructType):
-        return any(has_map(field.dataType) for field in type_)
-    return isinstance(type_, MapType)
 
 
 @contextmanager

@@ -9,6 +9,7 @@ from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, 
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role
 from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
+from backstory.strategies.comparable import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -90,7 +91,7 @@ def _pairs(
     live = _field(ROLE).isNull() | (fact & _field(ENDED_AT).isNull())
     told_of = [name for name in names if name not in VERSIONS_OWN and (name in key or name not in untold)]
     same = struct(
-        *(_comparable(column(name), rows.schema[name].dataType) for name in told_of),
+        *(comparable(column(name), rows.schema[name].dataType) for name in told_of),
         column(VALID_FROM),
         fact,
         *(_field(name) for name in _fields(rows) if name in {KIND, SEQUENCE, SCOPE, COLUMNS}),
@@ -172,19 +173,3 @@ def _fields(rows: "DataFrame") -> "dict[str, DataType]":
     struct = rows.schema[MEMORY].dataType
     assert isinstance(struct, StructType)
     return {each.name: each.dataType for each in struct.fields}
-
-
-def _comparable(value: "Column", type_: "DataType") -> "Column":
-    """A value that compares as V16 says: Spark compares no maps, and theirs have no order."""
-    from pyspark.sql.functions import array_sort, map_entries, struct, transform, when
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
-    if isinstance(type_, MapType):
-        entries = ArrayType(StructType().add("key", type_.keyType).add("value", type_.valueType))
-        return array_sort(_comparable(map_entries(value), entries))
-    if isinstance(type_, ArrayType):
-        return transform(value, lambda each: _comparable(each, type_.elementType))
-    if isinstance(type_, StructType):
-        parts = [_comparable(value[each.name], each.dataType).alias(each.name) for each in type_]
-        return when(value.isNotNull(), struct(*parts))
-    return value

@@ -123,7 +123,7 @@ class FeedOptions(DeliveryOptions, total=False):
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: NULL leaves a column as it was: True for all columns, or their names.
         columns_to_update: the column whose array names the columns that a row sets.
-        unmodified: the text that leaves a column as it was, in a CSV one of any type.
+        unmodified: a cell with this text leaves its column as it was: in CSV any column, else one of texts.
         envelope: the form of the messages: `debezium` or `changes`.
         drop: columns that are not stored.
         track: columns whose changes make versions. Default: all.

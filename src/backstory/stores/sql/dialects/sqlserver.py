@@ -9,86 +9,15 @@ from backstory.stores.sql.dialects.dialect import keywords
 from backstory.stores.sql.dialects.templates import TemplateDialect
 
 # Reserved words of Transact-SQL that sqlglot's tokenizer has no need to know.
-_RESERVED = [
-    "BACKUP",
-    "BREAK",
-    "BROWSE",
-    "BULK",
-    "CHECKPOINT",
-    "CLUSTERED",
-    "COMPUTE",
-    "CONTAINS",
-    "CONTAINSTABLE",
-    "DBCC",
-    "DENY",
-    "DISK",
-    "DISTRIBUTED",
-    "DUMP",
-    "ERRLVL",
-    "EXEC",
-    "EXIT",
-    "FILE",
-    "FILLFACTOR",
-    "FREETEXT",
-    "HOLDLOCK",
-    "IDENTITY",
-    "IDENTITYCOL",
-    "INDEX",
-    "KEY",
-    "KILL",
-    "LINENO",
-    "LOAD",
-    "NATIONAL",
-    "NOCHECK",
-    "NONCLUSTERED",
-    "OFF",
-    "OFFSETS",
-    "OPEN",
-    "OPENQUERY",
-    "OPENROWSET",
-    "OPENXML",
-    "PERCENT",
-    "PLAN",
-    "PRECISION",
-    "PRINT",
-    "PROC",
-    "PROCEDURE",
-    "PUBLIC",
-    "RAISERROR",
-    "READ",
-    "READTEXT",
-    "RECONFIGURE",
-    "REPLICATION",
-    "RESTORE",
-    "RESTRICT",
-    "RETURN",
-    "REVERT",
-    "ROWCOUNT",
-    "ROWGUIDCOL",
-    "RULE",
-    "SAVE",
-    "SCHEMA",
-    "SECURITYAUDIT",
-    "SETUSER",
-    "SHUTDOWN",
-    "STATISTICS",
-    "SYSTEM_USER",
-    "TABLESAMPLE",
-    "TEXTSIZE",
-    "TOP",
-    "TRAN",
-    "TRANSACTION",
-    "TRIGGER",
-    "TRUNCATE",
-    "TSEQUAL",
-    "UPDATETEXT",
-    "USE",
-    "USER",
-    "VARYING",
-    "WAITFOR",
-    "WHILE",
-    "WRITETEXT",
-]
+_RESERVED = """
+    BACKUP BREAK BROWSE BULK CHECKPOINT CLUSTERED COMPUTE CONTAINS CONTAINSTABLE DBCC DENY DISK
+    DISTRIBUTED DUMP ERRLVL EXEC EXIT FILE FILLFACTOR FREETEXT HOLDLOCK IDENTITY IDENTITYCOL INDEX KEY
+    KILL LINENO LOAD NATIONAL NOCHECK NONCLUSTERED OFF OFFSETS OPEN OPENQUERY OPENROWSET OPENXML PERCENT
+    PLAN PRECISION PRINT PROC PROCEDURE PUBLIC RAISERROR READ READTEXT RECONFIGURE REPLICATION RESTORE
+    RESTRICT RETURN REVERT ROWCOUNT ROWGUIDCOL RULE SAVE SCHEMA SECURITYAUDIT SETUSER SHUTDOWN
+    STATISTICS SYSTEM_USER TABLESAMPLE TEXTSIZE TOP TRAN TRANSACTION TRIGGER TRUNCATE TSEQUAL UPDATETEXT
+    USE USER VARYING WAITFOR WHILE WRITETEXT
+"""
 
 _TYPES = {
     Datatype.STRING: "NVARCHAR(MAX)",
@@ -123,7 +52,7 @@ class SqlServer(TemplateDialect):
     """SQL Server 2022 and later."""
 
     DIALECT_NAME: ClassVar[str] = "mssql"
-    RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("tsql", *_RESERVED)
+    RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("tsql", *_RESERVED.split())
     SQLGLOT_NAME: ClassVar[str] = "tsql"
     QUOTES: ClassVar[tuple[str, str]] = ("[", "]")
     TYPES: ClassVar[Mapping[Datatype, str]] = _TYPES

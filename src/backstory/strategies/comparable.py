@@ -1,4 +1,4 @@
-"""Whether values are alike (V16): NULL equals NULL, NaN equals NaN, 0.0 equals -0.0, maps without order."""
+"""Whether values are alike on Spark (V16): NULL is NULL, NaN is NaN, 0.0 is -0.0, and maps have no order."""
 
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,7 @@ def comparable(value: "Column", type_: "DataType") -> "Column":
     from pyspark.sql.functions import lit, map_entries, sort_array, struct, transform, when
     from pyspark.sql.types import ArrayType, MapType, StructType
 
-    if not _holds_map(type_):
+    if not holds_map(type_):
         return value
     if isinstance(type_, ArrayType):
         element = type_.elementType
@@ -30,13 +30,14 @@ def comparable(value: "Column", type_: "DataType") -> "Column":
     return when(value.isNotNull(), struct(*fields)).otherwise(lit(None))
 
 
-def _holds_map(type_: "DataType") -> bool:
+def holds_map(type_: "DataType") -> bool:
+    """Whether values of a type hold maps, which Spark neither compares nor sorts."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(type_, ArrayType):
-        return _holds_map(type_.elementType)
+        return holds_map(type_.elementType)
     if isinstance(type_, StructType):
-        return any(_holds_map(each.dataType) for each in type_)
+        return any(holds_map(each.dataType) for each in type_)
     return isinstance(type_, MapType)
 
 
