@@ -132,7 +132,7 @@ def measure(given: Asked, rows: int, report: Report) -> None:
                         print(f"  {rows:,} {step:16} {each.name:40} {found[each.name].get(step)}", flush=True)
                         tell(report, rows, who, found)
         finally:
-            _judge(ground, report, rows, {each.schema for each in who})
+            _judge(ground, report, rows, who)
             ground.warehouse.close()
 
 
@@ -169,26 +169,19 @@ def tell(
     report.write()
 
 
-def _judge(ground: Ground, report: Report, rows: int, took_part: set[str]) -> None:
+def _judge(ground: Ground, report: Report, rows: int, who: list[Contestant]) -> None:
     """Whether the tables of those who took part hold the versions that they must."""
     few = rows // 200
     changed = len(range(7 if few <= 7 else few + (7 - few) % 100, rows, 100))
     wanted = (rows + few + changed, rows)
     lines = []
-    for schema, still_open in (
-        ("native", "valid_to IS NULL"),
-        ("tasks", "valid_to IS NULL"),
-        ("dbt", "dbt_valid_to IS NULL"),
-    ):
-        if schema not in took_part:
-            continue
+    for each in who:
+        table = f"backstory.{each.schema}.{each.of.replace('NUMBER', '0')}"
         try:
-            versions = ground.one(
-                f"SELECT count(*), count_if({still_open}) FROM backstory.{schema}.customer_0"
-            )
+            versions = ground.one(f"SELECT count(*), count_if({each.still_open}) FROM {table}")
         except Exception as stop:  # noqa: BLE001 - a contestant that made no table
             versions = str(stop).splitlines()[0][:80]
-        lines.append([schema, versions == wanted, versions])
+        lines.append([each.name, versions == wanted, versions])
     report.table(f"{rows:,} rows: versions", ["", "as they must be", "versions, open"], lines)
     report.write()
 
