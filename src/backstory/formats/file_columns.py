@@ -124,10 +124,30 @@ def columns_of(
 
 
 def _json_type(field: pa.Field, known: Known) -> pa.DataType:
-    """The type of a column of JSON: the table's, where that has days or instants and the files have texts."""
-    stored = known[field.name].type if field.name in known else field.type
-    days = pa.types.is_date(stored) or pa.types.is_timestamp(stored)
-    return stored if pa.types.is_string(field.type) and days else field.type
+    """The type of a column of JSON: the table's, as far as values of the files may be of it."""
+    if field.name not in known or pa.types.is_null(field.type):
+        return field.type
+    return _of_stored(field.type, known[field.name].type)
+
+
+def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
+    """The stored type where JSON writes its values so, also of objects without all of its fields."""
+    t = pa.types
+    if t.is_struct(type_) and t.is_struct(stored):
+        own = {each.name: each.type for each in type_}
+        both = [(each.name, _inside(own.pop(each.name, pa.null()), each.type)) for each in stored]
+        return pa.struct([*both, *own.items()])
+    if t.is_list(type_) and t.is_list(stored):
+        return pa.list_(_inside(type_.value_type, stored.value_type))
+    days = t.is_date(stored) or t.is_timestamp(stored)
+    return stored if t.is_string(type_) and days else type_
+
+
+def _inside(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
+    """The same inside of objects and arrays, where numbers are read as those that are stored, if they fit."""
+    number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
+    return stored if pa.types.is_null(type_) or (number and wider) else _of_stored(type_, stored)
 
 
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:

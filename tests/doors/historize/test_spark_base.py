@@ -21,6 +21,7 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import LoadRun
+from backstory.doors.native.door import parse_options, snapshot
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -583,6 +584,21 @@ def test_a_table_of_fivetran_is_read_as_its_current(place, store):
         assert found[0] == (1, "now")
         assert "gone" not in {v for _, v in found}
     assert place.rows("SELECT count(*) FROM rawcore.rc_flag") == [(3,)]
+
+
+def test_a_history_is_read_as_its_current(place, store):
+    """E1: records that are closed in a stage are not there, whichever door keeps its history."""
+    ours = dataset("id:BIGINT* v", "rc_copies", input="stage.copies")
+    for number, rows in enumerate(({1: "old", 2: "gone"}, {1: "now"}), 1):
+        copy = pa.table({"id": list(rows), "v": list(rows.values())})
+        options = parse_options(key="id", at=f"2024-0{number}-01", max_delete_ratio=1)
+        snapshot(store, copy, TableName("stage", "copies"), options)
+        place.use(document(ours))
+        assert place.loads(f"r{number}", number)[0].error is None
+        assert place.rows("SELECT v FROM rawcore.rc_copies ORDER BY id") == [(v,) for v in rows.values()]
+    place.use(document(dataset("id:BIGINT* v", "rc_again", input="rawcore.rc_copies_hist")))
+    assert place.loads("r3", 3)[0].error is None
+    assert place.rows("SELECT id, v FROM rawcore.rc_again") == [(1, "now")]
 
 
 COLLIDING = ["k,a,b,c", "1,x|y,z,s", "2,,z,s", "3,p,q,s"]

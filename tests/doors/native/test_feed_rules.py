@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from remembering import day, lives
 
-from backstory.errors import BackstoryError
+from backstory.errors import BackstoryError, Refused
 from backstory.warehouse import Warehouse
 
 FEED = {"key": "k", "sequence_by": "at", "apply_as_deletes": "op = 'D'", "drop": "op"}
@@ -135,11 +135,74 @@ def test_a_column_may_come_or_widen_and_no_other_change(fed):
     assert "retype" not in str(refusal)  # which `apply` does not have
 
 
-@pytest.mark.parametrize("expression", ["rand() < 0.5", "k IN (SELECT 'k')", "no such column"])
-def test_expressions_are_plain_and_of_the_delivered_columns(fed, expression):
-    """V124."""
+EXPRESSIONS = (
+    "rand() < 0.5",
+    "at < current_timestamp()",
+    "at < now()",
+    "at < current_date()",
+    "k IN (SELECT 'k')",
+    "row_number() OVER (ORDER BY k) = 1",
+    "count(v) > 0",
+    "explode(array(true, false))",
+    "no such column",
+    "lacking",
+    "v",
+    "'D'",
+)
+
+
+@pytest.mark.parametrize("expression", EXPRESSIONS)
+def test_expressions_are_conditions_of_each_delivered_row_alone(fed, expression):
+    """V124: what time it is, other rows, and other tables change what a replay would do."""
     refusal = fed.refused("k a 10 U", apply_as_deletes=expression)
     assert (refusal.code, refusal.exit_code) == ("bad-option", 2)
+
+
+def test_what_orders_the_changes_is_a_column_that_the_source_has(fed):
+    """V52, V124: also where the table remembers it, and the delivery lacks it."""
+    assert fed.refused("k a 10 U", sequence_by=["at", "current_timestamp()"]).code == "bad-option"
+    fed.apply("k a 10 U 1", names="k v at op n", types={"n": pa.int64()}, sequence_by=["at", "n"])
+    options = {"sequence_by": None}
+    assert "no column n, by which changes are ordered" in str(fed.refused("k b 20 U", **options))
+
+
+def test_columns_to_update_is_an_array_of_columns_of_the_source(fed):
+    """V50: an array that names another column would lose its change without a word."""
+    refusal = fed.refused("k a 10 U", columns_to_update="v")
+    assert (refusal.code, refusal.exit_code) == ("bad-option", 2)
+    rows = pa.table(
+        {"k": ["k"], "v": ["a"], "at": [day(10)], "op": ["U"], "sets": [["V"]]},
+        pa.schema(TYPES | {"sets": pa.list_(pa.string())}),
+    )
+    with pytest.raises(Refused, match="sets names the column V") as refusal:
+        fed.warehouse.apply(rows, into=fed.name, columns_to_update="sets", **FEED | {"drop": ["op", "sets"]})
+    assert (refusal.value.code, refusal.value.keys) == ("unknown-column", ["V"])
+
+
+def test_truncates_alone_make_no_table(fed):
+    """V48 does not look at their key, so nothing tells of which type it is."""
+    types = {"k": pa.null()}
+    refusal = fed.refused("~ ~ 10 T", types=types, apply_as_truncates="op = 'T'")
+    assert refusal.code == "untyped-key"
+    assert fed.name not in {each["table"] for each in fed.warehouse.tables()}
+
+
+def test_an_empty_restatement_names_its_end(fed):
+    """V86: without changes nothing says up to when everything is taken back."""
+    fed.apply("k a 10 U", "k b 20 U")
+    window = {"restate_from": day(10), "all_keys": True, "allow_empty": True}
+    assert fed.refused(**window).code == "bad-option"
+    fed.apply(restate_until=day(30), **window)
+    assert fed.lives == []
+
+
+def test_a_restatement_at_the_instant_of_a_truncate_breaks_no_law(fed):
+    """V72, L8: the mark says nothing any more of the keys that are restated."""
+    options = {"apply_as_truncates": "op = 'T'"}
+    fed.apply("k a 10 U", "~ ~ 30 T", **options)
+    fed.apply("k x 30 U", restate_from=day(30), **options)
+    assert fed.lives == ["k: a[10,30) x[30,)"]
+    assert [each["law"] for each in fed.table.check() if each["violations"]] == []
 
 
 def test_rows_of_other_records_are_left_where_they_are(fed):

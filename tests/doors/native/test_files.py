@@ -172,3 +172,19 @@ def test_parquet_files_widen_or_are_refused_by_name(tmp_path):
     with pytest.raises(Refused) as told:
         between(tmp_path, "csv", "a,b\n1,2\n", "a\n1\n")
     assert (told.value.code, told.value.keys) == ("missing-column", ["b"])
+
+
+def test_objects_of_json_are_read_as_the_tables(tmp_path):
+    """A day's objects may lack fields or have them in another order; fields that the table lacks come last."""
+    stored = pa.struct(
+        {"a": pa.int64(), "n": pa.float64(), "l": pa.list_(pa.struct({"d": pa.decimal128(5, 2)}))}
+    )
+    rows = ('{"v": {"l": [{"d": 1}], "n": 2}}', '{"v": {"c": "x", "a": null}}', '{"v": {"a": "x"}}')
+    told = [between(tmp_path, "jsonl", each + "\n", v=stored)["v"] for each in rows]
+    whole = "a: int64, n: double, l: list<item: struct<d: decimal128(5, 2)>>"
+    assert told == [
+        f"struct<{whole}>",
+        f"struct<{whole}, c: string>",
+        f"struct<{whole.replace('int64', 'string')}>",
+    ]
+    assert between(tmp_path, "jsonl", '{"v": null}\n', v=stored) == {"v": "null"}

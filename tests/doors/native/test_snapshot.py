@@ -230,6 +230,7 @@ def test_columns_come_widen_stay_away_and_are_renamed(native):
     assert (told.counts, told.schema_changes) == (counts(unchanged=3), ["column w renamed to x"])
     assert native.copy(5, renamed, rename={"w": "x"}).schema_changes == []
     assert native.refused(6, renamed, rename={"q": "r"}) == ("bad-option", [])
+    assert native.refused(6, renamed, rename={"x": "y"}) == ("bad-option", [])
     assert native.refused(6, "a:1 b:2 c:3") == ("type-changed", ["v"])
     assert native.rows("v", "x") == {
         ("a", (1, None), 1, 3, 1, None, 2, None, None),

@@ -66,9 +66,9 @@ def stage_rows(
 
     Each has these values `beside`, which no plan shows.
 
-    Of a table that Fivetran keeps in history or soft-delete mode they are the rows that are true now, unless
-    the model itself takes the mark of deletion for one. Raises Refused for a missing table or column, and
-    for a type that does not fit.
+    Of a table that keeps a history, or Fivetran's marks of deletion, they are the rows that are true now,
+    unless the model itself takes the mark of deletion for one. Raises Refused for a missing table or column,
+    and for a type that does not fit.
     """
     columns = user_columns(plan.dataset)
     if stage.path:
@@ -97,7 +97,7 @@ def stage_rows(
     rows = (
         store.spark.table(store.sql_name(found.shape.table))
         if _marks_deletion(plan)
-        else delivered_rows(store, found.shape)
+        else delivered_rows(store, found)
     )
     rows = rows.select(*_renamed(columns), *(column(name) for name in sorted(brought)))
     return with_values(store, rows, beside), brought

@@ -11,7 +11,7 @@ from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS, RESERVED
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.model.types import ColumnType, common, widens
+from backstory.model.types import ColumnType, Kind, common, widens
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,11 @@ def new_table(
     key = asked.key
     if key is None:
         raise bad_option(f"{table} does not exist yet; its first copy needs `key=`.", "Name the key columns.")
+    if lacking := [new for new in asked.rename.values() if new not in {each.name for each in columns}]:
+        raise bad_option(
+            f"`rename=` names {lacking[0]}, which is no column of the delivery.",
+            "Omit the rename: the table does not exist yet.",
+        )
     columns, left_out = _typed(columns, empty, {}, asked.retype)
     _require_key(key, columns)
     _refuse_unknown(asked.retype, [each.name for each in columns], table)
@@ -92,6 +97,11 @@ def evolved(
             "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
         )
     retype = {asked.rename.get(name, name): type_ for name, type_ in asked.retype.items()}
+    if still := [old for old in renamed if old in {each.name for each in columns}]:
+        raise bad_option(
+            f"`rename=` calls {still[0]} {renamed[still[0]]}, but the delivery still has {still[0]}.",
+            f"Call it {renamed[still[0]]} in the delivery, too, or omit the rename.",
+        )
     columns, left_out = _typed(columns, empty, {each.name: each for each in stored.columns}, retype)
     _require_key(stored.key, columns, kept=True)
     former = {new: old for old, new in renamed.items()}
@@ -240,7 +250,10 @@ def type_changed(name: str, stored: ColumnType, delivered: ColumnType, *, keeps:
     remedy = "cast it to the table's type, or give it another name."
     if both is not None:
         retype = option("retype", {name: str(both)})
-        remedy = f"use {retype} for a type that holds both, {remedy}"
+        holds = "a type that holds both"
+        if both == stored:  # some of what comes may not fit, which its values alone tell
+            holds = f"values that fit it, {option('retype', {name: str(Kind.STRING)})} for all others"
+        remedy = f"use {retype} for {holds}, {remedy}"
     return Refused(
         "type-changed",
         f"Column {name} has type {stored} in the table and {delivered} in this delivery.",

@@ -63,7 +63,7 @@ def rows_of_files(
     written.refuse_misplaced(source.format)  # before Java is started for the table
     table = load(store, into)
     known = {
-        **_stored_fields(table, rename),
+        **_stored_fields(table, rename, nested=source.format in {"json", "jsonl"}),
         **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},
     }
     with ExitStack() as held, as_files_of_a_user():
@@ -123,8 +123,8 @@ def _size(path: Path) -> int:
     return unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
 
 
-def _stored_fields(table: StoredTable | None, rename: Mapping[str, str]) -> Known:
-    """The flat columns that the table already has, as fields under their new names."""
+def _stored_fields(table: StoredTable | None, rename: Mapping[str, str], *, nested: bool) -> Known:
+    """The columns that the table already has, `nested` ones if asked, as fields under their new names."""
     columns = () if table is None else table.shape.user_columns
-    types = {rename.get(each.name, each.name): each.type for each in columns if each.type.flat}
+    types = {rename.get(each.name, each.name): each.type for each in columns if nested or each.type.flat}
     return {name: pa.field(name, arrow_type(type_)) for name, type_ in types.items()}

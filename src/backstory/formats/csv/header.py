@@ -1,7 +1,7 @@
 """Which columns of a file are read (section 2.8, columns of file, request and table)."""
 
 from collections import Counter
-from collections.abc import Container, Sequence
+from collections.abc import Collection, Container, Sequence
 
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.layout import SYSTEM_COLUMNS
@@ -10,12 +10,13 @@ LONGEST = 128
 
 
 def chosen_columns(
-    file: str, header: Sequence[str], columns: Container[str], wanted: Container[str]
+    file: str, header: Sequence[str], columns: Container[str], wanted: Collection[str]
 ) -> list[str]:
     """The columns of the header that are wanted, in the header's order.
 
     A Fivetran system column that the table lacks is passed over. Raises Refused for any other
-    column that the table lacks, and for a name that stands twice.
+    column that the table lacks, for a name that stands twice, and for a header without any that is wanted:
+    its rows would be passed over without a word.
     """
     known = [name for name in header if name in columns or name in SYSTEM_COLUMNS]
     if header and not known:
@@ -33,7 +34,14 @@ def chosen_columns(
             f"{file}, line 1: the table has no column {_listed(unknown)}.",
             "Nothing was written; add the column to the table first.",
         )
-    return [name for name in header if name in columns and name in wanted]
+    chosen = [name for name in header if name in columns and name in wanted]
+    if header and not chosen:
+        raise Refused(
+            "missing-column",
+            f"{file}, line 1: the header lacks {_listed(sorted(wanted))}.",
+            "Nothing was written; send the batch again with the columns that its rows need.",
+        )
+    return chosen
 
 
 def refuse_repeated(file: str, header: Sequence[str], remedy: str) -> None:

@@ -52,8 +52,7 @@ def read_csv(
     chosen = chosen_columns(file.name, table.names, columns, wanted)
     texts = frozenset(name for name in chosen if columns[name].kind in EMPTY_IS_A_VALUE)
     asked = WantedTable({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)
-    if chosen:
-        yield from typed_rows(table, asked, file)
+    yield from typed_rows(table, asked, file)
 
 
 @dataclass(frozen=True, slots=True)

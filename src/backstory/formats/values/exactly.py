@@ -27,8 +27,8 @@ def plain_type(type_: pa.DataType, *, naive: bool = False) -> pa.DataType | None
     for fits, ours in _PLAIN.items():
         if fits(type_):
             return ours
-    if t.is_decimal(type_) and type_.precision <= _WIDEST:
-        return pa.decimal128(type_.precision, type_.scale)
+    if t.is_decimal(type_) and (digits := type_.precision - min(type_.scale, 0)) <= _WIDEST:
+        return pa.decimal128(digits, max(type_.scale, 0))  # tables have no negative scale
     return plain_type(type_.value_type, naive=naive) if t.is_dictionary(type_) else None
 
 

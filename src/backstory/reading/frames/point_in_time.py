@@ -3,21 +3,18 @@
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from backstory.model.history import History
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.knowledge import read_rows_at
 from backstory.reading.frames.records import of_record
-from backstory.reading.frames.versions import HISTORIES, shown_key, versions, with_ends
+from backstory.reading.frames.versions import HISTORIES, open_rows, shown_key, versions
 from backstory.reading.selection import EVERYTHING, Selection
-from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-_UNTIL = "backstory: valid until"  # no column of a source is called so
 
 
 def current(
@@ -51,14 +48,11 @@ def keeps_all(shape: Shape) -> bool:
     return not marks and shape.layout not in HISTORIES
 
 
-def delivered_rows(store: Store, shape: Shape) -> "DataFrame":
-    """The rows of a table with every column; of one that Fivetran marks those that are true now."""
-    from pyspark.sql.functions import col
-
-    rows = store.spark.table(store.sql_name(shape.table))
-    if shape.layout is Layout.FIVETRAN_HISTORY:
-        return with_ends(rows, History(shape), _UNTIL).where(col(quoted(_UNTIL)).isNull()).drop(_UNTIL)
-    return _not_deleted(rows, shape)
+def delivered_rows(store: Store, stored: StoredTable) -> "DataFrame":
+    """The rows of a table that are true now, with every column."""
+    if stored.shape.layout in HISTORIES:
+        return open_rows(store, stored)
+    return _not_deleted(store.spark.table(store.sql_name(stored.shape.table)), stored.shape)
 
 
 def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":

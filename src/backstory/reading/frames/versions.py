@@ -63,16 +63,31 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
     rows, shape = read_rows_at(store, stored, known_at)
     history = history_of(stored, shape)
     warn_of_disorder(table, disorderly=stored.disorderly)
-    if shape.layout is Layout.ODF:
-        rows, started, ended = event_logs.versions(rows, event_logs.system_columns(stored), shape)
-    elif shape.layout is Layout.VERSIONS:
-        (rows, ended), started = _native_versions(rows, known_at), column(VALID_FROM)
-    elif shape.layout.adopted:
-        rows, started, ended = _adopted(rows, shape)
-    else:
-        rows = with_ends(rows, history, _ENDED)
-        started, ended = column(history.span.start), column(_ENDED)
+    rows, started, ended = _lives(stored, rows, history, known_at)
     return rows.select(*users_of(history), started.alias(VALID_FROM), ended.alias(VALID_TO))
+
+
+def open_rows(store: Store, stored: StoredTable) -> "DataFrame":
+    """The rows of a history that are true now, with all columns of the table."""
+    rows = store.spark.table(store.sql_name(stored.shape.table))
+    names = rows.columns
+    rows, _, ended = _lives(stored, rows, history_of(stored), None)
+    return rows.where(ended.isNull()).select(*map(column, names))
+
+
+def _lives(
+    stored: StoredTable, rows: "DataFrame", history: History, known_at: datetime | None
+) -> "tuple[DataFrame, Column, Column]":
+    """The rows that are versions, from when and to when each was true (NULL: still)."""
+    shape = history.shape
+    if shape.layout is Layout.ODF:
+        return event_logs.versions(rows, event_logs.system_columns(stored), shape)
+    if shape.layout is Layout.VERSIONS:
+        rows, ended = _native_versions(rows, known_at)
+        return rows, column(VALID_FROM), ended
+    if shape.layout.adopted:
+        return _adopted(rows, shape)
+    return with_ends(rows, history, _ENDED), column(history.span.start), column(_ENDED)
 
 
 def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backstory.model.remembered import Role, Told
-from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow
+from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow, RememberedMark
 
 MARKS = frozenset({Told.COPY, Told.TRUNCATE})
 EVENTS = frozenset({Told.UPSERT, Told.DELETE})
@@ -114,7 +114,7 @@ def _repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     marks = Counter(
         (row.start, row.kind, row.sequence, row.scope) for row in rows if not row.keyed and is_fact(row)
     )
-    cleared = {(mark.at, mark.sequence) for mark in terms.marks if mark.kind == Told.TRUNCATE}
+    cleared = {(mark.at, mark.sequence) for mark in _marks_of(rows, terms) if mark.kind == Told.TRUNCATE}
     repeated = sum(times - 1 for counted in (events, marks) for times in counted.values())
     return repeated + len(cleared & set(events))
 
@@ -169,23 +169,28 @@ def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
     for row in rows:
         if is_fact(row) and row.start is not None and _is_event(row):
             events.setdefault(row.start, []).append(row)
-    # The void of a truncate names no columns, where that of a copy has no list (V72).
-    voided = {
-        (row.start, row.columns is not None and not row.columns, row.sequence, row.scope)
-        for row in rows
-        if is_fact(row) and row.kind == Told.VOID
-    }
-    marks = [
-        mark
-        for mark in terms.marks
-        if (mark.at, mark.kind == Told.TRUNCATE, mark.sequence, mark.scope) not in voided
-    ]
+    marks = _marks_of(rows, terms)
     copied = {mark.at for mark in marks if mark.kind == Told.COPY}
     cleared: dict[int, list[tuple[Any, ...]]] = {}
     for mark in marks:
         if mark.kind == Told.TRUNCATE:
             cleared.setdefault(mark.at, []).append(mark.sequence)
     return Said(versions, events, copied, cleared)
+
+
+def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark]:
+    """The marks that speak of a record: none that is void for it (V72)."""
+    # The void of a truncate names no columns, where that of a copy has no list.
+    voided = {
+        (row.start, row.columns is not None and not row.columns, row.sequence, row.scope)
+        for row in rows
+        if is_fact(row) and row.kind == Told.VOID
+    }
+    return [
+        mark
+        for mark in terms.marks
+        if (mark.at, mark.kind == Told.TRUNCATE, mark.sequence, mark.scope) not in voided
+    ]
 
 
 def alike(one: State, other: State) -> bool:

@@ -10,7 +10,12 @@ import pyarrow as pa
 from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.evolution import Evolved, evolved, new_table
 from backstory.doors.native.feeds.events import DELETES, ORDER, TRUNCATES
-from backstory.doors.native.feeds.expressions import computed_by_spark, computed_here, plain_column
+from backstory.doors.native.feeds.expressions import (
+    computed_by_spark,
+    computed_here,
+    lacking_column,
+    plain_column,
+)
 from backstory.doors.native.feeds.instants import refuse_no_instant
 from backstory.doors.native.feeds.options import Expression, FeedRequest
 from backstory.doors.native.feeds.ordering import (
@@ -33,7 +38,7 @@ from backstory.stores.iceberg.spark_types import column_type
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import DataType, StructType
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ def agree(
     `zoned`: times of the source without a zone are in UTC.
     """
     properties = {} if table is None else table.properties
-    _refuse_missing(request, source.fields.names)
+    _refuse_missing(request, source.fields)
     expressions = _expressions(properties, request)
     ordering = _ordering(source, expressions, zoned=zoned)
     refuse_other_types(properties, ordering)
@@ -84,7 +89,7 @@ def agree(
     shape = replace(shape, shape=_remembering(shape.shape, ordering))
     computed = {ORDER.format(number): each for number, each in enumerate(expressions)}
     conditions = {DELETES: request.apply_as_deletes, TRUNCATES: request.apply_as_truncates}
-    computed |= {name: each for name, each in conditions.items() if each is not None}
+    computed |= {name: _condition(source, each) for name, each in conditions.items() if each is not None}
     return Agreement(shape, settings, ordering, computed)
 
 
@@ -98,7 +103,8 @@ def _kept_fields(source: Source, request: FeedRequest) -> "StructType":
     )
 
 
-def _refuse_missing(request: FeedRequest, names: Sequence[str]) -> None:
+def _refuse_missing(request: FeedRequest, fields: "StructType") -> None:
+    names = fields.names
     some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
     if isinstance(request.ignore_nulls, frozenset):
         some["ignore_null_updates"] = request.ignore_nulls
@@ -108,6 +114,19 @@ def _refuse_missing(request: FeedRequest, names: Sequence[str]) -> None:
                 f"`{option}=` names no column of the source: {', '.join(lacking)}.",
                 f"Its columns are {', '.join(names)}.",
             )
+    if (name := request.columns_to_update) is not None and not _is_list_of_names(fields[name].dataType):
+        raise bad_option(
+            f"`columns_to_update=` names {name}, which is no array of texts.",
+            "Name the column that has the names of the columns that each row sets.",
+        )
+
+
+def _is_list_of_names(type_: "DataType") -> bool:
+    from pyspark.sql.types import ArrayType, NullType, StringType
+
+    return isinstance(type_, NullType) or (
+        isinstance(type_, ArrayType) and isinstance(type_.elementType, StringType | NullType)
+    )
 
 
 def _expressions(properties: Mapping[str, str], request: FeedRequest) -> tuple[Expression, ...]:
@@ -124,10 +143,29 @@ def _ordering(source: Source, expressions: Sequence[Expression], *, zoned: bool)
     return ordering_of(tuple(map(str, expressions)), further)
 
 
+def _condition(source: Source, expression: Expression) -> Expression:
+    """An expression that is true or not; UsageError for one of another type."""
+    type_ = _type_of(source, expression)
+    if type_ not in {None, ColumnType(Kind.BOOLEAN)}:
+        raise bad_option(
+            f"{expression} is of type {type_}, and no condition.",
+            f"Compare it with something, such as `{expression} = 1`.",
+        )
+    return expression
+
+
 def _type_of(source: Source, expression: Expression) -> ColumnType | None:
-    """The type of an expression's values; None where it has none, because no row has a value."""
+    """The type of an expression's values; None where it has none, because no row has a value.
+
+    Raises UsageError for a column that the source lacks.
+    """
     from pyspark.sql.types import NullType, StringType
 
+    if lacking := lacking_column(expression, source.fields.names):
+        raise bad_option(
+            f"The source has no column {lacking}, by which changes are ordered or told apart.",
+            f"Its columns are {', '.join(source.fields.names)}.",
+        )
     if (name := plain_column(expression, source.fields.names)) is not None:
         type_ = source.fields[name].dataType
         return None if isinstance(type_, NullType) else column_type(type_)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.instants import instants_of
 from backstory.doors.native.feeds.ordering import Ordering
+from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.kept_cells import KEEPS
 from backstory.formats.rows import arrow_type
@@ -53,11 +54,26 @@ class Unmodified:
 
 def _unnamed(lists: pa.ChunkedArray, name: str) -> np.ndarray:
     """The rows whose array of names lacks a column; a row without an array sets all columns."""
-    rows = lists.combine_chunks()
+    rows = lists.cast(pa.list_(pa.string())).combine_chunks()
     named = pc.fill_null(pc.equal(pc.list_flatten(rows), name), False)
     lacking = np.array(rows.is_valid())
     lacking[np.asarray(pc.list_parent_indices(rows).filter(named))] = False
     return lacking
+
+
+def _refuse_unknown_names(rows: pa.Table, names: str) -> None:
+    """Raises Refused for a row that sets a column which the source lacks: its change would be lost."""
+    lists = rows[names].combine_chunks()
+    if pa.types.is_null(lists.type):
+        return
+    named = pc.unique(pc.list_flatten(lists).cast(pa.string())).to_pylist()
+    if unknown := sorted({*filter(None, named)} - {*rows.column_names}):
+        raise Refused(
+            "unknown-column",
+            f"{names} names the column {unknown[0]}, which the source does not have.",
+            "Nothing was written; name columns of the source, exactly as they are written there.",
+            unknown[:MAX_KEYS],
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +97,10 @@ def events_of(rows: pa.Table, terms: EventTerms) -> pa.Table:
     """An event for each row: the record's columns in the table's types, and those of the strategy's terms.
 
     `rows` have the source's columns, and those that its expressions make. Raises Refused for times that
-    cannot be read.
+    cannot be read, and for rows that set columns which the source lacks.
     """
+    if terms.unmodified.names is not None:
+        _refuse_unknown_names(rows, terms.unmodified.names)
     kinds = _kinds(rows)
     upserts = np.asarray(pc.equal(kinds, Told.UPSERT.value))
     at = instants_of(rows[ORDER.format(0)], terms.ordering.expressions[0], counted=terms.counted)
@@ -102,7 +120,7 @@ def events_of(rows: pa.Table, terms: EventTerms) -> pa.Table:
 def _kinds(rows: pa.Table) -> pa.Array:
     """What each row does; NULL in a condition is false, and a truncate goes before a delete (V48)."""
     deletes, truncates = (
-        pc.fill_null(rows[name].combine_chunks(), False)
+        pc.fill_null(rows[name].cast(pa.bool_()).combine_chunks(), False)
         if name in rows.column_names
         else pa.repeat(False, len(rows))
         for name in (DELETES, TRUNCATES)

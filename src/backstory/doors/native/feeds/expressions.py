@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,13 @@ def plain_column(expression: Expression, names: Sequence[str]) -> str | None:
     match = _COLUMN.fullmatch(expression) if isinstance(expression, str) else None
     name = match and (match["quoted"] or match["bare"])
     return name if name in names else None
+
+
+def lacking_column(expression: Expression, names: Sequence[str]) -> str | None:
+    """The name that an expression is if it is nothing else, and no column."""
+    match = _COLUMN.fullmatch(expression) if isinstance(expression, str) else None
+    name = match and (match["quoted"] or match["bare"])
+    return name if name and name not in names else None
 
 
 def computed_here(expression: Expression, schema: pa.Schema) -> Compute | None:
@@ -57,7 +64,8 @@ def _texts(some: str) -> list[str] | None:
 def computed_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) -> "DataFrame":
     """The rows with more columns; UsageError for an expression that Spark does not take, or that may not be.
 
-    Subqueries and what differs from one run to the next are no expressions of a feed (V124).
+    Subqueries, what depends on other rows and what differs from one run to the next are no expressions of a
+    feed (V124).
     """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.functions import expr
@@ -71,16 +79,20 @@ def computed_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) 
             raise bad_option(
                 f"Spark cannot compute {expression}: {reason}", "Write it in Spark SQL."
             ) from None
-        _refuse_unsafe(alone, expression)
+        _refuse_unsafe(rows, alone, expression)
         rows = rows.withColumn(name, column)
     return rows
 
 
-def _refuse_unsafe(alone: "DataFrame", expression: Expression) -> None:
-    plan = alone._jdf.queryExecution().analyzed()  # noqa: SLF001 - Python has no name for it
+def _refuse_unsafe(rows: "DataFrame", alone: "DataFrame", expression: Expression) -> None:
+    analyzed, plan = (each._jdf.queryExecution().analyzed() for each in (rows, alone))  # noqa: SLF001
     computed = plan.expressions().head()
-    if not computed.deterministic() or not plan.subqueries().isEmpty():
+    # Windows, aggregates and generators of rows become plans of their own.
+    by_row = plan.nodeName() == "Project" and plan.child().sameResult(analyzed)
+    jvm: Any = alone.sparkSession._jvm  # noqa: SLF001
+    now = computed.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
+    if not by_row or now or not computed.deterministic() or not plan.subqueries().isEmpty():
         raise bad_option(
-            f"{expression} has a subquery, or differs from one run to the next.",
-            "Use deterministic expressions over the delivered columns.",
+            f"{expression} has a subquery, depends on other rows, or differs from one run to the next.",
+            "Use deterministic expressions over the columns of each delivered row.",
         )

@@ -21,6 +21,7 @@ from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
 from backstory.engine.either_way import plan_either_way
+from backstory.errors import Refused
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
@@ -130,6 +131,7 @@ def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Cha
     }
     counts = {name: planned.counts.get(name, 0) for name in COUNTS}
     if table is None:
+        _refuse_untyped_key(feed)
         return Change(counts, come=planned.come, into=evolved.shape, properties=properties)
     kept = table.properties
     return Change(
@@ -140,3 +142,16 @@ def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Cha
         properties={name: value for name, value in properties.items() if kept.get(name) != value},
         expected=planned.added,
     )
+
+
+def _refuse_untyped_key(feed: Feed) -> None:
+    """Raises Refused where truncates alone would make a table: no key tells of which type keys are."""
+    from pyspark.sql.types import NullType
+
+    key = feed.agreement.evolved.shape.key
+    if untyped := [name for name in key if isinstance(feed.source.fields[name].dataType, NullType)]:
+        raise Refused(
+            "untyped-key",
+            f"No row of the first delivery has a value in {untyped[0]}, so the key has no type.",
+            "Nothing was written; begin with a delivery that has rows with a key.",
+        )

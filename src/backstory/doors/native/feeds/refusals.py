@@ -6,6 +6,7 @@ from datetime import datetime
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.ordering import Ordering
 from backstory.doors.native.refusals import refuse_null_keys, refuse_spoilt
+from backstory.doors.native.request import bad_option
 from backstory.errors import Refused, option
 from backstory.model.instant import iso
 from backstory.strategies.feeds.arrival import CONFLICT, MEETS, NO_KEY, NO_SEQUENCE, OUTSIDE, SETTLED, SPOILT
@@ -58,7 +59,12 @@ def refuse_faults(
 
 
 def refuse_empty_restatement(count: int, request: FeedRequest) -> None:
-    """A delivery without changes would take back everything of its time (V86)."""
+    """A delivery without changes would take back everything of its time, which it does not end (V86)."""
+    if not count and request.all_keys and request.restate_until is None:
+        raise bad_option(
+            "The source has no changes, so nothing says up to when to take back what is stored.",
+            f"Give the end: {option('restate_until', 'TIME')}.",
+        )
     if not count and request.all_keys and not request.allow_empty:
         raise Refused(
             "empty-snapshot",
