@@ -121,6 +121,15 @@ def test_text_that_is_no_batch(place, content, words):
     assert place.metadata() == metadata
 
 
+def test_deletions_without_a_key_are_no_empty_file(place):
+    """2.8, F17: a delete file has no other column that counts; its rows are not passed over."""
+    for text in ("v \n x", "v n \n x 1"):
+        [file] = place.files(text)
+        task = refusal(place.reply(delete=[file]))
+        assert f"{file.name}, line 1: the header lacks id" in task
+    assert gives(ROWS) == place.rows()
+
+
 def test_a_replaced_row_is_whole(place):
     """2.8: an unmodified cell in a replace file is a task; the good file of the same request is not
     applied either, nor are the other kinds."""

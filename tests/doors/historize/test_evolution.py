@@ -40,8 +40,10 @@ class Owner:
         return receipt
 
     def _column(self, word):
+        word, _, hashed = word.partition("#")
         word, _, former = word.partition("<")
-        return column(word) | ({"former_names": former.split(",")} if former else {})
+        more = {"former_names": former.split(",")} if former else {}
+        return column(word) | more | ({"hash_as": hashed} if hashed else {})
 
     def loaded(self, columns, csv, **more):
         """The changes of the schema and the counts of a load that ends well."""
@@ -109,6 +111,24 @@ def test_r34_names_that_move_along_a_chain(owner):
     ]
     assert counts == "unchanged=2"
     assert owner.rows("k, b, c") == [("1", "x", "10"), ("2", "y", "20")]
+
+
+def test_r41_names_that_are_swapped_are_refused(owner):
+    """R41: both are columns before and after, so nothing tells whether they were renamed; a new name does."""
+    owner.loaded("k* a b", CSV)
+    swapped = "k,a,b;1,10,x;2,20,y"
+    assert owner.refused("k* b<a a<b", swapped) == ("AMBIGUOUS_RENAME", ["b", "a"])
+    assert owner.loaded("k* c<a b", "k,c,b;1,x,10;2,y,20")[1] == "unchanged=2"
+    changes, counts = owner.loaded("k* b<c a<b", swapped)
+    assert (counts, len(changes)) == ("unchanged=2", 4)
+    assert owner.rows("k, a, b") == [("1", "10", "x"), ("2", "20", "y")]
+
+
+def test_a_number_that_its_hash_cannot_hold_is_refused(owner):
+    """2.4, E1: it is a fault of the data, which names the column, and none of the table or the database."""
+    columns = "k* f:FLOAT#DECIMAL(6,2)"
+    owner.loaded(columns, "k,f;1,1.5")
+    assert owner.refused(columns, "k,f;1,1e20") == ("HASH_VALUE", ["f"])
 
 
 def test_r35_a_renamed_dataset(owner):

@@ -5,13 +5,14 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from traceback import format_exc
+from typing import Final
 
 import structlog
 
 from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.lock import find_state, write_state
 from backstory.doors.historize.model import HistState, Model, ModelDataset, StateLabels
-from backstory.doors.historize.preparing import adopted, prepare_load
+from backstory.doors.historize.preparing import adopted, prepare_load, refuse_swaps
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, refusal, stored_receipt
 from backstory.doors.historize.resolve import namespace_of, schema_of
 from backstory.doors.historize.run_log import RunLog
@@ -27,6 +28,14 @@ from backstory.model.instant import iso
 
 BEHIND = timedelta(seconds=1)
 
+# How Spark, DuckDB and PostgreSQL call a number that a type of decimals cannot hold.
+MISFITS: Final = (
+    "CAST_INVALID_INPUT",
+    "CAST_OVERFLOW",
+    "NUMERIC_VALUE_OUT_OF_RANGE",
+    "Conversion Error",
+    "numeric field overflow",
+)
 events = structlog.get_logger()
 
 
@@ -77,6 +86,7 @@ class DatasetLoads:
     def _refused(
         self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
     ) -> HistoryReceipt:
+        error = _of_hash(dataset, error)
         self.log.refused(dataset, run, began, error)
         return refusal(dataset.name, self.run_id, run.instant if run else None, error)
 
@@ -135,6 +145,7 @@ class DatasetLoads:
         dataset = self._overridden(run.dataset)
         found = find_state(dataset, self.folder, run.schema, self.target)
         state = found or self._adopted(dataset)
+        refuse_swaps(dataset)
         hist = sync_hist(dataset, state, run.instant)
         assert hist is not None
         run, hist = self._decided(replace(run, dataset=dataset), state, hist)
@@ -216,3 +227,16 @@ class DatasetLoads:
 
 def _stored_labels(labels: StateLabels | None) -> StateLabels:
     return labels if labels and labels.mode == "stored" else StateLabels()
+
+
+def _of_hash(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
+    """The refusal of a number that the `hash_as` of its column cannot hold; any other error as it is."""
+    columns = [each.name for each in dataset.target_columns if each.hash_as and each.active]
+    if not columns or not any(words in error.message for words in MISFITS):
+        return error
+    return Refused(
+        "HASH_VALUE",
+        f"{dataset.name} has a number in {' or '.join(columns)} that its hash_as cannot hold.",
+        "Nothing was written; widen hash_as, set hash: false, or fix the number at its source.",
+        columns,
+    )

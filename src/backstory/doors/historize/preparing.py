@@ -8,7 +8,7 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import TECHNICAL, ColumnRole, HistState, Model, ModelColumn, ModelDataset
 from backstory.doors.historize.scopes import hist_scope, increment_scope
 from backstory.doors.historize.stored_histories import PrunedRecords
-from backstory.errors import UsageError
+from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.ddl import logical
@@ -38,6 +38,26 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
         closes_deleted=rules.snapshot == "full" or rules.delete_scope is not None,
         merges=merges,
     )
+
+
+def refuse_swaps(dataset: ModelDataset) -> None:
+    """Raises Refused for columns that take each other's names (R41): no table tells whether they have."""
+    today = {column.name: column for column in dataset.target_columns if column.active}
+    for column in today.values():
+        before, waiting = set[str](), [name for name in column.former_names if name != column.name]
+        while waiting:
+            name = waiting.pop()
+            if name in today and name not in before:
+                before.add(name)
+                waiting += today[name].former_names
+        if column.name in before:
+            raise Refused(
+                "AMBIGUOUS_RENAME",
+                f"In {dataset.name} {column.name} takes the name of a column that takes its own, so whether "
+                "they are renamed already cannot be told.",
+                "Load with a new name for one of them first; or rename by hand, and remove the former_names.",
+                [column.name, *sorted(before - {column.name})],
+            )
 
 
 def _pinned(dataset: ModelDataset, hist: HistState) -> ModelDataset:

@@ -8,7 +8,7 @@ from pathlib import Path
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.lock import find_state
 from backstory.doors.historize.model import Model, ModelDataset
-from backstory.doors.historize.preparing import prepare_load
+from backstory.doors.historize.preparing import prepare_load, refuse_swaps
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import datasets_to_load
 from backstory.doors.historize.stage import stage_of
@@ -29,6 +29,7 @@ def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None
 
 
 def _dataset(model: Model, dataset: ModelDataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+    refuse_swaps(dataset)
     hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset)), datetime.now(UTC))
     assert hist is not None
     load = prepare_load(model, dataset, hist, dialect)
