@@ -83,6 +83,13 @@ WORKLOADS: Final = (
         "a run of 200 tables, and a table of PostgreSQL against a file",
         always=False,
     ),
+    Workload(
+        "objects",
+        "benchmarks.objects",
+        0.1,
+        "copies of tables in an object store against those of this machine",
+        always=False,
+    ),
     Workload("explorer", "benchmarks.explorer", 0.1, "pages of a history of 4 M versions", always=False),
     Workload("odf", "benchmarks.doors odf", 0.1, "event logs against statements by hand", always=False),
     Workload("tables", "benchmarks.doors tables", 0.1, "many tables at once", always=False),

@@ -97,10 +97,12 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
             f"Use one of [{'], ['.join(sorted(SECTIONS))}].",
         )
     folder = Path(warehouse or os.environ.get(VARIABLE) or "warehouse").absolute()
-    if "?" in str(folder):  # options of the catalog's address begin there
+    # Options of the catalog's address begin with a question mark.
+    wrong = "has a question mark in its path" if "?" in str(folder) else "is a file, and no folder"
+    if "?" in str(folder) or folder.is_file():
         raise UsageError(
             "no-warehouse",
-            f"The warehouse {folder} has a question mark in its path.",
+            f"The warehouse {folder} {wrong}.",
             "Name another folder with `warehouse=FOLDER` or BACKSTORY_WAREHOUSE.",
         )
     return Settings(

@@ -278,7 +278,7 @@ class Table:
         On layout `versions` what is remembered of facts up to `settle_before` goes, and what was known before
         `known_from`. Raises TryAgain while other writers come first.
         """
-        from backstory.doors.historize.spark_runs import unlogged
+        from backstory.doors.historize.spark_runs import unlogged_tokens
         from backstory.model.layout import Layout
         from backstory.stores.iceberg.store import existing
         from backstory.upkeep.maintaining import maintain
@@ -286,7 +286,7 @@ class Table:
 
         bounds = Bounds(optional_instant(settle_before), optional_instant(known_from))
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
-        needed = unlogged if models else lambda *_: ()
+        needed = unlogged_tokens if models else lambda *_: ()
         return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
 
     def forget(self, key: object, *, drop_cursors: bool = False, apply: bool = False) -> "Certificate":

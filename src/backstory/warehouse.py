@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from backstory import maintenance, settings
 from backstory.datasets import Datasets
 from backstory.model.instant import optional_instant
-from backstory.model.table import named, table_name
+from backstory.model.table import resolve_name, table_name
 from backstory.table import Table
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Warehouse(Datasets):
         from backstory.stores.iceberg.store import load
         from backstory.stores.refusals import no_table
 
-        table = named(name, lambda each: load(self.store, each) is not None)
+        table = resolve_name(name, lambda each: load(self.store, each) is not None)
         if table is None:
             raise no_table(table_name(name), searched=self.store.searched)
         return Table(self.store, table)

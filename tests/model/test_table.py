@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.errors import UsageError
-from backstory.model.table import TableName, named
+from backstory.model.table import TableName, resolve_name
 
 FIVETRAN, LOG, CITIES = (
     TableName("world", "lands"),
@@ -24,10 +24,10 @@ FIVETRAN, LOG, CITIES = (
     ],
 )
 def test_a_name_means_the_table_of_that_name_before_a_dataset(text, there, meant):
-    assert named(text, there.__contains__) == meant
+    assert resolve_name(text, there.__contains__) == meant
 
 
 @pytest.mark.parametrize("text", ["", "cities", ".cities", "world."])
 def test_what_can_name_no_table_is_wrong_usage(text):
     with pytest.raises(UsageError, match="does not name a table"):
-        named(text, set().__contains__)
+        resolve_name(text, set().__contains__)

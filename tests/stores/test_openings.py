@@ -8,7 +8,7 @@ import pytest
 
 from backstory.stores import openings, remote
 from backstory.stores.openings import OpensElsewhere, TableFiles
-from backstory.stores.remote import HOLE, RemoteFile, joined
+from backstory.stores.remote import HOLE, RemoteFile, merge_spans
 from backstory.stores.remote_parquet import opened_parquet
 from backstory.stores.s3 import s3_options
 
@@ -86,7 +86,9 @@ def test_a_large_file_reads_as_a_stream_does(large):
 
 def test_parts_that_lie_close_together_are_one_request():
     """What lies between them costs less than a request more; what lies far apart is asked for alone."""
-    assert joined([(10, 20), (0, 5), (20 + HOLE, 30 + HOLE), (100 + 3 * HOLE, 101 + 3 * HOLE)], HOLE) == [
+    assert merge_spans(
+        [(10, 20), (0, 5), (20 + HOLE, 30 + HOLE), (100 + 3 * HOLE, 101 + 3 * HOLE)], HOLE
+    ) == [
         (0, 30 + HOLE),
         (100 + 3 * HOLE, 101 + 3 * HOLE),
     ]

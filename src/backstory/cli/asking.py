@@ -11,7 +11,7 @@ from backstory.cli.options import Options
 from backstory.cli.output import show, tell_line
 from backstory.cli.starting import busy, starting
 from backstory.errors import BackstoryError
-from backstory.model.table import TableName, meanings, named, table_name
+from backstory.model.table import TableName, meanings, resolve_name, table_name
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -163,7 +163,7 @@ def _require(options: Options, tables: Sequence[str]) -> None:
         return
     there = set(catalog.tables())
     for name in tables:
-        if named(name, there.__contains__) is None:
+        if resolve_name(name, there.__contains__) is None:
             raise no_table(table_name(name), there, catalog.searched)
 
 

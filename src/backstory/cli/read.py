@@ -10,7 +10,7 @@ from backstory.cli.options import Key, Limit, Names, Options
 from backstory.cli.outcomes import short
 from backstory.cli.output import show
 from backstory.model.instant import optional_instant, parse_instant
-from backstory.model.table import named, table_name
+from backstory.model.table import resolve_name, table_name
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog
@@ -147,7 +147,7 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
     from backstory.reading.commits import commits
 
     def read_commits(catalog: "Catalog") -> list[dict[str, Any]]:
-        found = named(table, lambda each: catalog.describe(each) is not None)
+        found = resolve_name(table, lambda each: catalog.describe(each) is not None)
         return commits(catalog, found or table_name(table))
 
     found = ask(options, read_commits)[:limit]

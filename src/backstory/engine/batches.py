@@ -11,7 +11,7 @@ from backstory.engine.deliver import Plan, deliver
 from backstory.engine.either_way import plan_either_way
 from backstory.engine.outcome import Outcome
 from backstory.formats.memory import TooLarge
-from backstory.formats.values.mended import counted, tell
+from backstory.formats.values.mended import tell, with_mended
 from backstory.model.change import Change, Committed, Note
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
@@ -76,7 +76,7 @@ class BatchDelivery:
         batch = self.delivered.batch(table)
         here, tasks = partial(_plan_here, store, table, batch), partial(_plan_by_tasks, store, table, batch)
         with plan_either_way(store, self.delivered.table, here, tasks) as outcome:
-            counts = counted(outcome.counts, outcome.mended)
+            counts = with_mended(outcome.counts, outcome.mended)
 
             def receipt(committed: Committed | None) -> Committed:
                 tell(outcome.mended)

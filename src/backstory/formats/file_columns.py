@@ -94,7 +94,8 @@ def columns_as_written(
     """`columns_of` files whose separator and types are as `written` says; Refused where they are not."""
     if written.separator is None:
         refuse_whole_headers(files, options)
-    schema, with_commas = columns_of(files, options, known)
+    fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}
+    schema, with_commas = columns_of(files, options, known, fixed)
     return declared(schema, written.type, files[0].name), with_commas
 
 
@@ -107,14 +108,17 @@ def comma_notes(columns: Iterable[str]) -> list[str]:
 
 
 def columns_of(
-    files: Sequence[SourceFile], options: Options, known: Known
+    files: Sequence[SourceFile], options: Options, known: Known, fixed: Known = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """The columns that files have between them, and those that are numbers with decimal commas."""
+    """The columns that files have between them, and those that are numbers with decimal commas.
+
+    Of `fixed` columns, whose types the caller names, JSON need not have a type that all values are of.
+    """
     named = [(file.path, file.name) for file in files]
     if isinstance(options, CsvOptions):
         return csv_columns(named, options, known)
     if isinstance(options, JsonOptions):
-        columns = json_columns(named, options, known)
+        columns = json_columns(named, options, known, fixed)
         return pa.schema([pa.field(each.name, _json_type(each, known)) for each in columns]), frozenset()
     schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
     first, whole = schemas[0]

@@ -27,7 +27,7 @@ def table_name(text: str) -> TableName:
     return TableName(schema, name)
 
 
-def named(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
+def resolve_name(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
     """The table `schema.table`, as lists have it, else that of a dataset in `odf`; None for neither.
 
     Raises UsageError for what names no table at all.

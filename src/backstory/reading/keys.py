@@ -82,7 +82,7 @@ def exact(name: str, given: object, type_: ColumnType) -> Any:
     except Unnamed as told:
         raise UsageError(
             "other-key",
-            f"{given!r} is not {_article(type_)} {type_}, the type of key column {name}.",
+            f"{given!r} is not {_article(type_)} {type_}, the type of column {name}.",
             told.remedy,
         ) from None
 

@@ -54,7 +54,7 @@ class RemoteFile:
     def fetch(self, spans: Iterable[Span]) -> None:
         """Have these parts of it, from their first byte to behind their last, side by side."""
         missing = [each for each in spans if not self._has(each)]
-        requests = [part for span in joined(missing, HOLE) for part in _parts(span)]
+        requests = [part for span in merge_spans(missing, HOLE) for part in _parts(span)]
         if not requests:
             return
         with ThreadPoolExecutor(min(AT_ONCE, len(requests))) as pool:
@@ -116,7 +116,7 @@ class _Reader(RawIOBase):
         return len(found)
 
 
-def joined(spans: Iterable[Span], hole: int) -> list[Span]:
+def merge_spans(spans: Iterable[Span], hole: int) -> list[Span]:
     """Spans in their order; those that lie no further apart than a hole are one."""
     found: list[Span] = []
     for start, end in sorted(spans):

@@ -65,7 +65,7 @@ class Whereabouts:
         """Raise UsageError if one of a table's places is where the warehouse stood before."""
         for location in locations:
             if (former := self.former_of(location)) is not None:
-                raise moved(self.folder, former, table)
+                raise warehouse_moved(self.folder, former, table)
 
     def require_table(self, table: TableName, location: str, properties: Mapping[str, str]) -> None:
         """The same of a table by its metadata: of its location, and where its properties put files."""
@@ -129,7 +129,7 @@ def replace_folders(connection: sqlite3.Connection, folders: set[str]) -> None:
     connection.executemany(f"INSERT INTO {FOLDERS} (folder) VALUES (?)", rows)  # noqa: S608
 
 
-def moved(folder: Path, former: str, table: TableName) -> UsageError:
+def warehouse_moved(folder: Path, former: str, table: TableName) -> UsageError:
     """The error for a table in the folder where its warehouse was before."""
     return UsageError(
         MOVED,

@@ -36,6 +36,7 @@ TYPES = {
     "array<void>": t.ArrayType(t.NullType()),
     "struct<a>": t.StructType([t.StructField("a", t.IntegerType())]),
     "struct<a,b>": t.StructType([t.StructField(name, t.IntegerType()) for name in "ab"]),
+    "struct<b,a>": t.StructType([t.StructField(name, t.IntegerType()) for name in "ba"]),
 }
 
 
@@ -71,6 +72,7 @@ def types(found):
         ("array<int>", "array<int>", "LIST(INT)"),
         ("date", "void", "NAIVE_DATE"),
         ("array<int>", "array<void>", "LIST(INT)"),
+        ("struct<a>", "struct<a,b>", "STRUCT(a INT, b INT)"),
     ],
 )
 def test_a_type_that_widens_is_widened(stored, delivered, now):
@@ -87,7 +89,8 @@ def test_a_type_that_widens_is_widened(stored, delivered, now):
         ("date", "timestamp"),
         ("timestamp", "timestamp_ntz"),
         ("array<int>", "array<bigint>"),
-        ("struct<a>", "struct<a,b>"),
+        ("struct<a,b>", "struct<a>"),
+        ("struct<a,b>", "struct<b,a>"),
     ],
 )
 def test_any_other_type_is_refused_with_both_named(stored, delivered):
@@ -159,7 +162,7 @@ def test_columns_keep_their_place_and_new_ones_stand_behind():
     assert [each.name for each in found.shape.columns] == ["k", "c", "b", "new", *OWN]
     assert (found.renamed, found.added) == ({"a": "c"}, {"new"})
     assert {each.name for each in found.delivered} == {"new", "b", "k"}
-    assert after("k int, a int", "k int, q int", k="q").shape.key == ("q",)
+    assert after("k int, a int", "q int, a int", k="q").shape.key == ("q",)
 
 
 @pytest.mark.parametrize(

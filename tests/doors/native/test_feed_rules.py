@@ -162,6 +162,8 @@ def test_what_orders_the_changes_is_a_column_that_the_source_has(fed):
     """V52, V124: also where the table remembers it, and the delivery lacks it."""
     assert fed.refused("k a 10 U", sequence_by=["at", "current_timestamp()"]).code == "bad-option"
     fed.apply("k a 10 U 1", names="k v at op n", types={"n": pa.int64()}, sequence_by=["at", "n"])
+    nothing = fed.refused("k b 20 U ~", names="k v at op n", types={"n": pa.null()}, sequence_by=None)
+    assert (nothing.code, nothing.keys) == ("null-sequence", ["k"])
     options = {"sequence_by": None}
     assert "no column n, by which changes are ordered" in str(fed.refused("k b 20 U", **options))
 

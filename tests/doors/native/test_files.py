@@ -9,8 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import BackstoryError, Refused
-from backstory.formats.file_columns import columns_of, reader_options
+from backstory.formats.file_columns import columns_as_written, columns_of, reader_options
+from backstory.formats.file_options import FileOptions
 from backstory.formats.source_files import SourceFile, source_files, unpacked
+from backstory.model.types import ColumnType, Kind
 
 
 @pytest.fixture
@@ -172,6 +174,15 @@ def test_parquet_files_widen_or_are_refused_by_name(tmp_path):
     with pytest.raises(Refused) as told:
         between(tmp_path, "csv", "a,b\n1,2\n", "a\n1\n")
     assert (told.value.code, told.value.keys) == ("missing-column", ["b"])
+
+
+def test_a_type_that_is_named_needs_no_type_that_fits(tmp_path):
+    """`--type` in JSON: numbers beyond a float, and values of two kinds, are what they are said to be."""
+    (tmp_path / "a.jsonl").write_text('{"i": 12345678901234567.89, "t": 1}\n{"i": 1, "t": "x"}\n')
+    source = source_files(f"{tmp_path}/a.jsonl")
+    written = FileOptions(type={"i": ColumnType.parse("DECIMAL(38,2)"), "t": ColumnType(Kind.STRING)})
+    schema, _ = columns_as_written(source.files, reader_options(source, source.files), written)
+    assert {each.name: str(each.type) for each in schema} == {"i": "decimal128(38, 2)", "t": "string"}
 
 
 def test_objects_of_json_are_read_as_the_tables(tmp_path):

@@ -210,6 +210,23 @@ def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, sh
         assert native.rows("v", "o") == by_rule(table, "v", "o")
 
 
+@pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
+def test_a_field_that_comes_to_a_struct_is_null_before(native, always):
+    """V60: no other record changes by it; a field that goes, or has another type, is refused."""
+    native.by_frames(always=always)
+
+    def rows(*values):
+        return pa.table({"k": ["a", "b", "c"], "v": [*values, None]})
+
+    native.copy(1, rows({"x": 1}, {"x": 2}))
+    receipt = native.copy(2, rows({"x": 1, "y": None}, {"x": 2, "y": "n"}))
+    assert receipt.counts == counts(changed=1, unchanged=2)
+    assert receipt.schema_changes == ["column v: type is now STRUCT(x LONG, y STRING)"]
+    assert native.copy(3, rows({"x": 1, "y": None}, {"x": 2, "y": "n"})).counts == counts(unchanged=3)
+    for value in ({"y": "n"}, {"x": "1", "y": "n"}, {"x": 1}):
+        assert native.refused(4, rows(value, value))[0] == "type-changed"
+
+
 def test_columns_come_widen_stay_away_and_are_renamed(native):
     """V1, V60, N1, N2: what comes stands before `valid_from`; what is NULL everywhere makes no version."""
     native.copy(1, native.frame("a:1 b:2").selectExpr("k", "CAST(v AS int) AS v"))

@@ -15,7 +15,7 @@ from backstory.doors.historize.rules import (
     refuse_references,
     refuse_twice,
 )
-from backstory.doors.historize.stage import parted
+from backstory.doors.historize.stage import parse_input
 from backstory.stores.sql.columns import Datatype
 
 RAWCORE = "rawcore"
@@ -138,7 +138,7 @@ def _staged(
         if column.input and dataset.input and column.input.startswith(f"{dataset.input}."):
             name = column.input[len(dataset.input) + 1 :]
         elif column.input and not dataset.input:
-            found = parted(column.input)
+            found = parse_input(column.input)
             if found is None or found[1] is None:
                 raise document.wrong(
                     (*path, "input"),
@@ -151,7 +151,7 @@ def _staged(
                 )
             stage, name = found[0], found[1]
         columns.append(_column(column.model_copy(update={"input": name}), document, path))
-    if dataset.input is not None and parted(dataset.input) is None:
+    if dataset.input is not None and parse_input(dataset.input) is None:
         raise document.wrong((*place, "input"), "this names neither a table (schema.table) nor a file.")
     return stage, columns
 

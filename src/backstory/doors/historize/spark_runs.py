@@ -90,7 +90,7 @@ def find_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> R
     return _logged(store, schema, dataset, run_id, hist) or begun
 
 
-def unlogged(store: Store, table: StoredTable) -> frozenset[str]:
+def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits tell of: these must not expire."""
     from pyspark.sql.functions import concat_ws
 

@@ -33,7 +33,7 @@ class Stage:
         return schema, name
 
 
-def parted(text: str) -> tuple[str, str | None] | None:
+def parse_input(text: str) -> tuple[str, str | None] | None:
     """The table or file that an `input` names, and its column if it names one; None if it names none."""
     if told := FILE.fullmatch(text):
         return told["file"], told["column"]

@@ -55,8 +55,8 @@ def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool
         told = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
         raise UsageError(
             "missing-column",
-            f"Key {told} missing from the copy.",
-            f"Add them to the copy, or name their new columns with `rename=`: {', '.join(names)}."
+            f"Key {told} missing from the delivery.",
+            f"Add them to the delivery, or name their new columns with `rename=`: {', '.join(names)}."
             if kept
             else f"Use its columns for `key=`: {', '.join(names)}.",
             lacking,

@@ -11,7 +11,7 @@ from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS, RESERVED
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.model.types import ColumnType, Kind, common, widens
+from backstory.model.types import ColumnType, Kind, common, parts_added, widens
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,8 @@ def new_table(
     """The table that a first copy creates; UsageError for a key column that the copy lacks."""
     key = asked.key
     if key is None:
-        raise bad_option(f"{table} does not exist yet; its first copy needs `key=`.", "Name the key columns.")
+        told = f"{table} does not exist yet; its first delivery needs `key=`."
+        raise bad_option(told, "Name the key columns.")
     if lacking := [new for new in asked.rename.values() if new not in {each.name for each in columns}]:
         raise bad_option(
             f"`rename=` names {lacking[0]}, which is no column of the delivery.",
@@ -130,7 +131,7 @@ def evolved(
     retyped = {
         each.name: each.type
         for each in stored.user_columns
-        if each.name not in valueless and not widens(each.type, types[each.name])
+        if each.name not in valueless and not _grows(each.type, types[each.name])
     }
     there = tuple(each for each in stored.columns if each.name not in valueless)
     return Evolved(
@@ -179,7 +180,12 @@ def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[s
     """Whether a column takes a type that its own does not widen to, so that its values tell if it may."""
     came = next((each.type for each in delivered if each.name == stored.name), stored.type)
     wanted = retype.get(stored.name, came)
-    return not widens(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
+    return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
+
+
+def _grows(old: ColumnType, new: ColumnType) -> bool:
+    """Whether values of the one type are of the other as they are stored: it is wider, or has more fields."""
+    return widens(old, new) or parts_added(old, new) is not None
 
 
 def _refuse_retypes(
@@ -238,7 +244,7 @@ def _wider(
     """The column with a type that holds both what is stored and what comes; `keeps`: none is offered."""
     type_ = wanted or stored.type
     if delivered is not None and not widens(delivered.type, type_):
-        if wanted is not None or not (valueless or widens(type_, delivered.type)):
+        if wanted is not None or not (valueless or _grows(type_, delivered.type)):
             raise type_changed(stored.name, type_, delivered.type, keeps=keeps)
         type_ = delivered.type
     return replace(stored, type=type_)

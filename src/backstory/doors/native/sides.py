@@ -16,9 +16,10 @@ from backstory.doors.native.source import Source
 from backstory.formats.delivered import arrow_schema
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
+from backstory.model.types import parts_added
 from backstory.stores.iceberg.frames import spark_fields
 from backstory.stores.iceberg.lineage import keeps_row_ids
-from backstory.stores.iceberg.literals import micros_of, quoted
+from backstory.stores.iceberg.literals import micros_of, quoted, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.copies.terms import CopyTerms
@@ -127,13 +128,23 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: Evolved) -> "D
         return retyped_rows(store, table, evolved)
     old = {new: name for name, new in evolved.renamed.items()}
     columns = [
-        _cast(evolved, each, old.get(each.name, each.name))
-        if evolved.stored.column(each.name)
-        else f"CAST(NULL AS {spark_type(each.type)}) AS {quoted(each.name)}"
+        _stored(evolved.stored.column(each.name), each, old.get(each.name, each.name))
         for each in shape.columns
     ]
     places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
     return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *places)
+
+
+def _stored(before: Column | None, now: Column, name: str) -> str:
+    """A stored column, if there is one, in its type to be; fields that come to a struct are NULL."""
+    value = "NULL" if before is None else quoted(name)
+    if before is not None and (added := dict(parts_added(before.type, now.type) or ())):
+        parts = (
+            f"{text_literal(part)}, {'NULL' if part in added else f'{value}.{quoted(part)}'}"
+            for part, _ in now.type.parts
+        )
+        value = f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+    return f"CAST({value} AS {spark_type(now.type)}) AS {quoted(now.name)}"
 
 
 def _cast(evolved: Evolved, told: Column, name: str) -> str:

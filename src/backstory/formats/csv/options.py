@@ -44,7 +44,7 @@ class CsvOptions:
         named = {"separator": self.separator, "quote": self.quote, "escape": self.escape}
         for option, letter in named.items():
             if len(letter) > 1 or not letter.isascii() or letter in _NEWLINES:
-                raise unsupported(option, "it must be one ASCII character", "")
+                raise unsupported(option, "it must be one ASCII character", "Use one, such as `;` or `|`.")
         if not self.separator:
             raise unsupported("separator", "it is empty", "Use one ASCII character.")
         if self.separator in {self.quote, self.escape}:

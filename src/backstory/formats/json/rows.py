@@ -117,16 +117,19 @@ def json_rows(
     return ProducedRows(schema, _batches(document, schema))
 
 
-def json_columns(files: Sequence[tuple[Path, str]], options: JsonOptions, known: Told = UNTOLD) -> pa.Schema:
+def json_columns(
+    files: Sequence[tuple[Path, str]], options: JsonOptions, known: Told = UNTOLD, fixed: Told = UNTOLD
+) -> pa.Schema:
     """What files have for columns between them, all their values looked at; a missing key is NULL.
 
-    Numbers are of the type that is `known` of their column if all may be.
+    Numbers are of the type that is `known` of their column if all may be; `fixed` columns are as they are.
     """
     seen: dict[str, Seen] = {}
     fitting = {name: Fitting(each.type) for name, each in known.items() if _is_number(each.type)}
     for path, name in files:
         _document(path, name, options, wanted=False).look(seen, known=fitting)
     kept = {name: known[name] for name, each in fitting.items() if name in seen and each.fits()}
+    kept |= {name: each for name, each in fixed.items() if name in seen}
     others = {name: each for name, each in seen.items() if name not in kept}
     found = inferred(others, ", ".join(name for _, name in files[:3]), sort=False)
     return pa.schema([kept[name] if name in kept else found.field(name) for name in seen])

@@ -26,7 +26,7 @@ def tell(mended: Mended) -> None:
             log.warning("values that are not base64 were stored as they are", file=file, cells=values)
 
 
-def counted(counts: Mapping[str, int], mended: Mended) -> dict[str, int]:
+def with_mended(counts: Mapping[str, int], mended: Mended) -> dict[str, int]:
     """The counts of a commit, with `rounded` if any decimal was."""
     rounded = sum(values for (_, _, deed), values in mended.items() if deed == ROUNDED)
     return {**counts, **({ROUNDED: rounded} if rounded else {})}

@@ -18,7 +18,7 @@ from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.jvm import data_file, rewriting
 from backstory.stores.iceberg.lineage import FIELD_IDS, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.literals import quoted
-from backstory.stores.iceberg.partitions import parted
+from backstory.stores.iceberg.partitions import rows_by_partition
 from backstory.stores.iceberg.places import lies_in
 from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -54,7 +54,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     if START in rows.column_names:
         by.append((START, "ascending"))
     rows = _sorted(rows, by)
-    parts = parted(table.iceberg, rows)
+    parts = rows_by_partition(table.iceberg, rows)
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
     schema = _with_field_ids(store, table, rows.schema)

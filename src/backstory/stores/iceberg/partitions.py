@@ -29,7 +29,7 @@ def parted_ids(table: Any) -> set[int]:
     return {int(field.sourceId()) for spec in table.specs().values() for field in spec.fields()}
 
 
-def parted(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
+def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
     """The rows by partition of an Iceberg table; None where the driver cannot name it.
 
     It can for the years of instants, for truth values, and for texts of plain letters.

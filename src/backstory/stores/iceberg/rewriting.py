@@ -8,7 +8,7 @@ from backstory.model.layout import YEAR
 from backstory.stores.iceberg.data_files import write_frame
 from backstory.stores.iceberg.jvm import rewriting
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.scripts import forget_tasks, planned, stage_tasks
+from backstory.stores.iceberg.scripts import forget_tasks, scan_tasks_of, stage_tasks
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.refusals import conflict
 
@@ -44,7 +44,7 @@ def rewrite(
     Rows keep their ids and the numbers of their last update. Raises TryAgain if a file is gone.
     """
     wanted = list(locations)
-    tasks = list(planned(store.jvm, table.iceberg, wanted).values())
+    tasks = list(scan_tasks_of(store.jvm, table.iceberg, wanted).values())
     if len(tasks) < len(set(wanted)):
         raise conflict(table.shape.table)
     size = sum(int(task.file().fileSizeInBytes()) for task in tasks)

@@ -210,7 +210,7 @@ class SnapshotLine:
     recorded: str = ""
 
 
-def planned(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
+def scan_tasks_of(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
     """Iceberg's scan tasks of the data files at these locations; none for a file that is gone."""
     ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
     return dict(ask(table.newScan(), _set(jvm, locations)))

@@ -16,7 +16,7 @@ from backstory.stores.framed import framed
 from backstory.stores.iceberg.data_files import ending_of, upload
 from backstory.stores.iceberg.jvm import position_deletes
 from backstory.stores.iceberg.schema import FIELD_ID
-from backstory.stores.iceberg.scripts import planned
+from backstory.stores.iceberg.scripts import scan_tasks_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.vector_script import hidden_by_vectors
 from backstory.stores.refusals import conflict
@@ -82,7 +82,7 @@ _DELETES = pa.schema(
 
 def _write_position_deletes(store: Store, table: StoredTable, positions: Positions) -> list[Any]:
     """One position delete file for each data file, which keeps it in that file's partition."""
-    tasks = planned(store.jvm, table.iceberg, positions)
+    tasks = scan_tasks_of(store.jvm, table.iceberg, positions)
     if len(tasks) < len(positions):
         raise _missing_file(table)
     written = []

@@ -23,6 +23,7 @@ from backstory.doors.native.feeds.ordering import (
     chosen_expressions,
     ordering_of,
     refuse_other_types,
+    stored_types,
 )
 from backstory.doors.native.request import bad_option
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
@@ -70,7 +71,7 @@ def agree(
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
     expressions = _expressions(properties, request)
-    ordering = _ordering(source, expressions, zoned=zoned)
+    ordering = _ordering(source, expressions, properties, zoned=zoned)
     refuse_other_types(properties, ordering)
     kept, empty = delivered_columns(_kept_fields(source, request))
     plain = frozenset(
@@ -135,11 +136,15 @@ def _expressions(properties: Mapping[str, str], request: FeedRequest) -> tuple[E
     return texts if request.sequence_by is None else request.sequence_by
 
 
-def _ordering(source: Source, expressions: Sequence[Expression], *, zoned: bool) -> Ordering:
+def _ordering(
+    source: Source, expressions: Sequence[Expression], properties: Mapping[str, str], *, zoned: bool
+) -> Ordering:
+    """The order; what no row has a value of has the type that the table knows, and is refused by its keys."""
     types = [_type_of(source, each) for each in expressions]
     if types[0] is not None:
         refuse_no_instant(arrow_type(types[0]), expressions[0], zoned=zoned)
-    further = [ColumnType(Kind.STRING) if each is None else each for each in types[1:]]
+    known = stored_types(properties) or [ColumnType(Kind.STRING)] * len(types)
+    further = [each or kept for each, kept in zip(types[1:], known, strict=False)]
     return ordering_of(tuple(map(str, expressions)), further)
 
 

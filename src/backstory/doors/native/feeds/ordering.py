@@ -37,6 +37,11 @@ def stored_expressions(properties: Mapping[str, str]) -> tuple[str, ...] | None:
     return None if kept is None else tuple(each["expression"] for each in json.loads(kept))
 
 
+def stored_types(properties: Mapping[str, str]) -> list[ColumnType]:
+    """The types of the further values that a table keeps; none for one that had no feed yet."""
+    return [ColumnType.parse(each["type"]) for each in json.loads(properties.get(ORDERED_BY, "[]"))[1:]]
+
+
 def chosen_expressions(properties: Mapping[str, str], request: FeedRequest) -> tuple[str, ...]:
     """The table's expressions, else those that are given; Refused where they contradict each other."""
     kept = stored_expressions(properties)
