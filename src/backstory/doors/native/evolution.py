@@ -62,7 +62,7 @@ def new_table(
         raise bad_option(told, "Name the key columns.")
     if lacking := [new for new in asked.rename.values() if new not in {each.name for each in columns}]:
         raise bad_option(
-            f"`rename=` names {lacking[0]}, which is no column of the delivery.",
+            f"`rename=` names {lacking[0]}, which the delivery does not have.",
             "Omit the rename: the table does not exist yet.",
         )
     columns, left_out = _typed(columns, empty, {}, asked.retype)
