@@ -98,7 +98,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
         )
     folder = Path(warehouse or os.environ.get(VARIABLE) or "warehouse").absolute()
     # Options of the catalog's address begin with a question mark.
-    wrong = "has a question mark in its path" if "?" in str(folder) else "is a file, and no folder"
+    wrong = "has a question mark in its path" if "?" in str(folder) else "is a file, not a folder"
     if "?" in str(folder) or folder.is_file():
         raise UsageError(
             "no-warehouse",

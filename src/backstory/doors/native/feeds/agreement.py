@@ -117,7 +117,7 @@ def _refuse_missing(request: FeedRequest, fields: "StructType") -> None:
             )
     if (name := request.columns_to_update) is not None and not _is_list_of_names(fields[name].dataType):
         raise bad_option(
-            f"`columns_to_update=` names {name}, which is no array of texts.",
+            f"`columns_to_update=` names {name}, which is not an array of texts.",
             "Name the column that has the names of the columns that each row sets.",
         )
 
@@ -153,7 +153,7 @@ def _condition(source: Source, expression: Expression) -> Expression:
     type_ = _type_of(source, expression)
     if type_ not in {None, ColumnType(Kind.BOOLEAN)}:
         raise bad_option(
-            f"{expression} is of type {type_}, and no condition.",
+            f"{expression} is of type {type_}, and not a condition.",
             f"Compare it with something, such as `{expression} = 1`.",
         )
     return expression
