@@ -168,7 +168,7 @@ def _type_of(source: Source, expression: Expression) -> ColumnType | None:
 
     if lacking := lacking_column(expression, source.fields.names):
         raise bad_option(
-            f"The source has no column {lacking}, by which changes are ordered or told apart.",
+            f"The source has no column {lacking}, which orders changes or is their condition.",
             f"Its columns are {', '.join(source.fields.names)}.",
         )
     if (name := plain_column(expression, source.fields.names)) is not None:
