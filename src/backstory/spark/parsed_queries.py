@@ -1,4 +1,4 @@
-"""What a query that others wrote would do, read from its parsed plan before Spark looks at any of it.
+"""What a query or an expression that others wrote would do, read from its plan before Spark runs any of it.
 
 Already the analysis of a plan opens files (``text.`/etc/passwd` ``), and running it may start programs.
 So the plan is walked as the parser leaves it, every value of every node, and whatever is not known to be
@@ -7,12 +7,12 @@ harmless is refused: what computes on rows is listed here, and nothing else pass
 
 import re
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from backstory.errors import UsageError
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 Name = tuple[str, ...]
 
@@ -219,3 +219,16 @@ def _refused(what: str) -> UsageError:
         f"The query uses {what}, but it may only compute on rows.",
         "Remove it.",
     )
+
+
+def is_of_each_row(rows: "DataFrame", alone: "DataFrame") -> bool:
+    """Whether the one column that `alone` selects of `rows` is computed of each row, the same at any time.
+
+    Windows, aggregates and generators become plans of their own, subqueries stay in the plan, and what tells
+    the time is marked as such.
+    """
+    analyzed, plan = (each._jdf.queryExecution().analyzed() for each in (rows, alone))  # noqa: SLF001
+    computed, jvm = plan.expressions().head(), cast("Any", alone.sparkSession._jvm)  # noqa: SLF001
+    by_row = plan.nodeName() == "Project" and plan.child().sameResult(analyzed)
+    now = computed.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
+    return bool(by_row and not now and computed.deterministic() and plan.subqueries().isEmpty())

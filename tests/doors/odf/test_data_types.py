@@ -10,7 +10,6 @@ from backstory.doors.odf.data_types import (
     arrow_schema,
     data_schema_of,
     declared_schema,
-    range_of,
     type_document,
 )
 from backstory.doors.odf.ddl import ddl_field, ddl_schema
@@ -168,28 +167,6 @@ def test_an_arrow_type_says_its_own_name(arrow, kind):
 def test_an_arrow_type_without_a_name_is_refused():
     with pytest.raises(Refused, match="The column a has the type month_day_nano_interval"):
         data_schema_of(pa.schema([("a", pa.month_day_nano_interval())]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "bounds"),
-    [
-        ("Int8", (-128, 127)),
-        ("Int16", (-(2**15), 2**15 - 1)),
-        ("Int32", (-(2**31), 2**31 - 1)),
-        ("Int64", (-(2**63), 2**63 - 1)),
-        ("UInt8", (0, 255)),
-        ("UInt16", (0, 65535)),
-        ("UInt32", (0, 2**32 - 1)),
-        ("UInt64", (0, 2**64 - 1)),
-        ({"kind": "Option", "inner": "UInt8"}, (0, 255)),
-        ("String", None),
-        ("Float64", None),
-        ({"kind": "Decimal", "precision": 3, "scale": 0}, None),
-        ("Null", None),
-    ],
-)
-def test_integers_have_bounds(kind, bounds):
-    assert range_of(ANY_TYPE.validate_python(kind)) == bounds
 
 
 def test_a_types_document_has_no_defaults():

@@ -16,7 +16,7 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.data_files import write_rows
-from backstory.stores.iceberg.scripts import planned
+from backstory.stores.iceberg.scripts import scan_tasks_of
 from backstory.stores.iceberg.store import existing
 from backstory.stores.openings import local
 
@@ -62,10 +62,10 @@ def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
     table = existing(store, place.name)
     rows = store.spark.sql(f"SELECT id, _file FROM {store.sql_name(place.name)}").collect()
     files = {row.id: row["_file"] for row in rows}
-    found = planned(store.jvm, table.iceberg, [files[2], "s3://elsewhere/file.parquet"])
+    found = scan_tasks_of(store.jvm, table.iceberg, [files[2], "s3://elsewhere/file.parquet"])
     assert list(found) == [files[2]]
     assert len(found[files[2]].deletes()) == 1
-    assert len(planned(store.jvm, table.iceberg, files.values())) == 2
+    assert len(scan_tasks_of(store.jvm, table.iceberg, files.values())) == 2
 
 
 def test_what_is_kept_of_a_file_is_what_iceberg_reads_in_it(store):

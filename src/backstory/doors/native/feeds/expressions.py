@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.options import Expression
 from backstory.doors.native.request import bad_option
+from backstory.spark.parsed_queries import is_of_each_row
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -85,13 +86,7 @@ def computed_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) 
 
 
 def _refuse_unsafe(rows: "DataFrame", alone: "DataFrame", expression: Expression) -> None:
-    analyzed, plan = (each._jdf.queryExecution().analyzed() for each in (rows, alone))  # noqa: SLF001
-    computed = plan.expressions().head()
-    # Windows, aggregates and generators of rows become plans of their own.
-    by_row = plan.nodeName() == "Project" and plan.child().sameResult(analyzed)
-    jvm: Any = alone.sparkSession._jvm  # noqa: SLF001
-    now = computed.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())
-    if not by_row or now or not computed.deterministic() or not plan.subqueries().isEmpty():
+    if not is_of_each_row(rows, alone):
         raise bad_option(
             f"{expression} has a subquery, depends on other rows, or differs from one run to the next.",
             "Use deterministic expressions over the columns of each delivered row.",
