@@ -22,7 +22,7 @@ from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import LoadRun, Target
 from backstory.engine.attempts import retry
-from backstory.errors import BackstoryError, Refused, TryAgain, internal
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain, internal
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.instant import iso
 
@@ -232,7 +232,8 @@ def _stored_labels(labels: StateLabels | None) -> StateLabels:
 def _of_hash(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
     """The refusal of a number that the `hash_as` of its column cannot hold; any other error as it is."""
     columns = [each.name for each in dataset.target_columns if each.hash_as and each.active]
-    if not columns or not any(words in error.message for words in MISFITS):
+    foreign = isinstance(error, Failed) and any(words in error.message for words in MISFITS)
+    if not columns or not foreign:
         return error
     return Refused(
         "HASH_VALUE",

@@ -85,7 +85,7 @@ def evolved(
     `is_valueless` says of a stored column whether no row has a value in it. Raises UsageError for a rename of
     no column, Refused for another key and for a type that does not widen.
     """
-    key, renamed = asked.key, _renames(before, asked.rename)
+    key, renamed = asked.key, _renames(before, asked.rename, {each.name for each in columns})
     stored = replace(
         before,
         columns=tuple(replace(each, name=renamed.get(each.name, each.name)) for each in before.columns),
@@ -98,11 +98,6 @@ def evolved(
             "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
         )
     retype = {asked.rename.get(name, name): type_ for name, type_ in asked.retype.items()}
-    if still := [old for old in renamed if old in {each.name for each in columns}]:
-        raise bad_option(
-            f"`rename=` calls {still[0]} {renamed[still[0]]}, but the delivery still has {still[0]}.",
-            f"Call it {renamed[still[0]]} in the delivery, too, or omit the rename.",
-        )
     columns, left_out = _typed(columns, empty, {each.name: each for each in stored.columns}, retype)
     _require_key(stored.key, columns, kept=True)
     former = {new: old for old, new in renamed.items()}
@@ -206,7 +201,7 @@ def _refuse_retypes(
             )
 
 
-def _renames(before: Shape, rename: Mapping[str, str]) -> dict[str, str]:
+def _renames(before: Shape, rename: Mapping[str, str], delivered: Collection[str]) -> dict[str, str]:
     """The renames that are still to do: one that the table has had already is done."""
     found = {}
     for old, new in rename.items():
@@ -221,6 +216,11 @@ def _renames(before: Shape, rename: Mapping[str, str]) -> dict[str, str]:
         if is_there == is_taken:
             told = f"There already is a column {new}" if is_there else f"There is no column {old}"
             raise bad_option(f"{told} in {before.table}.", "Rename an existing column to a new name.")
+        if is_there and old in delivered:
+            raise bad_option(
+                f"`rename=` calls {old} {new}, but the delivery still has {old}.",
+                f"Call it {new} in the delivery, too, or omit the rename.",
+            )
         if is_there:
             found[old] = new
     return found

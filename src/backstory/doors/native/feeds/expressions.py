@@ -23,16 +23,19 @@ _TEXT: Final = re.compile(r"\s*'([^'\\]*)'\s*")
 
 def plain_column(expression: Expression, names: Sequence[str]) -> str | None:
     """The column that an expression is, if it is nothing else."""
-    match = _COLUMN.fullmatch(expression) if isinstance(expression, str) else None
-    name = match and (match["quoted"] or match["bare"])
+    name = _name_alone(expression)
     return name if name in names else None
 
 
 def lacking_column(expression: Expression, names: Sequence[str]) -> str | None:
     """The name that an expression is if it is nothing else, and no column."""
+    name = _name_alone(expression)
+    return None if name in names else name
+
+
+def _name_alone(expression: Expression) -> str | None:
     match = _COLUMN.fullmatch(expression) if isinstance(expression, str) else None
-    name = match and (match["quoted"] or match["bare"])
-    return name if name and name not in names else None
+    return match and (match["quoted"] or match["bare"])
 
 
 def computed_here(expression: Expression, schema: pa.Schema) -> Compute | None:
