@@ -41,10 +41,10 @@ def shown(path: Path) -> str:
 
 @pytest.mark.parametrize("path", MODULES, ids=shown)
 def test_a_module_is_readable(path):
-    """No module is longer than 300 lines, none is a drawer, each says what it is."""
+    """No module is longer than 600 lines, none is a drawer, each says what it is."""
     text = path.read_text(encoding="utf-8")
 
-    assert len(text.splitlines()) <= 300
+    assert len(text.splitlines()) <= 600
     assert path.stem not in DRAWERS
     assert text.startswith('"""')
 
