@@ -1,0 +1,101 @@
+"""`scripts/test.sh` tries files that failed once more, alone, and names the tests that pass then."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+TESTS = """
+import os
+from pathlib import Path
+
+import pytest
+
+def first(name):
+    \"\"\"Whether it is the first time, by a file that stays.\"\"\"
+    mark = Path(__file__).with_name(name)
+    return not mark.exists() and not mark.write_text("")
+
+def test_steady():
+    pass
+
+def test_fails_once():
+    assert not first("once")
+
+@pytest.fixture
+def resource():
+    yield
+    assert not first("left")
+
+def test_leaves_once(resource):
+    pass
+"""
+CRASHES = """
+def test_crashes_once():
+    if first("crash"):
+        os._exit(9)
+"""
+FAILS = """
+def test_fails():
+    assert False
+"""
+WORSE = """
+def test_passes_once():
+    assert first("passed")
+
+def test_fails_first():
+    assert not first("failed")
+"""
+
+
+def tried(folder, text, **more):
+    """The exit code, the names that are flaky, and the whole output of the runner on two files of tests."""
+    (folder / "conftest.py").write_text('pytest_plugins = ["second_try"]\n')
+    (folder / "test_one.py").write_text(text)
+    (folder / "test_other.py").write_text("def test_other():\n    pass\n")
+    own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    words = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(folder), "-p", "no:cacheprovider"]
+    done = subprocess.run(
+        [ROOT / "scripts" / "test.sh", *words, str(folder)],
+        env=own | {"BACKSTORY_WORKERS": "2"} | more,
+        capture_output=True,
+        text=True,
+    )
+    _, found, block = done.stdout.partition("FLAKY")
+    flaky = {line.partition("::")[2] for line in block.splitlines() if "::" in line} if found else set()
+    return done.returncode, flaky, done.stdout + done.stderr
+
+
+@pytest.mark.process
+def test_tests_that_pass_alone_are_named_and_do_not_fail_the_run(tmp_path):
+    """One whose clean-up failed and one whose process crashed are among them; files that passed do not run again."""
+    code, flaky, said = tried(tmp_path, TESTS + CRASHES)
+    assert (code, flaky) == (0, {"test_fails_once", "test_leaves_once", "test_crashes_once"}), said
+    again = said.partition("once more, alone")[2]
+    assert "4 passed, 1 deselected" in again, said
+    assert said.rstrip().endswith("!" * 100), said
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (FAILS, set()),
+        (FAILS + TESTS, {"test_fails_once", "test_leaves_once"}),
+        (TESTS + WORSE, {"test_fails_once", "test_leaves_once", "test_fails_first"}),
+        ("import nothing_of_this_name\n", set()),
+    ],
+    ids=["always", "and others once", "on the second try alone", "collected never"],
+)
+def test_a_test_that_fails_on_the_second_try_fails_the_run(tmp_path, text, expected):
+    """So does a file that cannot be collected, which leaves all others untried."""
+    code, flaky, said = tried(tmp_path, text)
+    assert (code != 0, flaky) == (True, expected), said
+
+
+@pytest.mark.process
+def test_a_run_without_failures_has_one_try(tmp_path):
+    code, flaky, said = tried(tmp_path, "def test_steady():\n    pass\n")
+    assert (code, flaky, "once more" in said) == (0, set(), False), said
