@@ -5,7 +5,6 @@ do: it knows conditions (`304`) and ranges (`206`), and can be cut off, sent in 
 """
 
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -21,7 +20,7 @@ class Play:
     """An answer.
 
     `cut` closes the connection after so many bytes of the body, `pause` waits so many seconds before the
-    status line, `linger` keeps the connection open for so many after the body. Without `conditional` and
+    status line, `linger` keeps the connection open for so many after the body; both end with the server. Without `conditional` and
     `ranges` the server knows neither. Any other status than 200 is sent as it is told.
     """
 
@@ -55,6 +54,7 @@ class Web:
     plays: dict[str, list[Play]] = field(default_factory=dict)
     seen: list[Seen] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    ended: threading.Event = field(default_factory=threading.Event)
 
     def play(self, path: str, *plays: Play) -> str:
         """The address of a path, which is answered so from now on."""
@@ -87,6 +87,7 @@ def serving() -> Iterator[Web]:
     try:
         yield web
     finally:
+        web.ended.set()
         server.shutdown()
         server.server_close()
         thread.join()
@@ -107,12 +108,12 @@ class _Handler(BaseHTTPRequestHandler):
         play = self.web.next(self.path)
         status, start = _status(play, self.headers)
         self.web.seen.append(Seen(self.path, self.headers, status))
-        time.sleep(play.pause)
+        self.web.ended.wait(play.pause)
         body = b"" if status == 304 else play.body[start:]
         self.send_response(status)
         self._send_headers(play, status, start, len(body))
         self._send_body(play, body)
-        time.sleep(play.linger)
+        self.web.ended.wait(play.linger)
 
     def _send_headers(self, play: Play, status: int, start: int, length: int) -> None:
         validators = {"ETag": play.etag, "Last-Modified": play.modified}

@@ -29,7 +29,7 @@ from backstory.strategies.versions.rule import apply as history_rule
 from backstory.testing.sender.batch_files import write_batch_file
 
 KINDS = {"id": Kind.LONG, "b": Kind.LONG, "part": Kind.STRING, "a": Kind.STRING, LEFT_OVER: Kind.STRING}
-ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 def types(names):

@@ -11,7 +11,9 @@ from backstory.stores.iceberg import buckets
 from backstory.testing.sender.client import Sender
 
 FEW = settings(
-    max_examples=deep(25, 3), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=deep(25, 3),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 FEWER = settings(FEW, max_examples=deep(10, 1))
 

@@ -14,7 +14,9 @@ from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START,
 from backstory.strategies.shape_changes import rule
 
 FEW = settings(
-    max_examples=deep(24, 3), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=deep(24, 3),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 NOW = datetime.max.replace(tzinfo=DAY.tzinfo)
 LIVE = ("id", "v", "n", SYNCED, DELETED)

@@ -62,7 +62,9 @@ def rectangle(rows: Cells | None) -> Cells | None:
 
 
 @settings(
-    max_examples=deep(400, 60), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=deep(400, 60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(
     text=st.text(st.sampled_from('ab,,"""\\\n\n\rü'), min_size=1, max_size=24),

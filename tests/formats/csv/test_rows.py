@@ -434,7 +434,9 @@ LETTERS = st.text(
 
 
 @settings(
-    max_examples=deep(150, 40), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=deep(150, 40),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(
     table=st.integers(1, 4).flatmap(

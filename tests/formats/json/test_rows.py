@@ -491,7 +491,9 @@ VALUES = st.recursive(
 
 
 @settings(
-    max_examples=deep(80, 20), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+    max_examples=deep(80, 20),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    deadline=None,
 )
 @given(st.lists(VALUES, min_size=1, max_size=5))
 def test_a_text_column_keeps_any_value(file, values):
