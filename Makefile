@@ -56,7 +56,8 @@ soak: setup     ## 200 tables, 8 requests at once, ten minutes: throughput, and 
 reference: setup ## Write the reference pages again from the code
 	@$(PY) scripts/reference.py
 
-docs: reference ## The documentation as a site, in build/site
+docs: setup     ## The documentation as a site, in build/site, once its reference is fresh
+	@$(PY) scripts/reference.py --check || { echo "These pages are not what the code says: run make reference." >&2; exit 1; }
 	@.venv/bin/uv tool run --quiet --from zensical==$(strip $(ZENSICAL)) zensical build --strict
 
 protos: setup   ## Generate the gRPC stubs again

@@ -21,7 +21,8 @@ WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` 
 JSON = """`--output json` prints one document on standard output and nothing else; an error is then
 `{"error": {"code", "message", "keys", "remedy"}}`."""
 ERRORS = """A code never changes its meaning, so that programs can decide by it; messages may become clearer.
-Words in capitals, and …, are filled in. What exit codes mean stands with [the command line](command-line.md);
+Words in ‹angle marks›, and …, are filled in. Each message is shown with its own remedy, and a code with at
+most three messages. What exit codes mean stands with [the command line](command-line.md);
 why a delivery is refused, in [refuse rather than guess](../why/refuse.md)."""
 EXIT_CODES = (
     ("0", "done, also when there was nothing to change"),

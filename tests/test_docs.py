@@ -91,12 +91,84 @@ def test_the_reference_is_fresh():
     assert (done.returncode, done.stdout) == (0, ""), done.stdout + done.stderr
 
 
+ERRORS = [
+    [cell.strip().replace("\\|", "|").replace("&lt;", "<") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
+    for line in (GENERATED / "errors.md").read_text("utf-8").splitlines()
+    if line.startswith("| `")
+]
+SOURCES = [ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "src").rglob("*.py"))]
+
+
+def test_an_error_s_message_and_remedy_come_from_one_place_of_the_source():
+    """Each row of the reference is what one call that makes an error can be made with."""
+    made = [patterns_of(node) for tree in SOURCES for node in ast.walk(tree) if is_error(node)]
+    assert len(ERRORS) > 200
+    for code, _, message, remedy in ERRORS:
+        assert any(
+            all(
+                re.fullmatch(pattern, text)
+                for pattern, text in zip(each, (code, message, remedy), strict=True)
+            )
+            for each in made
+        ), (code, message, remedy)
+
+
+def test_errors_show_no_names_of_variables_in_capitals():
+    """What is filled in stands in angle marks; words in capitals are literally in the source."""
+    literal = {
+        word
+        for tree in SOURCES
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        for word in re.findall(r"[A-Z][A-Z_]+", node.value)
+    }
+    for _, _, *texts in ERRORS:
+        for text in texts:
+            assert set(re.findall(r"[A-Z][A-Z_]+", text)) <= literal, text
+            assert all(each.islower() for each in re.findall("‹(.*?)›", text)), text
+
+
+def is_error(node):
+    kinds = {"Failed", "UsageError", "Refused", "Violated", "TryAgain"}
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
+
+
+def patterns_of(call):
+    """Patterns of code, message and remedy: literal parts, with anything between them."""
+    arguments = dict(zip(("code", "message", "remedy"), call.args, strict=False))
+    arguments |= {each.arg: each.value for each in call.keywords}
+    code, *texts = (arguments.get(name, ast.Constant("")) for name in ("code", "message", "remedy"))
+    # A dash is shown for a text that is empty or built elsewhere.
+    return f"`{literal_parts(code)}`", *(f"(?:{literal_parts(text)}|–)" for text in texts)
+
+
+def literal_parts(node):
+    match node:
+        case ast.Constant(value=text):
+            return re.escape(" ".join(str(text).split()))
+        case ast.JoinedStr(values=parts):
+            return "".join(map(literal_parts, parts))
+        case ast.BinOp(left=left, right=right):
+            return literal_parts(left) + literal_parts(right)
+        case ast.IfExp(body=body, orelse=orelse):
+            return f"(?:{literal_parts(body)}|{literal_parts(orelse)})"
+    return ".*"
+
+
 def test_every_page_of_the_site_is_in_its_navigation():
     site = tomllib.loads((ROOT / "zensical.toml").read_text("utf-8"))["project"]
     pages = {f"docs/{page}" for page in leaves(site["nav"])}
     assert pages == {
         shown(page) for page in PAGES if page.is_relative_to(ROOT / "docs") and page.parent.name not in LEFT
     }
+
+
+def test_no_page_of_the_site_links_out_of_its_folder():
+    """The site is built from `docs/` alone, so a link to another folder would lead nowhere in it."""
+    site = ROOT / "docs"
+    for page in PAGES:
+        for target in links(page) if page.is_relative_to(site) else ():
+            assert (page.parent / target.partition("#")[0]).resolve().is_relative_to(site), (page, target)
 
 
 LEFT = {"decisions", "requirements"}  # for those who work on it
