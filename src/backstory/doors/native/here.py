@@ -27,14 +27,13 @@ from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies import sifted
 from backstory.strategies.copies.rows import OPEN, begun
-from backstory.strategies.copies.sifted import FAULTS, joined_plans, plan_rows
+from backstory.strategies.copies.sifted import FAULTS, is_faultless, joined_plans, plan_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
     APPEARED,
     CopyPlan,
 )
-from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
-from backstory.strategies.sift.plan import distinct
+from backstory.strategies.keys import flagged, key_codes, keys_by_value
 
 
 def plan_here(sides: CopySides, kept: ExitStack) -> PlannedCopy | None:
@@ -150,16 +149,17 @@ def _keys(sides: CopySides, samples: dict[str, pa.Table], *kinds: str) -> list[s
 def _first_load(sides: CopySides, rows: CopyRows, lease: MemoryLease) -> PlannedCopy | None:
     """The plan for a table without rows: every record begins, and its row goes from file to file.
 
-    Keys are read first, and alone. None where one comes twice or is lacking: then values must be looked at.
+    The columns of key and scope are read first, and alone. None where a row is faulty or a key comes twice:
+    then all values must be looked at.
     """
     terms = sides.terms
-    keys = delivered_rows(sides, terms.key)
+    keys = delivered_rows(sides, [*terms.key, *(name for name, _ in terms.scope or ())])
     if keys is None:
         return None
     count, content, few = 0, list[int](), keys.schema.empty_table()
     for part in parts_by_key({DELIVERED: keys}, terms.key, lease):
         alone = part[DELIVERED]
-        if len(without_key(alone, terms.key)) or len(distinct(alone, terms.key)[0]) < len(alone):
+        if not is_faultless(terms, alone):
             return None
         count += len(alone)
         few = pa.concat_tables([few, alone]).slice(0, MAX_KEYS)

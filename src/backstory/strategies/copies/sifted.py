@@ -79,6 +79,15 @@ def plan_rows(
     return CopyPlan(planned.gone, planned.come, dict(counts), planned.samples, planned.appeared)
 
 
+def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
+    """Whether rows of a first copy, in the columns of key and scope, have no fault and no key twice."""
+    return (
+        not len(without_key(rows, terms.key))
+        and len(distinct(rows.select(terms.key), terms.key)[0]) == len(rows)
+        and bool(_within(terms.scope, rows).all())
+    )
+
+
 def joined_plans(plans: Sequence[CopyPlan]) -> CopyPlan:
     """The plans of the parts of a copy as one; its samples are a few of all."""
     counts: Counter[str] = Counter()

@@ -1,0 +1,154 @@
+"""Whatever refuses a delivery refuses it in every way of planning, before a row is written (law 8)."""
+
+from dataclasses import replace
+from itertools import count
+
+import pyarrow as pa
+import pytest
+from remembering import day
+from structlog.testing import capture_logs
+
+from backstory.doors.native import refusals
+from backstory.errors import BackstoryError
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
+from backstory.model.table import table_name
+from backstory.stores.iceberg.store import load
+from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
+from backstory.strategies.feeds import arrival
+from backstory.warehouse import Warehouse
+
+NUMBERS = count()
+ROWS = {f"k{number:05}": ("1", "e") for number in range(2_000)}
+COLUMNS = pa.schema({"k": pa.string(), "v": pa.string(), "r": pa.string()})
+IN_E, IN_U = {"scope": {"r": "e"}}, {"scope": {"r": "u"}}
+TWICE = "INSERT INTO {0} SELECT * FROM {0} WHERE k = 'k00007' AND is_current"
+
+# Of each guard of a copy: rows behind those of ROWS, or instead of them; options; its code; which tables can have it.
+FIRST, THERE = "first", "there"
+COPIES = {
+    NO_KEY: ([(None, "1", "e")], {}, "null-key", (FIRST, THERE)),
+    DIFFERING: ([("k00007", "2", "e")], {}, "duplicate-key", (FIRST, THERE)),
+    SPOILT: ([], {}, "spoilt-table", (THERE,)),
+    OUTSIDE: ([("x", "1", "u")], IN_E, "out-of-scope", (FIRST, THERE)),
+    CLAIMED: ([("k00007", "1", "u")], IN_U, "same-instant", (THERE,)),
+    "refuse_empty": (None, {"max_delete_ratio": 1}, "empty-snapshot", (FIRST, THERE)),
+    "refuse_other_content": ([("x", "1", "e")], {"at": 1}, "same-instant", (THERE,)),
+    "refuse_mass_delete": ({"v": None, "keep": 5}, {"max_delete_ratio": 0.1}, "mass-delete", (THERE,)),
+    "refuse_mass_null": ({"v": None, "keep": 2_000}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
+}
+# Guards that are judged before a way is chosen, and the one that raises those of FAULTS.
+BEFOREHAND = {"refuse_faults", "refuse_untyped_key"}
+OF_FAULTS = {"refuse_null_keys", "refuse_duplicates", "refuse_spoilt"}
+
+# Copies without the order or the number of rows that a way needs may come to it by another one.
+UNEVEN = {"refuse_empty", NO_KEY, DIFFERING, SPOILT}
+
+# The bytes that the driver may hold, whether rows come in another order than the table's, and what is logged.
+WAYS = {
+    "whole": (None, False, None),
+    "steps": (150_000, False, "more rows than a step: planned as they come"),
+    "parts": (50_000, True, "more rows than driver-memory holds: planned in parts"),
+    "tasks": (0, False, "planned in Spark's tasks"),
+}
+
+
+def test_every_guard_of_a_copy_has_a_row_here():
+    """A guard that is new in the code is tried in every way, or this fails."""
+    guards = {name for name in vars(refusals) if name.startswith("refuse_")}
+    assert guards - BEFOREHAND - OF_FAULTS | set(FAULTS) == set(COPIES)
+
+
+def rows_of(change):
+    if change is None:
+        return []
+    if isinstance(change, dict):
+        return [(k, change["v"], r) for k, (_, r) in list(ROWS.items())[: change["keep"]]]
+    return [*((k, *rest) for k, rest in ROWS.items()), *change]
+
+
+def table_of(rows, *, shuffled):
+    rows = [*rows[1::2], *rows[::2]] if shuffled else rows
+    return pa.table([pa.array(list(each)) for each in zip(*rows, strict=True)] or [[], [], []], COLUMNS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("guard", COPIES)
+def test_a_copy_is_refused_in_every_way(store, monkeypatch, guard, way):
+    """A first copy, and one of a table that has rows; the table stays as it was."""
+    monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    held, shuffled, logged = WAYS[way]
+    change, options, code, tables = COPIES[guard]
+    memory = store.memory if held is None else Memory(CLEAR_TEXT_SHARE * held)
+    lake, ordinary = (
+        Warehouse(replace(store, memory=each), embedded=False) for each in (memory, store.memory)
+    )
+    for stands in tables:
+        into = f"guards.t{next(NUMBERS)}"
+        at = 10 if guard == CLAIMED else 1
+        if stands == THERE:
+            scope = IN_E if guard in {OUTSIDE, CLAIMED} else {}
+            ordinary.snapshot(table_of(rows_of([]), shuffled=False), into=into, key="k", at=day(at), **scope)
+        if guard == SPOILT:
+            store.spark.sql(TWICE.format(store.sql_name(table_name(into))))
+        before = _snapshot(store, into)
+        source = table_of(rows_of(change), shuffled=shuffled)
+        given = {"max_delete_ratio": 1, **options}
+        at = given.pop("at", at if guard == CLAIMED else 20)
+        if guard == CLAIMED:
+            source = table_of([(k, v, "u") for k, (v, _) in ROWS.items()], shuffled=shuffled)
+        with capture_logs() as logs, pytest.raises(BackstoryError) as refused:
+            lake.snapshot(source, into=into, key="k", at=day(at), **given)
+        assert (refused.value.code, _snapshot(store, into)) == (code, before)
+        ways = {each["event"] for each in logs if "planned" in each["event"]}
+        assert ways <= {logged} or guard in UNEVEN
+        assert way != "tasks" or ways == {logged}
+
+
+def _snapshot(store, into):
+    table = load(store, table_name(into))
+    return None if table is None else [each.snapshotId() for each in table.iceberg.snapshots()]
+
+
+EVENTS = pa.schema({"k": pa.string(), "v": pa.string(), "at": pa.timestamp("us", "UTC")})
+# Of each guard of a feed: its events, options, and what it answers; the table has a copy of day 5 or events.
+FEEDS = {
+    arrival.NO_KEY: ([(None, "1", 9)], {}, "null-key"),
+    arrival.NO_SEQUENCE: ([("a", "1", None)], {}, "null-sequence"),
+    arrival.SETTLED: ([("a", "1", 2)], {}, "settled"),
+    arrival.OUTSIDE: (
+        [("a", "1", 19)],
+        {"restate_from": day(11), "restate_until": day(12)},
+        "outside-restatement",
+    ),
+    arrival.MEETS: ([("a", "1", 4)], {"restate_from": day(3), "restate_until": day(12)}, "settled"),
+    arrival.CONFLICT: ([("a", "1", 9), ("a", "2", 9)], {}, "sequence-conflict"),
+    arrival.SPOILT: ([("a", "1", 9)], {}, "spoilt-table"),
+}
+
+
+def test_every_guard_of_a_feed_has_a_row_here():
+    """A guard that is new in the code is tried in every way, or this fails."""
+    assert set(arrival.FAULTS) == set(FEEDS)
+
+
+@pytest.mark.parametrize("way", ["driver", "tasks"])
+@pytest.mark.parametrize("guard", FEEDS)
+def test_a_feed_is_refused_in_every_way(store, guard, way):
+    """A table of copies without memory, which a feed settles; it stays as it was."""
+    memory = Memory(0) if way == "tasks" else store.memory
+    lake = Warehouse(replace(store, memory=memory), embedded=False)
+    into, (events, options, code) = f"guards.f{next(NUMBERS)}", FEEDS[guard]
+    copied = pa.table({"k": ["a", "b"], "v": ["0", "0"]})
+    for at in (1, 5):
+        lake.snapshot(copied.set_column(1, "v", [[str(at), "0"]]), into=into, key="k", at=day(at))
+    if guard == arrival.SPOILT:
+        name = store.sql_name(table_name(into))
+        store.spark.sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE k = 'a' AND is_current")
+    before = _snapshot(store, into)
+    rows = [(k, v, None if at is None else day(at)) for k, v, at in events]
+    source = pa.table([list(each) for each in zip(*rows, strict=True)], EVENTS)
+    with capture_logs() as logs, pytest.raises(BackstoryError) as refused:
+        lake.apply(source, into=into, key="k", sequence_by="at", **options)
+    assert (refused.value.code, _snapshot(store, into)) == (code, before)
+    assert ("planned in Spark's tasks" in {each["event"] for each in logs}) == (way == "tasks")
