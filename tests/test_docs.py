@@ -103,7 +103,7 @@ SOURCES = [ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "src").
 def test_an_error_s_message_and_remedy_come_from_one_place_of_the_source():
     """Each row of the reference is what one call that makes an error can be made with."""
     made = [patterns_of(node) for tree in SOURCES for node in ast.walk(tree) if is_error(node)]
-    made = [each for each in made if each != ANY]
+    made = [each for each in made if re.search("[a-z]{4}", "".join(each))]  # others raise an error again
     assert len(ERRORS) > 200
     for code, _, message, remedy in ERRORS:
         assert any(
@@ -137,7 +137,6 @@ for tree in SOURCES:
             node.value, ast.Constant | ast.JoinedStr | ast.BinOp
         ):
             CONSTANTS[node.target.id].append(node.value)
-ANY = ("`.*`", "(?:.*|–)", "(?:.*|–)")  # of an error that is raised again
 
 
 def is_error(node):
