@@ -163,7 +163,7 @@ def literal_parts(node):
             return literal_parts(left) + literal_parts(right)
         case ast.IfExp(body=body, orelse=orelse):
             return f"(?:{literal_parts(body)}|{literal_parts(orelse)})"
-        case ast.FormattedValue(value=ast.Name() as name) | (ast.Name() as name) if name.id in CONSTANTS:
+        case ast.Name() as name if name.id in CONSTANTS:
             return f"(?:{'|'.join(map(literal_parts, CONSTANTS[name.id]))})"
     return ".*"
 
