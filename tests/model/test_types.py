@@ -36,7 +36,6 @@ def test_no_row_of_a_source_carries_what_is_nested_or_foreign():
 
 WIDER = """
     SHORT INT LONG
-    FLOAT DOUBLE
     DECIMAL(5,2) DECIMAL(9,2)
     NAIVE_TIME JSON
 """
@@ -48,6 +47,11 @@ def test_values_of_a_narrower_type_stand_in_a_wider_one():
         for place, old in enumerate(types):
             assert all(widens(old, new) for new in types[place:])
             assert not any(widens(old, new) for new in types[:place])
+
+
+def test_a_float_is_no_double_as_it_is_stored():
+    """64 bits of a FLOAT show other digits than its 32: in a DOUBLE it is stored anew."""
+    assert not widens(ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE))
 
 
 def test_text_stands_for_anything_and_numbers_for_numbers():
@@ -63,6 +67,8 @@ def test_text_stands_for_anything_and_numbers_for_numbers():
         ("DECIMAL(5,2)", "DECIMAL(6,4)", False),
         ("DECIMAL(5,2)", "DECIMAL(9,1)", False),
         ("INT", "LONG", True),
+        ("FLOAT", "DOUBLE", True),
+        ("DOUBLE", "FLOAT", False),
         ("LONG", "INT", False),
     ],
 )

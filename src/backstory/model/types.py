@@ -151,11 +151,12 @@ def common(one: ColumnType, other: ColumnType) -> ColumnType | None:
 
 
 def widens(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every value of the old type is one of the new, stored as it is."""
+    """Whether every value of the old type is one of the new, stored as it is.
+
+    A FLOAT is no DOUBLE as it is stored: where 32 bits show 72.1, 64 bits show 72.0999984741211.
+    """
     if old.kind in _INTEGERS and new.kind in _INTEGERS:
         return _INTEGERS.index(old.kind) <= _INTEGERS.index(new.kind)
-    if (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE):
-        return True
     if old.kind is new.kind is Kind.DECIMAL:
         return old.scale == new.scale and old.precision <= new.precision
     return old == new or (
@@ -177,7 +178,7 @@ def fits(old: ColumnType, new: ColumnType) -> bool:
     if old.kind is new.kind is Kind.DECIMAL:
         whole, wider = old.precision - old.scale, new.precision - new.scale
         return old.scale <= new.scale and whole <= wider
-    return widens(old, new)
+    return widens(old, new) or (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
 
 
 def related(old: ColumnType, new: ColumnType) -> bool:

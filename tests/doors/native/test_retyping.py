@@ -344,3 +344,38 @@ def test_two_columns_at_once_and_what_is_asked_of_none(kept):
     stop = kept.refused(3, [{"k": "a", "v": "1", "w": 2.5, "x": 0.5}], retype={"v": "LONG", "w": "INT"})
     assert (stop.code, stop.keys) == ("type-changed", ["a"])
     assert kept.sound()
+
+
+def floats(type_, **values):
+    return pa.table({"k": [*values], "v": pa.array([*values.values()], type_)})
+
+
+@both_ways
+@pytest.mark.parametrize("retype", [{}, {"v": "double"}, {"v": "decimal(18,2)"}, {"v": "string"}])
+def test_a_float_is_the_number_that_it_shows_in_every_wider_type(kept, retype):
+    """FLOAT 72.1 and DOUBLE 72.1 are one: no version begins, in either order, and the past shows the same."""
+    shown = {"a": 72.1, "b": 0.1, "c": 66.0, "d": 0.07, "e": None}
+    kept.copy(1, floats(pa.float32(), **shown))
+    assert kept.copy(2, floats(pa.float64(), **shown), retype=retype).counts["unchanged"] == 5
+    past = kept.warehouse.table(kept.name).as_of(DAY + timedelta(days=1)).collect()
+    assert {row.k: None if row.v is None else float(row.v) for row in past} == shown
+    assert kept.copy(3, floats(pa.float32(), **shown), retype=retype).counts["unchanged"] == 5
+    assert kept.copy(4, floats(pa.float32(), **{**shown, "a": 72.2}), retype=retype).counts["changed"] == 1
+    assert kept.sound()
+
+
+def test_a_feed_of_doubles_leaves_a_column_of_floats_alone_and_floats_are_doubles_in_a_feed(kept):
+    """A feed rewrites no rows: DOUBLE into FLOAT is refused; FLOAT into DOUBLE is what it shows."""
+    at = pa.array([DAY], pa.timestamp("us", "UTC"))
+
+    def feed(type_, value, name):
+        rows = pa.table({"k": ["a"], "at": at, "v": pa.array([value], type_)})
+        return kept.warehouse.apply(rows, into=name, key="k", sequence_by="at")
+
+    single, double = f"{kept.name}f", f"{kept.name}d"
+    feed(pa.float32(), 72.1, single)
+    with pytest.raises(BackstoryError) as stop:
+        feed(pa.float64(), 72.1, single)
+    assert stop.value.code == "type-changed"
+    feed(pa.float64(), 72.1, double)
+    assert feed(pa.float32(), 72.1, double).counts["duplicate"] == 1

@@ -45,3 +45,43 @@ def test_a_value_that_fits_is_itself(value, stored, type_, expected):
 def test_a_value_that_would_be_another_is_refused(value, stored, type_):
     with pytest.raises(pa.ArrowInvalid):
         same(pa.array([value], stored), type_)
+
+
+SINGLE = pa.float32()
+
+
+@pytest.mark.parametrize("wrap", ["plain", "list", "map", "struct"])
+@pytest.mark.parametrize(
+    ("narrow", "wide"), [(SINGLE, pa.float64()), (pa.float16(), SINGLE), (pa.float16(), pa.float64())]
+)
+def test_a_float_is_in_a_wider_type_the_number_that_it_shows(narrow, wide, wrap):
+    """72.1, 0.1, a zero with its sign, NaN and what is endless: alone or in what is nested."""
+    shown = [72.1, 0.1, -0.0, float("nan"), float("-inf"), 1.5, 2048.0, None]
+    numbers = np.array([0.0 if each is None else each for each in shown], narrow.to_pandas_dtype())
+    values = pa.array(numbers, mask=np.array([each is None for each in shown]))
+    wraps = {
+        "plain": lambda each, _: each,
+        "list": lambda each, type_: pa.ListArray.from_arrays([0, 3, 8], each, pa.list_(type_)),
+        "map": lambda each, type_: pa.MapArray.from_arrays(
+            [0, 3, 8], pa.array([*"abcdefgh"]), each, pa.map_(pa.string(), type_)
+        ),
+        "struct": lambda each, type_: pa.StructArray.from_arrays([each], fields=[pa.field("f", type_)]),
+    }
+    wrapped, wanted = wraps[wrap](values, narrow), wraps[wrap](pa.array(shown, wide), wide)
+    assert repr(same(wrapped, wanted.type).to_pylist()) == repr(wanted.to_pylist())
+    assert repr(same(wrapped.slice(1), wanted.type).to_pylist()) == repr(wanted.to_pylist()[1:])
+
+
+@pytest.mark.parametrize("type_", [pa.float16(), SINGLE, pa.float64()])
+def test_every_amount_of_two_digits_is_the_decimal_that_it_shows(type_):
+    """Of each of a hundred cents; three digits are refused."""
+    texts = [f"0.{cents:02}" for cents in range(100)]
+    amounts = pa.array(np.array([float(text) for text in texts], type_.to_pandas_dtype()))
+    assert [str(each) for each in same(amounts, pa.decimal128(18, 2)).to_pylist()] == texts
+    with pytest.raises(pa.ArrowInvalid):
+        same(pa.array(np.array([1.125], type_.to_pandas_dtype())), pa.decimal128(18, 2))
+
+
+def test_whole_halves_have_all_of_their_digits():
+    """65504 is not 65500, though no other half has that shorter text."""
+    assert same(pa.array(np.array([65504, 2050], np.float16)), SINGLE).to_pylist() == [65504.0, 2050.0]

@@ -20,6 +20,7 @@ from backstory.reading.frames.point_in_time import delivered_rows
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.shown_floats import cast_as_shown
 from backstory.stores.iceberg.store import Store, load
 from backstory.stores.iceberg.workers import carrying
 from backstory.stores.sql import ddl
@@ -99,7 +100,7 @@ def stage_rows(
         if _marks_deletion(plan)
         else delivered_rows(store, found)
     )
-    rows = rows.select(*_renamed(columns), *(column(name) for name in sorted(brought)))
+    rows = rows.select(*_renamed(rows, columns), *(column(name) for name in sorted(brought)))
     return with_values(store, rows, beside), brought
 
 
@@ -129,11 +130,14 @@ def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
         yield from read_stage(stage, columns).to_batches(max_chunksize=1 << 16)
 
 
-def _renamed(columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
+def _renamed(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
     """Stage columns as the base's; naive times are taken for UTC, which is the zone of a load's session."""
+    sources = ((each, each.input or each.name) for each in columns)
     return [
-        column(each.input or each.name).cast(spark_type(column_type(each))).alias(each.name)
-        for each in columns
+        cast_as_shown(column(source), rows.schema[source].dataType, spark_type(column_type(each))).alias(
+            each.name
+        )
+        for each, source in sources
     ]
 
 

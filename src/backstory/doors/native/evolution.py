@@ -183,6 +183,11 @@ def _grows(old: ColumnType, new: ColumnType) -> bool:
     return widens(old, new) or parts_added(old, new) is not None
 
 
+def _shown(old: ColumnType, new: ColumnType) -> bool:
+    """Whether the numbers that values of the one type show are of the other: 72.1 of a FLOAT is a DOUBLE."""
+    return (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
+
+
 def _refuse_retypes(
     stored: Shape, delivered: Sequence[Column], retype: Mapping[str, ColumnType], valueless: Collection[str]
 ) -> None:
@@ -243,8 +248,9 @@ def _wider(
 ) -> Column:
     """The column with a type that holds both what is stored and what comes; `keeps`: none is offered."""
     type_ = wanted or stored.type
-    if delivered is not None and not widens(delivered.type, type_):
-        if wanted is not None or not (valueless or _grows(type_, delivered.type)):
+    if delivered is not None and not (widens(delivered.type, type_) or _shown(delivered.type, type_)):
+        anew = not keeps and _shown(type_, delivered.type)  # all rows are rewritten for it
+        if wanted is not None or not (valueless or _grows(type_, delivered.type) or anew):
             raise type_changed(stored.name, type_, delivered.type, keeps=keeps)
         type_ = delivered.type
     return replace(stored, type=type_)

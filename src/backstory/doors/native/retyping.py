@@ -20,8 +20,8 @@ from backstory.formats.values.exact_casts import misfits
 from backstory.model.layout import MEMORY
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import COLUMNS, SETTLED
-from backstory.model.schema import Column
-from backstory.model.types import ColumnType, Kind
+from backstory.model.schema import Column, Shape
+from backstory.model.types import ColumnType, Kind, fits
 from backstory.stores.casting import Changes, exact_batch
 from backstory.stores.iceberg.frames import spark_fields
 from backstory.stores.iceberg.lineage import keeps_row_ids
@@ -62,6 +62,15 @@ def with_types(source: Source, types: Mapping[str, ColumnType]) -> Source:
 
     reading = source.batches and partial(_read, source.batches, changes)
     return replace(source, fields=_fields(source.fields, wanted), frame=frame, batches=reading)
+
+
+def with_floats_as_stored(source: Source, stored: Shape, rename: Mapping[str, str]) -> Source:
+    """The source with its FLOAT columns as DOUBLE where the table has them so: the numbers that they show."""
+    columns, _ = delivered_columns(source.fields)
+    types = {rename.get(each.name, each.name): each.type for each in stored.columns}
+    float_, double = ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE)
+    wider = [each.name for each in columns if each.type == float_ and types.get(each.name) == double]
+    return with_types(source, dict.fromkeys(wider, double))
 
 
 def _read(reading: Reading, changes: Changes, names: Sequence[str]) -> Iterator[pa.Table]:
@@ -122,6 +131,9 @@ def refuse_misfits(store: Store, table: StoredTable, evolved: Evolved) -> None:
                 "Nothing was written; drop the partition field first.",
                 [each.name],
             )
+    changes = [(each, old) for each, old in changes if not fits(old, each.type)]
+    if not changes:
+        return
     rows = store.spark.table(store.sql_name(table.shape.table))
     key = evolved.shape.key
     values = (column(former.get(each.name, each.name)).alias(f"value {each.name}") for each, _ in changes)

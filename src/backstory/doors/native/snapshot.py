@@ -22,7 +22,7 @@ from backstory.doors.native.refusals import (
     warnings_of,
 )
 from backstory.doors.native.request import SnapshotRequest
-from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped
+from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped, with_floats_as_stored
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.sides import CopySides, sides_of
 from backstory.doors.native.source import Source
@@ -87,8 +87,11 @@ class NativeSnapshot:
 
     def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Source, Evolved, TableSettings]:
         """The source, and the shape and the settings that table and copy agree on."""
+        source = self.source
+        if table is not None:
+            source = with_floats_as_stored(source, table.shape, self.asked.rename)
         try:
-            return self.source, *self._agreed_on(store, table, self.source)
+            return source, *self._agreed_on(store, table, source)
         except BackstoryError as stop:
             commas = self.source.with_commas & set(stop.keys)
             if stop.code == "type-changed" and commas:

@@ -77,8 +77,6 @@ def _widens(found: "DataType", wanted: "DataType") -> bool:
             (spark.IntegerType() | spark.LongType()),
         ):
             return True
-        case spark.FloatType(), spark.DoubleType():
-            return True
     return bool(found == wanted)
 
 

@@ -11,6 +11,7 @@ from backstory.engine.staging import PARTLY_VOID
 from backstory.errors import Refused
 from backstory.model.types import fits
 from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.shown_floats import cast_as_shown
 from backstory.stores.iceberg.spark_types import column_type
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def conformed(
     Columns are matched by name, in any order. Raises Refused for a new, a missing and a retyped column.
     """
     from pyspark.sql.functions import col, lit
-    from pyspark.sql.types import NullType, StructType
+    from pyspark.sql.types import FloatType, NullType, StructType
 
     known = {field.name: field for field in expected.fields}
     new = [name for name in batch if name not in known]
@@ -123,6 +124,8 @@ def conformed(
             values[name] = _filled(col(quoted(name)), told, field.dataType)
         elif not _fits(found, field.dataType):
             raise _retyped(name, found, field.dataType)
+        elif isinstance(found, FloatType):
+            values[name] = cast_as_shown(col(quoted(name)), found, field.dataType)
     return list(expected.fields), values
 
 
@@ -142,7 +145,7 @@ def _filled(value: "Column", found: "DataType", expected: "DataType") -> "Column
             pairs = zip(found, expected, strict=True)
             parts = [_filled(value[f.name], f.dataType, e.dataType).alias(e.name) for f, e in pairs]
             return when(value.isNotNull(), struct(*parts))
-    return value.cast(expected)
+    return cast_as_shown(value, found, expected)
 
 
 def _fits_but_for_void(found: "DataType", expected: "DataType") -> bool:

@@ -5,6 +5,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, parse
+from backstory.formats.values.same import same
 from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind
 
 _INTEGERS = frozenset({Kind.SHORT, Kind.INT, Kind.LONG})
@@ -90,6 +91,8 @@ def _decimal(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 
 
 def _float(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
+    if (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE):
+        return same(values, arrow_type(new))
     if old.kind in _FLOATS:
         nearest = values.cast(arrow_type(new))
         _require(pc.equal(pc.is_finite(nearest), pc.is_finite(values)))

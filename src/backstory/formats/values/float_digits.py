@@ -1,8 +1,9 @@
-"""Whether a float of 64 bits keeps all digits of a number's text: what is inferred to be one has to."""
+"""The digits of floats: those of their shortest texts, and those of a text that a float has to keep."""
 
 import math
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -12,6 +13,17 @@ _ALL = 800  # more than any float has
 # What may lose digits: a long text, and one with a great exponent.
 _DOUBTFUL = rf"^.{{{_SURE + 1},}}$|[eE][+-]?\d{{3,}}$"
 _ZERO = frozenset("-+.0")
+
+
+def shortest_texts(floats: pa.Array) -> pa.Array:
+    """The shortest text of each float that no other float of its width has: 0.1, however many bits it has."""
+    if not pa.types.is_float16(floats.type):
+        return floats.cast(pa.string())
+    singles = floats.cast(pa.float32())
+    halves = np.asarray(floats.fill_null(np.float16(0))).astype(str)  # Arrow prints none
+    # A whole number has all of its digits: 65504 is not 65500.
+    whole = pc.equal(singles, pc.trunc(singles))
+    return pc.if_else(whole, singles.cast(pa.string()), pa.array(halves, pa.string()))
 
 
 def all_kept(texts: pa.Array) -> bool:

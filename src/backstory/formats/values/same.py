@@ -5,28 +5,82 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.values.decimal_cells import rounded
+from backstory.formats.values.float_digits import shortest_texts
+from backstory.model.types import ColumnType, Kind
+
 _WIDEST: Final = 76
 
 
 def same(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The same values as another type; pa.ArrowInvalid if one of them is none of it."""
+    """The same values as another type; pa.ArrowInvalid if one of them is none of it.
+
+    A float is the number that its text shows: 72.1 of 32 bits is 72.1 of 64 bits, and as a decimal.
+    """
     stored, t = values.type, pa.types
     if stored == type_:
         return values
-    if t.is_float16(stored):
-        stored = pa.float32()  # Arrow compares no shorter ones
-        values = values.cast(stored)
+    if t.is_nested(type_) and t.is_nested(stored):
+        return _same_within(values, type_)
+    if t.is_floating(stored):
+        return _same_number(values, type_)
     if t.is_decimal(type_) and t.is_integer(stored):
         # Arrow looks at the digits of values only where a cast makes the precision less.
         return values.cast(pa.decimal256(_WIDEST, type_.scale)).cast(type_)
     if t.is_integer(type_) and t.is_decimal(stored):
         return values.cast(pa.decimal256(_WIDEST, 0)).cast(type_)
-    if t.is_integer(type_) and t.is_floating(stored):
-        return _whole(values, type_)
+    return _round_trip(values, type_)
+
+
+def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The numbers that floats show as another type."""
+    t = pa.types
+    if t.is_floating(type_) and floats.type.bit_width < type_.bit_width:
+        return shortest_texts(floats).cast(type_)
+    if t.is_decimal(type_):
+        return _shown_decimals(floats, type_)
+    if t.is_float16(floats.type):
+        floats = floats.cast(pa.float32())  # Arrow compares no shorter ones
+    return _whole(floats, type_) if t.is_integer(type_) else _round_trip(floats, type_)
+
+
+def _round_trip(values: pa.Array, type_: pa.DataType) -> pa.Array:
     built = values.cast(type_)
-    if not _equal(built.cast(stored), values):
+    shown = pa.types.is_decimal(values.type) and pa.types.is_floating(type_)
+    back = _shown_decimals(built, values.type) if shown else built.cast(values.type)
+    if not _equal(back, values):
         raise pa.ArrowInvalid("a value does not fit")
     return built
+
+
+def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Structs, lists and maps of the same values, each for itself."""
+    t = pa.types
+    if t.is_struct(type_):
+        inner = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+        parts = [same(inner[field.name], field.type) for field in type_]
+        return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
+    lists = values
+    if t.is_map(type_):  # which Arrow takes apart as lists of their entries alone
+        entry = pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])
+        lists = values.cast(pa.list_(entry))
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+    nothing = values.is_null()
+    if not t.is_map(type_):
+        return pa.ListArray.from_arrays(ends, same(lists.flatten(), type_.value_type), type_, mask=nothing)
+    keys, items = lists.flatten().flatten()
+    return pa.MapArray.from_arrays(
+        ends, same(keys, type_.key_type), same(items, type_.item_type), type_, mask=nothing
+    )
+
+
+def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Floats as decimals by their texts; NaN and what is endless are none."""
+    decimals, lost = rounded(shortest_texts(values), ColumnType(Kind.DECIMAL, type_.precision, type_.scale))
+    if lost:
+        raise pa.ArrowInvalid("a value does not fit")
+    return decimals.cast(type_)
 
 
 def _whole(values: pa.Array, type_: pa.DataType) -> pa.Array:

@@ -14,6 +14,7 @@ from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.kept_cells import KEEPS
 from backstory.formats.rows import arrow_type
+from backstory.formats.values.same import same
 from backstory.model.remembered import Told
 from backstory.model.schema import Column
 from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND
@@ -173,7 +174,7 @@ def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
 
 def _before(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
     """The images of what was before, in the table's types."""
-    parts = [images.field(each.name).cast(arrow_type(each.type)) for each in columns]
+    parts = [same(images.field(each.name), arrow_type(each.type)) for each in columns]
     return pa.StructArray.from_arrays(parts, names=[each.name for each in columns], mask=images.is_null())
 
 

@@ -18,6 +18,7 @@ from backstory.doors.native.feeds.row_meaning import meaning_property, with_stor
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.tasks import plan_by_tasks
 from backstory.doors.native.feeds.terms import Feed
+from backstory.doors.native.retyping import with_floats_as_stored
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
 from backstory.engine.either_way import plan_either_way
@@ -63,10 +64,11 @@ class NativeFeed:
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
             kept = {} if table is None else table.properties
-            request = with_stored_meaning(self.request, kept, self.source.fields.names)
-            agreement = agree(store, table, self.name, self.source, request, zoned=self.zoned)
+            source = self.source if table is None else with_floats_as_stored(self.source, table.shape, {})
+            request = with_stored_meaning(self.request, kept, source.fields.names)
+            agreement = agree(store, table, self.name, source, request, zoned=self.zoned)
             remembered = remembering(table, partial(_stored_rows, store, table))
-            feed = Feed(store, table, self.source, request, agreement, remembered)
+            feed = Feed(store, table, source, request, agreement, remembered)
             with _planned(feed) as planned:
                 change = _change(feed, planned, meaning_property(self.request, kept))
                 note = Note(DOOR, "") if change is None else self._note(remembered, planned)
