@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.formats.expected import is_narrow
+from backstory.formats.parquet.calendars import legacy_columns
 from backstory.formats.parquet.rows import opened
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.values.exactly import plain_type
@@ -27,12 +28,12 @@ def plain_parquet(path: Path, schema: pa.Schema | None, told: Told = UNTOLD) -> 
     """
     try:
         with opened(path) as file:
-            stored, metadata = file.schema_arrow, file.metadata
+            stored, metadata, legacy = file.schema_arrow, file.metadata, legacy_columns(file)
     except (pa.ArrowException, OSError):
         return False
     if len(set(stored.names)) != len(stored.names) or not all(_as_it_is(field.type) for field in stored):
         return False
-    if not _within_years(metadata):
+    if legacy or not _within_years(metadata):
         return False
     if schema is None:
         return all(_is(told.get(theirs.name, theirs), theirs) for theirs in stored)

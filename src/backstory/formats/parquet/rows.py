@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 
 from backstory.errors import Refused
 from backstory.formats.expected import type_name
+from backstory.formats.parquet.calendars import legacy_columns, refuse_legacy, with_instants
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.produced import (
     BATCH,
@@ -50,7 +51,7 @@ def opened(path: Path) -> pq.ParquetFile:
 def _stored(path: Path, name: str) -> pa.Schema:
     try:
         with opened(path) as file:
-            return file.schema_arrow
+            return with_instants(file)
     except (pa.ArrowException, OSError) as stop:
         if isinstance(stop, FileNotFoundError | PermissionError):
             raise
@@ -107,6 +108,7 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
 def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     done = 0
     with opened(path) as file:
+        legacy, footer = legacy_columns(file), file.metadata.metadata
         batches = file.iter_batches(BATCH, columns=schema.names)
         while True:
             try:
@@ -126,6 +128,8 @@ def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatc
                 def convert(values: pa.Array, field: pa.Field = field) -> pa.Array:
                     return exactly(values, field)
 
+                if field.name in legacy:
+                    refuse_legacy(batch.column(field.name), field.name, name, footer)
                 columns.append(typed_or_refused(batch.column(field.name), field, convert, name, row))
             yield pa.RecordBatch.from_arrays(columns, schema=_loose(schema))
             done += batch.num_rows

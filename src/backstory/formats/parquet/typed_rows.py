@@ -11,6 +11,7 @@ from backstory.formats.csv.header import chosen_columns
 from backstory.formats.csv.typed_rows import split_unmodified
 from backstory.formats.memory import MemoryLease, Meter
 from backstory.formats.parquet.batches import batches
+from backstory.formats.parquet.calendars import legacy_columns, refuse_legacy
 from backstory.formats.rows import Rows
 from backstory.formats.values.base64_cells import invalid_base64
 from backstory.formats.values.cells import UnreadableCell
@@ -79,7 +80,10 @@ def _batches(
         if nested and metadata.num_rows:
             raise file.unreadable_cell("row 1", nested[0], types[nested[0]])
         if types and metadata.num_rows:
+            legacy = legacy_columns(pq.ParquetFile(pa.BufferReader(content), metadata=metadata))
             for batch in batches(content, metadata, list(types), count):
+                for name in legacy & types.keys():
+                    refuse_legacy(batch[name], name, file.name, metadata.metadata)
                 yield batch, types
     except (pa.ArrowException, OSError, ValueError):
         raise file.unreadable("it is not Parquet; the key may be wrong") from None
