@@ -13,6 +13,7 @@ from backstory.formats.envelopes.structs import whole_columns
 from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
 from backstory.formats.produced import malformed, shortened
 from backstory.formats.values.cells import UnreadableCell, first_failing
+from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.change_feed import (
     CHANGE_COLUMNS,
@@ -101,13 +102,13 @@ def _instants(times: pa.Array, name: str) -> pa.Array:
     if pa.types.is_null(times.type):
         return times.cast(INSTANT)
     if pa.types.is_timestamp(times.type) and times.type.tz is not None:
-        return pc.floor_temporal(times, unit="microsecond").cast(INSTANT)
+        return pc.floor_temporal(in_utc(times), unit="microsecond").cast(INSTANT)
     if not pa.types.is_string(times.type):
         code = "naive-time" if pa.types.is_timestamp(times.type) else "no-instant"
         raise UsageError(
             code,
             f"{name}: column {COMMIT_TIMESTAMP} has type {times.type}, which is not a time with a zone.",
-            "Convert it, such as with `to_utc_timestamp`, or order events with `sequence_by`.",
+            "Order events with `sequence_by=[\"to_utc_timestamp(_commit_timestamp, 'Europe/Paris')\"]`.",
             [COMMIT_TIMESTAMP],
         )
     field = pa.field(COMMIT_TIMESTAMP, INSTANT)

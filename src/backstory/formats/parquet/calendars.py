@@ -131,7 +131,6 @@ def _before(values: pa.Array, day: int, instant: int) -> bool:
     if t.is_date(values.type):
         return bool(pc.any(pc.less(values.cast(pa.date32()).cast(pa.int32()), day)).as_py())
     if t.is_timestamp(values.type):
-        micros = pc.floor_temporal(values, unit="microsecond") if values.type.unit == "ns" else values
-        counts = micros.cast(pa.timestamp("us", values.type.tz)).cast(pa.int64())
+        counts = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.int64())
         return bool(pc.any(pc.less(counts, instant * _MICROS)).as_py())
     return False

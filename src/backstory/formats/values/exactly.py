@@ -108,13 +108,18 @@ def exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     if t.is_time(values.type) or t.is_duration(values.type):
         return counted(values, unit(field))
     if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):
-        # Down to the microsecond: before 1970, a cast would go up.
-        values = pc.floor_temporal(values, unit="microsecond")
+        # Down to the microsecond: before 1970, a cast would go up. A zone's clocks repeat an hour.
+        values = pc.floor_temporal(in_utc(values), unit="microsecond")
     if t.is_nested(target):
         # Of a slice Arrow would cast what is left and right of it too.
         values = values.take(pa.array(range(len(values)), pa.int64()))
         values = values.cast(_filled(values.type, target))
     return values.cast(target) if _is_text(target) else same(values, target)
+
+
+def in_utc(values: pa.Array) -> pa.Array:
+    """Instants of a zone as those of UTC, which are the same numbers; times without a zone as they are."""
+    return values.cast(pa.timestamp(values.type.unit, "UTC")) if values.type.tz else values
 
 
 def _filled(type_: pa.DataType, target: pa.DataType) -> pa.DataType:

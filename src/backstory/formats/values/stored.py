@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, finish, first_failing, parser_type, rounded_to
+from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.leniency import Leniency, parsed
 from backstory.formats.values.same import same
 from backstory.model.types import TEXT_KINDS, ColumnType, Kind
@@ -87,5 +88,5 @@ def _converted(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Arr
         return same(cells, narrow).cast(arrow_type(type_))
     if _t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
         # Down to the microsecond: before 1970, a cast would go up.
-        cells = pc.floor_temporal(cells, unit="microsecond")
+        cells = pc.floor_temporal(in_utc(cells), unit="microsecond")
     return finish(pa.chunked_array([same(cells, parser_type(type_))]), type_).combine_chunks()

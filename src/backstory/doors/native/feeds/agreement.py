@@ -16,7 +16,8 @@ from backstory.doors.native.feeds.expressions import (
     lacking_column,
     plain_column,
 )
-from backstory.doors.native.feeds.instants import refuse_no_instant
+from backstory.doors.native.feeds.instants import INSTANT, refuse_no_instant
+from backstory.doors.native.feeds.local_times import local_times
 from backstory.doors.native.feeds.options import Expression, FeedRequest
 from backstory.doors.native.feeds.ordering import (
     Ordering,
@@ -88,7 +89,7 @@ def agree(
         settings = _agreed_settings(table, request, plain, shape)
     refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
     shape = replace(shape, shape=_remembering(shape.shape, ordering))
-    computed = {ORDER.format(number): each for number, each in enumerate(expressions)}
+    computed = {ORDER.format(number): _computed(each) for number, each in enumerate(expressions)}
     conditions = {DELETES: request.apply_as_deletes, TRUNCATES: request.apply_as_truncates}
     computed |= {name: _condition(source, each) for name, each in conditions.items() if each is not None}
     return Agreement(shape, settings, ordering, computed)
@@ -140,12 +141,23 @@ def _ordering(
     source: Source, expressions: Sequence[Expression], properties: Mapping[str, str], *, zoned: bool
 ) -> Ordering:
     """The order; what no row has a value of has the type that the table knows, and is refused by its keys."""
-    types = [_type_of(source, each) for each in expressions]
+    types = [_type_of(source, _computed(each)) for each in expressions]
     if types[0] is not None:
-        refuse_no_instant(arrow_type(types[0]), expressions[0], zoned=zoned)
+        local = local_times(expressions[0]) is not None
+        refuse_no_instant(arrow_type(types[0]), expressions[0], zoned=zoned or local)
     known = stored_types(properties) or [ColumnType(Kind.STRING)] * len(types)
+    types = [
+        each and (INSTANT if local_times(text) else each)
+        for each, text in zip(types, expressions, strict=True)
+    ]
     further = [each or kept for each, kept in zip(types[1:], known, strict=False)]
     return ordering_of(tuple(map(str, expressions)), further)
+
+
+def _computed(expression: Expression) -> Expression:
+    """What is computed of each row: of local times those of the clock, which become instants afterwards."""
+    local = local_times(expression)
+    return expression if local is None else local.time
 
 
 def _condition(source: Source, expression: Expression) -> Expression:

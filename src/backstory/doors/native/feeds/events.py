@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.instants import instants_of
+from backstory.doors.native.feeds.local_times import local_times
 from backstory.doors.native.feeds.ordering import Ordering
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.delivered import arrow_schema
@@ -112,7 +113,7 @@ def events_of(rows: pa.Table, terms: EventTerms) -> pa.Table:
     }
     events = {**values, AT: at, KIND: kinds, ASSERTED: asserted}
     if terms.ordering.types:
-        events[FURTHER] = _further(rows, terms.ordering)
+        events[FURTHER] = _further(rows, terms.ordering, counted=terms.counted)
     if terms.before:
         events[BEFORE] = _before(rows[BEFORE].combine_chunks(), terms.before)
     return pa.table(events)
@@ -178,10 +179,14 @@ def _before(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray
     return pa.StructArray.from_arrays(parts, names=[each.name for each in columns], mask=images.is_null())
 
 
-def _further(rows: pa.Table, ordering: Ordering) -> pa.StructArray:
+def _further(rows: pa.Table, ordering: Ordering, *, counted: bool) -> pa.StructArray:
     ((_, struct),) = ordering.memory_part
     parts = [
-        rows[ORDER.format(number)].combine_chunks().cast(arrow_type(type_))
-        for number, (_, type_) in enumerate(struct.parts, 1)
+        instants_of(rows[ORDER.format(number)], text, counted=counted)
+        if local_times(text)
+        else rows[ORDER.format(number)].combine_chunks().cast(arrow_type(type_))
+        for number, (text, (_, type_)) in enumerate(
+            zip(ordering.expressions[1:], struct.parts, strict=True), 1
+        )
     ]
     return pa.StructArray.from_arrays(parts, names=[name for name, _ in struct.parts])

@@ -5,6 +5,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.native.feeds.local_times import local_times
 from backstory.doors.native.feeds.options import Expression
 from backstory.errors import Refused, UsageError
 from backstory.formats.rows import arrow_type
@@ -37,10 +38,14 @@ def refuse_no_instant(type_: pa.DataType, expression: Expression, *, zoned: bool
 
 
 def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: bool) -> pa.Array:
-    """The times as instants; a date is its first one, a text is ISO 8601, without an offset in UTC.
+    """The times as instants; local ones by their zone, a date is its first one.
+
+    A text is ISO 8601, without an offset in UTC.
 
     Raises Refused `unreadable-instant` for a text that is none, with its row where rows are `counted`.
     """
+    if (local := local_times(expression)) is not None:
+        return local.instants(instants_of(values, local.time, counted=counted), counted=counted)
     one = values.combine_chunks()
     if pa.types.is_string(one.type):
         day = pc.match_substring_regex(one, DAY)

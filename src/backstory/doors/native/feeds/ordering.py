@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from backstory.doors.native.feeds.local_times import takes_side
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.request import bad_option
 from backstory.errors import Refused, UsageError
@@ -51,6 +52,9 @@ def chosen_expressions(properties: Mapping[str, str], request: FeedRequest) -> t
             "The order of the changes is unknown.",
             "Name what orders them with `sequence_by=`: the time of the change first.",
         )
+    if kept is not None and given is not None and len(kept) == len(given):
+        pairs = zip(kept, given, strict=True)
+        kept = tuple(new if takes_side(old, new) else old for old, new in pairs)
     if kept is not None and given is not None and given != kept:
         raise Refused(
             "settings-changed",
@@ -63,10 +67,12 @@ def chosen_expressions(properties: Mapping[str, str], request: FeedRequest) -> t
 def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> None:
     """Raise Refused where further values come in other types than before: their order would be another."""
     kept = properties.get(ORDERED_BY)
-    if kept is None or kept == ordering.as_property():
+    if kept is None:
         return
     pairs = zip(json.loads(kept), json.loads(ordering.as_property()), strict=True)
-    first = next((old, new) for old, new in pairs if old != new)
+    first = next(((old, new) for old, new in pairs if old["type"] != new["type"]), None)
+    if first is None:
+        return
     raise Refused(
         "type-changed",
         f"{first[0]['expression']} orders changes as {first[0]['type']} in the table, "
