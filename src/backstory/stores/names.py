@@ -3,7 +3,9 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from backstory.errors import Refused
+from backstory.model.layout import SYSTEM_COLUMNS
 from backstory.model.schema import Column
+from backstory.model.spelling import folded
 
 # Whether a store keeps a name for itself.
 Reserves = Callable[[str], bool]
@@ -13,14 +15,18 @@ def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Col
     """The names that a table has for a source's columns, those of the `known` columns included (F21).
 
     A name that the store keeps for itself gets an underscore behind, one more while that is taken; any
-    other is stored as it is unless such a one took it.
+    other is stored as it is unless such a one took it. A name is reserved, and taken, in whatever case:
+    engines that ignore case could not read the table otherwise. Fivetran's own columns come first.
     """
     names = {column.source: column.name for column in known}
-    kept = {source: reserves(source) for source in sources if source not in names}
-    for source in sorted(kept, key=kept.__getitem__):
+    taken = {folded(name) for name in names.values()}
+    new = [source for source in sources if source not in names]
+    kept = {source: reserves(folded(source)) for source in new}
+    for source in sorted(kept, key=lambda each: (kept[each], each not in SYSTEM_COLUMNS)):
         name = f"{source}_" if kept[source] else source
-        while name in names.values():
+        while folded(name) in taken:
             name += "_"
+        taken.add(folded(name))
         names[source] = name
     return names
 

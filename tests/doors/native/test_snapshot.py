@@ -505,3 +505,87 @@ def test_a_table_of_somebody_else_is_read_and_left_alone(native):
     rows = native.warehouse.table(native.name).current().collect()
     assert [(row.k, row.v) for row in rows] == [("a", 1)]
     native.spark.sql(f"DROP TABLE backstory.{native.name}")
+
+
+# What differs by case alone is one name to most engines that read a table.
+
+
+CASES = {
+    "column": ({"k": ["a"], "Name": ["x"]}, {"k": ["a"], "NAME": ["x"]}, "other-case"),
+    "key": ({"k": ["a"], "v": ["x"]}, {"K": ["a"], "v": ["x"]}, "other-case"),
+    "field": (
+        {"k": ["a"], "s": [{"n": 1}]},
+        {"k": ["a"], "s": [{"n": 1, "N": 1}]},
+        "repeated-column",
+    ),
+    "field that comes": ({"k": ["a"], "s": [{"n": 1}]}, {"k": ["a"], "s": [{"N": 1}]}, "type-changed"),
+    "two columns": (None, {"k": ["a"], "V": ["x"], "v": ["x"]}, "repeated-column"),
+    "deep": (None, {"k": ["a"], "s": [[{"p": {"q": 1, "Q": 2}}]]}, "repeated-column"),
+    **{
+        f"reserved {name}": (None, {"k": ["a"], name: ["x"]}, "reserved-column")
+        for name in ("VALID_FROM", "Recorded_At", "_MEMORY", "Is_Current", "_File", "_CHANGE_TYPE")
+    },
+}
+
+
+@pytest.mark.parametrize("feed", [False, True], ids=["copy", "feed"])
+@pytest.mark.parametrize("case", CASES)
+def test_names_that_differ_by_case_alone_are_refused(native, case, feed):
+    """E4: no engine that ignores case could read the table; whole tables, and fields of structs."""
+    before, after, code = CASES[case]
+
+    def bring(at, rows):
+        if not feed:
+            return native.warehouse.snapshot(
+                pa.table(rows), into=native.name, key=None if at > 1 else "k", at=day(at)
+            )
+        times = pa.array([day(at)], pa.timestamp("us", "UTC"))
+        rows = pa.table({**rows, "at": times})
+        return native.warehouse.apply(rows, into=native.name, key=None if at > 1 else "k", sequence_by="at")
+
+    if before is not None:
+        bring(1, before)
+    with pytest.raises(BackstoryError) as refused:
+        bring(1 if before is None else 2, after)
+    assert refused.value.code == code
+    if case == "column":
+        assert "rename={'Name': 'NAME'}" in refused.value.remedy
+
+
+def test_a_column_takes_another_spelling_by_a_rename_in_one_commit(native):
+    """N2: its values stay, no version begins, and engines that ignore case read the table."""
+    native.copy(1, pa.table({"k": ["a", "b"], "Name": ["x", "y"]}))
+    again = pa.table({"k": ["a", "b"], "NAME": ["x", "y"]})
+    assert native.copy(2, again, rename={"Name": "NAME"}).counts == counts(unchanged=2)
+    assert native.copy(3, again).counts == counts(unchanged=2)
+    changed = pa.table({"K": ["a", "b"], "name": ["x", "z"]})
+    with pytest.raises(BackstoryError, match="by case alone"):
+        native.copy(4, changed)
+    before = native.snapshots
+    fed = native.warehouse.snapshot(changed, into=native.name, at=day(4), rename={"k": "K", "NAME": "name"})
+    assert (fed.counts, native.snapshots) == (counts(changed=1, unchanged=1), before + 1)
+    assert [each.name for each in native.stored.shape.user_columns] == ["K", "name"]
+    both = pa.table({"k": ["a"], "w": ["x"]})
+    native.name = f"{native.name}_other"
+    native.copy(1, pa.table({"k": ["a"], "v": ["x"], "W": ["x"]}))
+    with pytest.raises(BackstoryError, match="already is a column W"):
+        native.copy(2, both, rename={"v": "w"})
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ({"key": "Id"}, "Write id instead of Id"),
+        ({"ignore": ["Name"]}, "Write name instead of Name"),
+        ({"track": ["NAME"]}, "Write name instead of NAME"),
+        ({"overwrite": ["NAME"]}, "Write name instead of NAME"),
+        ({"retype": {"NAME": "STRING"}}, "Write name instead of NAME"),
+        ({"scope": {"NAME": "x"}}, "Write name instead of NAME"),
+    ],
+)
+def test_an_option_in_another_case_names_the_spelling_that_exists(native, options, hint):
+    """E4: names compare exactly, and the error says which one is meant."""
+    rows = pa.table({"id": ["a"], "name": ["x"]})
+    with pytest.raises(BackstoryError) as refused:
+        native.warehouse.snapshot(rows, into=native.name, **{"key": "id", **options})
+    assert hint in refused.value.remedy

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 from backstory.errors import Refused, UsageError
 from backstory.model.remembered import RESERVED
 from backstory.model.schema import Column
+from backstory.model.spelling import fields_alike, is_reserved, names_alike, spelling_hint
 from backstory.stores.iceberg.spark_types import column_type
 
 if TYPE_CHECKING:
@@ -29,13 +30,18 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
             )
     empty = frozenset(each.name for each in fields if _void(each.dataType))
     comments = {each.name: each.metadata.get("comment", "") for each in fields}
-    columns = (Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in fields)
-    return tuple(columns), empty
+    columns = tuple(
+        Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in fields
+    )
+    for column in columns:
+        if (alike := fields_alike(column.type)) is not None:
+            raise _alike(f"Fields {' and '.join(alike)} of column {column.name}", [column.name])
+    return columns, empty
 
 
 def refuse_names(names: Sequence[str]) -> None:
-    """Raise Refused for reserved and repeated names of columns."""
-    if reserved := [name for name in names if name in RESERVED]:
+    """Raise Refused for reserved and repeated names of columns, in whatever case."""
+    if reserved := [name for name in names if is_reserved(name, RESERVED)]:
         raise Refused(
             "reserved-column",
             f"{_are(reserved)} reserved.",
@@ -47,6 +53,8 @@ def refuse_names(names: Sequence[str]) -> None:
         raise Refused(
             "repeated-column", f"Two columns are named {twice[0]}.", "Give each a name of its own.", twice
         )
+    if (alike := names_alike(names)) is not None:
+        raise _alike(f"Columns {' and '.join(alike)}", alike)
 
 
 def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool = False) -> None:
@@ -58,9 +66,18 @@ def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool
             f"Key {told} missing from the delivery.",
             f"Add them to the delivery, or name their new columns with `rename=`: {', '.join(names)}."
             if kept
-            else f"Use its columns for `key=`: {', '.join(names)}.",
+            else f"{spelling_hint(lacking, names)}Use its columns for `key=`: {', '.join(names)}.",
             lacking,
         )
+
+
+def _alike(what: str, names: Sequence[str]) -> Refused:
+    return Refused(
+        "repeated-column",
+        f"{what} differ by case alone, and most engines that read the table ignore case.",
+        "Nothing was written; rename one of them at the source, or leave it out.",
+        names,
+    )
 
 
 def _are(names: Sequence[str]) -> str:

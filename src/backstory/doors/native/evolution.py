@@ -10,6 +10,7 @@ from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS, RESERVED
 from backstory.model.schema import Column, Shape
+from backstory.model.spelling import fields_alike, is_reserved, other_spelling, spelling_hint
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind, common, parts_added, widens
 
@@ -85,12 +86,14 @@ def evolved(
     `is_valueless` says of a stored column whether no row has a value in it. Raises UsageError for a rename of
     no column, Refused for another key and for a type that does not widen.
     """
-    key, renamed = asked.key, _renames(before, asked.rename, {each.name for each in columns})
+    renamed = _renames(before, asked.rename, {each.name for each in columns})
     stored = replace(
         before,
         columns=tuple(replace(each, name=renamed.get(each.name, each.name)) for each in before.columns),
         key=tuple(renamed.get(name, name) for name in before.key),
     )
+    _refuse_other_case(stored, columns)
+    key = asked.key
     if key is not None and set(key) != set(stored.key):
         raise Refused(
             "key-changed",
@@ -119,6 +122,7 @@ def evolved(
         for each in stored.user_columns
     ]
     added = [each for each in columns if stored.column(each.name) is None]
+    _refuse_fields_in_other_case(stored, users)
     own = tuple(each for each in stored.columns if each not in stored.user_columns)
     shape = replace(stored, columns=(*users, *added, *own))
     changes = Change(into=shape, renamed=renamed).lines(before)
@@ -145,7 +149,36 @@ def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], ta
     if unknown := [name for name in retype if name not in names]:
         raise bad_option(
             f"There is no column {', '.join(unknown)} in {table}.",
-            f"Its columns are {', '.join(dict.fromkeys(names))}.",
+            f"{spelling_hint(unknown, names)}Its columns are {', '.join(dict.fromkeys(names))}.",
+        )
+
+
+def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
+    """Raise Refused for a column that comes and that the table has in another case (E4)."""
+    for column in delivered:
+        if stored.column(column.name) is not None:
+            continue
+        if (other := other_spelling(column.name, stored.names)) is not None:
+            raise Refused(
+                "other-case",
+                f"The delivery has column {column.name}, and {stored.table} has {other}: the names differ "
+                "by case alone.",
+                f"Nothing was written; use {option('rename', {other: column.name})} if it is the same "
+                f"column, or call it {other} in the delivery.",
+                [column.name],
+            )
+
+
+def _refuse_fields_in_other_case(stored: Shape, columns: Sequence[Column]) -> None:
+    """Raise Refused for a field that comes to a struct which has it in another case."""
+    for before, column in zip(stored.user_columns, columns, strict=True):
+        if before.type == column.type or (alike := fields_alike(column.type)) is None:
+            continue
+        raise Refused(
+            "other-case",
+            f"Fields {' and '.join(alike)} of column {column.name} differ by case alone.",
+            "Nothing was written; spell the field in the delivery as the table does.",
+            [column.name],
         )
 
 
@@ -211,7 +244,7 @@ def _renames(before: Shape, rename: Mapping[str, str], delivered: Collection[str
     found = {}
     for old, new in rename.items():
         is_there, is_taken = before.column(old) is not None, before.column(new) is not None
-        if new in RESERVED or old in RESERVED:
+        if is_reserved(new, RESERVED) or is_reserved(old, RESERVED):
             raise Refused(
                 "reserved-column",
                 f"Column {old} cannot be renamed to {new}: a name is reserved.",
@@ -220,7 +253,14 @@ def _renames(before: Shape, rename: Mapping[str, str], delivered: Collection[str
             )
         if is_there == is_taken:
             told = f"There already is a column {new}" if is_there else f"There is no column {old}"
-            raise bad_option(f"{told} in {before.table}.", "Rename an existing column to a new name.")
+            hint = "" if is_there else spelling_hint([old], before.names)
+            raise bad_option(f"{told} in {before.table}.", f"{hint}Rename an existing column to a new name.")
+        others = [name for name in before.names if name != old and name not in rename]
+        if is_there and (other := other_spelling(new, others)) is not None:
+            raise bad_option(
+                f"There already is a column {other} in {before.table}; {new} differs by case alone.",
+                "Rename an existing column to a new name.",
+            )
         if is_there and old in delivered:
             raise bad_option(
                 f"`rename=` calls {old} {new}, but the delivery still has {old}.",

@@ -16,6 +16,7 @@ from backstory.formats.delivered import shaped
 from backstory.model.layout import MEMORY, VALID_FROM
 from backstory.model.remembered import SEQUENCE
 from backstory.model.schema import Shape
+from backstory.model.spelling import spelling_hint
 from backstory.reading.keys import exact
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -37,7 +38,7 @@ def typed_scope(given: Mapping[str, Any], shape: Shape, settings: TableSettings)
     if lacking := [name for name in given if name not in users or not users[name].flat]:
         raise bad_option(
             f"`scope=` names no flat column of the copy: {', '.join(lacking)}.",
-            f"Its columns are {', '.join(users)}.",
+            f"{spelling_hint(lacking, users)}Its columns are {', '.join(users)}.",
         )
     if untracked := [name for name in given if name not in shape.key and not settings.tracks(name)]:
         raise bad_option(

@@ -8,6 +8,7 @@ from typing import Final
 from backstory.doors.native.request import TableRequest, bad_option
 from backstory.errors import Refused
 from backstory.model.remembered import IGNORE, OVERWRITE, TRACK
+from backstory.model.spelling import spelling_hint
 
 _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
 
@@ -81,9 +82,11 @@ def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[
             f"Key columns cannot be tracked, ignored or overwritten: {', '.join(wrong)}.",
             "Remove them from the option.",
         )
-    if wrong := sorted(told - set(names)):
+    columns = sorted(names)
+    if wrong := sorted(told - set(columns)):
         raise bad_option(
-            f"There is no column {', '.join(wrong)}.", f"The columns are {', '.join(sorted(names))}."
+            f"There is no column {', '.join(wrong)}.",
+            f"{spelling_hint(wrong, columns)}The columns are {', '.join(columns)}.",
         )
 
 

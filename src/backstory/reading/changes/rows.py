@@ -11,6 +11,7 @@ from backstory.model.instant import TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
 from backstory.model.remembered import ROLE
 from backstory.model.schema import Shape
+from backstory.model.spelling import is_reserved
 from backstory.reading.frames.event_logs import system_columns
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.port import ToldTable
@@ -38,8 +39,8 @@ def feed_rows(table: ToldTable, *, current: bool) -> ToldRows:
     """
     shape = table.shape
     rows = _current(shape) if current else _all(table)
-    for name in CHANGE_COLUMNS:
-        if name in rows.columns.values():
+    for name in rows.columns.values():
+        if is_reserved(name, CHANGE_COLUMNS):
             raise Refused(
                 "reserved-column",
                 f"A column of {shape.table} has the name {name}, which the feed uses itself.",

@@ -33,6 +33,7 @@ from backstory.formats.kept_cells import kept_column
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import MEMORY
 from backstory.model.schema import Shape
+from backstory.model.spelling import spelling_hint
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.column_values import has_no_values
@@ -114,7 +115,7 @@ def _refuse_missing(request: FeedRequest, fields: "StructType") -> None:
         if lacking := sorted(set(map(str, asked)) - set(names)):
             raise bad_option(
                 f"`{option}=` names no column of the source: {', '.join(lacking)}.",
-                f"Its columns are {', '.join(names)}.",
+                f"{spelling_hint(lacking, names)}Its columns are {', '.join(names)}.",
             )
     if (name := request.columns_to_update) is not None and not _is_list_of_names(fields[name].dataType):
         raise bad_option(
@@ -181,6 +182,7 @@ def _type_of(source: Source, expression: Expression) -> ColumnType | None:
     if lacking := lacking_column(expression, source.fields.names):
         raise bad_option(
             f"The source has no column {lacking}, which orders changes or is their condition.",
+            f"{spelling_hint([lacking], source.fields.names)}"
             f"Its columns are {', '.join(source.fields.names)}.",
         )
     if (name := plain_column(expression, source.fields.names)) is not None:
