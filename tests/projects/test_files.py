@@ -1,6 +1,7 @@
 """Files are taken in the order of their times, each once; a name that means a time and has none is refused."""
 
 import os
+import shutil
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -86,3 +87,65 @@ def test_changes_come_in_the_order_of_names_and_have_no_time(tmp_path):
 def test_no_file_is_no_error_here_for_they_may_have_been_moved_away(tmp_path):
     assert taken(tmp_path, "c-{at:%Y}.csv") == []
     assert copies("f/*.csv", replace(times_of_copies("f", "file", "snapshot")), tmp_path) == []
+
+
+ODD = ("[eu]", "a*b", "q?", "%41", "sp ace", "#x", "back\\slash", "{at:%Y}")
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_the_name_of_a_projects_own_folder_is_no_pattern(tmp_path, name):
+    """B53: whatever letters it has; nor are folders of a source that are there as they are written."""
+    folder = tmp_path / name
+    touch(tmp_path, "e/f/c-2024.csv", "u/f/c-2024.csv", "aXb/f/c-2024.csv", "qq/f/c-2024.csv")
+    touch(folder, "f/c-2024.csv", "f/d-2024.csv")
+    both, own = [("f/c-2024.csv", None), ("f/d-2024.csv", None)], [("f/c-2024.csv", "2024-01-01T00:00")]
+    times = times_of_copies("f/*.csv", "", "apply")
+    found = [(str(each.path.relative_to(folder)), each.at) for each in copies("f/*.csv", times, folder)]
+    assert found == both
+    assert taken(folder, "f/c-{at:%Y}.csv") == own
+    assert taken(folder, "f/*.csv", "c-{at:%Y}.csv") == own
+    if "{" not in name:
+        inside = copies(f"{name}/f/*.csv", times, tmp_path)
+        assert [each.path.parent.parent for each in inside] == [folder] * 2
+        assert [each.path.parent.parent for each in copies(str(folder / "f/*.csv"), times, tmp_path)] == [
+            folder
+        ] * 2
+
+
+def test_a_file_is_known_by_its_content_where_its_project_was_moved(tmp_path):
+    """A file of another project with the same name, size and time is another file; a moved one is not."""
+    times, taken_ = times_of_copies("f/*.csv", "", "apply"), set[str]()
+    for name, text in {"eu": "id\n1\n", "us": "id\n2\n"}.items():
+        touch(tmp_path, f"{name}/f/1.csv")
+        (tmp_path / name / "f/1.csv").write_text(text)
+        os.utime(tmp_path / name / "f/1.csv", (1_700_000_000, 1_700_000_000))
+        (new,) = not_taken(copies("f/*.csv", times, tmp_path / name), taken_)
+        taken_.add(new.whole_mark())
+        assert not_taken(copies("f/*.csv", times, tmp_path / name), taken_) == []
+    shutil.copytree(tmp_path / "us", tmp_path / "moved")
+    assert not_taken(copies("f/*.csv", times, tmp_path / "moved"), taken_) == []
+    assert len(taken_) == 3  # the content is looked at once
+    (tmp_path / "us/f/1.csv").write_text("id\n3\n")
+    os.utime(tmp_path / "us/f/1.csv", (1_700_000_000, 1_700_000_000))
+    assert len(not_taken(copies("f/*.csv", times, tmp_path / "us"), taken_)) == 1
+
+
+def test_links_in_a_circle_deliver_a_file_once(tmp_path):
+    touch(tmp_path, "a/b/c-2024.csv")
+    (tmp_path / "a/b/up").symlink_to(tmp_path / "a")
+    (tmp_path / "a/again").symlink_to(tmp_path / "a/b")
+    for source in ("**/*.csv", "a/**/c-2024.csv", "a/**/**/*.csv", "**"):
+        found = copies(source, times_of_copies(source, "", "apply"), tmp_path)
+        assert [str(each.path.relative_to(tmp_path)) for each in found] == ["a/b/c-2024.csv"]
+    assert taken(tmp_path, "**/c-{at:%Y}.csv") == [("a/b/c-2024.csv", "2024-01-01T00:00")]
+
+
+def test_many_stars_end(tmp_path):
+    """In the form of a time, in names, and in folders: no more work than letters times stars."""
+    name = "a" * 200
+    touch(tmp_path, f"d/d/d/d/d/d/{name}-2024.csv")
+    for source in ("a*" * 28 + "b-{at:%Y}.csv", "**/" * 28 + "*a" * 28 + "b-{at:%Y}.csv"):
+        assert taken(tmp_path, source) == []
+    many = "**/*/" * 14 + "*a" * 28 + "-{at:%Y}.csv"
+    assert taken(tmp_path, many) == []
+    assert taken(tmp_path, "**/" + "a*" * 28 + "-{at:%Y}.csv")[0][1] == "2024-01-01T00:00"

@@ -322,3 +322,19 @@ class TestByEventTime:
             "new-cities-2024-02-01.csv"
         ]
         assert names(ask(by_name, state=last(self.FIRST), seen=seen)) == ["new-cities-2024-02-01.csv"]
+
+
+def test_many_stars_end(put, ask, glob):
+    """B53: several `**` that follow each other are one, and stars in a name take no time of their own."""
+    put("d/d/d/d/d/d/" + "a" * 100 + "-1.csv")
+    assert names(ask(glob("**/" * 28 + "*a" * 28 + "-1.csv"))) == ["d/d/d/d/d/d/" + "a" * 100 + "-1.csv"]
+    with pytest.raises(Failed, match="No file matches"):
+        ask(glob("**/" * 28 + "a*" * 28 + "b"))
+
+
+def test_the_name_of_the_manifests_own_folder_is_no_pattern(put, ask, glob, tmp_path):
+    """B53: its files are found, whatever letters it has, and no other folder's."""
+    for folder in ("[eu]", "e", "a*b", "#x", "%41", "q?"):
+        put(f"{folder}/in/1.csv")
+        found = list(ask(glob("in/*.csv"), folder=tmp_path / folder).deliveries)
+        assert [each.path for each in found] == [tmp_path / folder / "in/1.csv"]

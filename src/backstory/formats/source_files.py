@@ -1,8 +1,6 @@
 """Which files a source names, and of which format they are (section 2 of the interface)."""
 
-import glob
 import gzip
-import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +9,7 @@ from typing import Final, Literal
 from uuid import uuid4
 
 from backstory.errors import Failed, Refused, UsageError
+from backstory.formats.file_patterns import WILD, files_of_pattern
 from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import bound_of
 
@@ -23,7 +22,6 @@ _ENDINGS: Final[dict[str, FileFormat]] = {
     ".json": "json",
 }
 _PACKED: Final = (".gz", ".zip")
-_PATTERN: Final = re.compile(r"[*?\[]")
 _SHOWN: Final = 5
 
 
@@ -43,13 +41,15 @@ class SourceFiles:
     format: FileFormat
 
 
-def source_files(source: str, format_: FileFormat | None = None) -> SourceFiles:
+def source_files(source: str, format_: FileFormat | None = None, folder: Path = Path()) -> SourceFiles:
     """The file that a source names, those that a glob fits, or those in a folder.
+
+    A relative source begins in `folder`, whose name is no pattern; nor are folders that are there as written.
 
     Files in a folder whose names begin with `_` or `.` are passed over. Raises Failed if there are none, and
     UsageError for files of no known format or of several, and for a folder with folders in it.
     """
-    paths = _paths(source)
+    paths = _paths(source, folder)
     formats = {path: format_ or _format_of(path) for path in paths}
     if unknown := [path.name for path, found in formats.items() if found is None]:
         raise UsageError(
@@ -67,8 +67,8 @@ def source_files(source: str, format_: FileFormat | None = None) -> SourceFiles:
     return SourceFiles([SourceFile(path, path.name) for path in paths], kinds.pop())
 
 
-def _paths(source: str) -> list[Path]:
-    path = Path(source)
+def _paths(source: str, folder: Path) -> list[Path]:
+    path = folder / source
     if path.is_file():
         return [path]
     if path.is_dir():
@@ -80,8 +80,8 @@ def _paths(source: str) -> list[Path]:
                 "Use a glob, such as 'folder/**/*.csv'.",
             )
         found, told = [each for each in inside if each.is_file()], f"The folder {source} has no files."
-    elif _PATTERN.search(source):
-        found = [each for each in map(Path, sorted(glob.glob(source, recursive=True))) if each.is_file()]  # noqa: PTH207
+    elif WILD.search(source):
+        found = files_of_pattern(source, folder)
         told = f"No file matches {source}."
     else:
         found, told = [], f"There is no file {source}."

@@ -30,6 +30,8 @@ _WORDS: Final = {
     "deleted": "closed",
     "reappeared": "reopened",
 }
+# What a copy is refused for that came after newer ones.
+TOO_LATE: Final = {"time-backwards", "settled"}
 _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 
@@ -71,18 +73,26 @@ def _deliver(
         raise Failed("not-found", f"No file matches {declared.source}.", "Check the path and the pattern.")
     files = not_taken(listed, taken)
     receipts, error = list[Mapping[str, Any]](), None
-    for each in files[:1] if terms.dry_run else files:
-        notes.files.append(each.mark)
+    names = [json.loads(each.mark)[0] for each in files] if terms.dry_run else list[str]()
+    for each in files:
+        mark = each.whole_mark()
+        notes.files.append(mark)
         try:
             receipts.append(_bring(store, declared, terms, str(each.path), each))
         except BackstoryError as stop:
-            notes.files.remove(each.mark)
-            error = _of_file(stop, each)
+            notes.files.remove(mark)
+            if each.at is None or stop.code not in TOO_LATE:
+                error = _of_file(stop, each)
+                break
+            # What is known is newer already, so that newer files need not wait for this one.
+            error = error or _late(stop, each)
+            continue
+        if terms.dry_run:
             break
-        taken.add(each.mark)
+        taken.add(mark)
+        names.append(json.loads(mark)[0])
         if receipts[-1].get("snapshot_id"):
             notes.files.clear()  # the commit tells of them
-    names = [json.loads(each.mark)[0] for each in (files if terms.dry_run else files[: len(receipts)])]
     summed = replace(_summed(declared, receipts), files=names)
     return replace(summed, status=status_of(error), error=error) if error is not None else summed
 
@@ -92,6 +102,16 @@ def _of_file(error: BackstoryError, copy: FileCopy) -> BackstoryError:
     if copy.path.name in error.message:
         return error
     return type(error)(error.code, f"{copy.path.name}: {error.message}", error.remedy, error.keys)
+
+
+def _late(error: BackstoryError, copy: FileCopy) -> BackstoryError:
+    """The error of a file that came too late, which holds no other back."""
+    late = _of_file(error, copy)
+    remedy = (
+        "Nothing of this file was written, and newer ones are taken all the same. Move it away to leave it "
+        "out; with `remember: true` in the declaration, later files of the kind find their place."
+    )
+    return type(error)(late.code, late.message, remedy, late.keys)
 
 
 def _bring(

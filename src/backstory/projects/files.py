@@ -1,22 +1,24 @@
 """The files of a declaration: the time that each is a copy of, and which were taken before."""
 
-import glob
+import hashlib
 import json
-import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from backstory.doors.native.request import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
+from backstory.formats.file_patterns import Piece, Stars, Written, files_of_pattern, written_in
 from backstory.formats.source_files import source_files
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
+NAMED: Final = 3  # the parts of a mark that a file keeps wherever it lies
 _AT: Final = re.compile(r"\{at:([^{}]+)\}")
 _NAME: Final = re.compile(r"(?<!\$)\{(table|schema)\}")
 # How the directives of a time look in a file's name.
@@ -29,8 +31,7 @@ _DIRECTIVES: Final = {
     **dict.fromkeys(("%b", "%B"), r"[^\W\d_]+"),
     "%%": "%",
 }
-_GLOBS: Final = {"**": ".*", "*": "[^/]*", "?": "[^/]"}
-_PARTS: Final = re.compile(r"\{at:[^{}]+\}|\*\*|\*|\?")
+_PARTS: Final = re.compile(r"\{at:[^{}]+\}|\*\*+|\*|\?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +49,19 @@ class CopyTimes:
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file, the time that it is a copy of (UTC; None for a feed), and a mark that no other file has."""
+    """A file, the time that it is a copy of (UTC; None for a feed), and a mark that no other file has.
+
+    The mark is the file's name in its project, its size and when it was written; then, because files of two
+    projects may have these in common, which file of the machine it is.
+    """
 
     path: Path
     at: datetime | None
     mark: str
+
+    def whole_mark(self) -> str:
+        """The mark with a digest of the content, by which the file is known in another folder as well."""
+        return json.dumps([*json.loads(self.mark), digest_of(self.path)])
 
 
 def expand(text: str, table: TableName) -> str:
@@ -73,7 +82,7 @@ def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
         if not files:
             raise _wrong("Times of files are for sources of files.", "Leave out `at`.")
         if pattern is not None:
-            _regular(pattern)
+            _form(pattern)
         return CopyTimes(fixed=False, pattern=pattern, each=True)
     if at == OF_TRANSACTION:
         if files or source.startswith(TABLE):
@@ -94,7 +103,7 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
         listed = sorted(_in_time(folder, source, times.pattern))
         return [FileCopy(path, at, _mark(path, folder)) for at, path in listed]
     try:
-        paths = [each.path for each in source_files(str(folder / source), "csv").files]
+        paths = [each.path for each in source_files(source, "csv", folder).files]
     except Failed:
         return []
     if times.fixed:
@@ -103,29 +112,61 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
     return [FileCopy(path, at, _mark(path, folder)) for at, path in timed]
 
 
-def not_taken(all_copies: Sequence[FileCopy], taken: Collection[str]) -> list[FileCopy]:
-    """Those whose marks are not among the taken ones."""
-    return [each for each in all_copies if each.mark not in taken]
+def not_taken(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]:
+    """Those whose marks are not among the taken ones.
+
+    A file that lies elsewhere now, as those of a project that was moved or copied, is known by its content.
+    Its new mark is then one of the taken ones, so that the content is looked at once.
+    """
+    known = defaultdict[tuple[Any, ...], list[list[Any]]](list)
+    for mark in map(json.loads, taken):
+        known[tuple(mark[:NAMED])].append(mark[NAMED:])
+    new = []
+    for each in all_copies:
+        name, which = _halves(each.mark)
+        marks = known.get(name, [])
+        # Marks of earlier releases say nothing beyond name, size and time.
+        if any(not mark or mark[: len(which)] == which for mark in marks):
+            continue
+        if marks and digest_of(each.path) in [mark[-1] for mark in marks]:
+            taken.add(each.whole_mark())
+            continue
+        new.append(each)
+    return new
+
+
+def _halves(mark: str) -> tuple[tuple[Any, ...], list[Any]]:
+    parts = json.loads(mark)
+    return tuple(parts[:NAMED]), parts[NAMED:]
+
+
+def digest_of(path: Path) -> str:
+    """A digest of a file's content."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _mark(path: Path, folder: Path) -> str:
-    """What a file is called, its size and when it was written: another one is another file."""
+    """Its name in the project, size and time of writing; its number and last change on this machine."""
     told = path.stat()
     name = path.relative_to(folder) if path.is_relative_to(folder) else path
-    return json.dumps([str(name), told.st_size, told.st_mtime_ns])
+    return json.dumps([str(name), told.st_size, told.st_mtime_ns, told.st_ino, told.st_ctime_ns])
 
 
 def _in_time(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime, Path]]:
     """The files of a source whose paths fit the pattern, and their times."""
     whole = "/" in pattern
-    form, time_form = _regular(str(folder / pattern) if whole else pattern)
-    named = os.path.join(glob.escape(str(folder)), _AT.sub("*", source))  # noqa: PTH118 - a pattern
-    named = f"{named}/*" if Path(named).is_dir() else named
-    for path in map(Path, sorted(glob.glob(named, recursive=True))):  # noqa: PTH207 - of a whole path
-        match = form.fullmatch(str(path) if whole else path.name)
-        if match is None or not path.is_file():
+    pieces, time_form = _form(str(Path(pattern)) if whole else pattern)
+    named = _AT.sub("*", source)
+    named = f"{named}/*" if (folder / named).is_dir() else named
+    for path in files_of_pattern(named, folder):
+        below = path.relative_to(folder) if path.is_relative_to(folder) else path
+        texts = written_in(
+            pieces, str(path if Path(pattern).is_absolute() else below) if whole else path.name
+        )
+        if texts is None:
             continue
-        written = "\n".join(match.groups())
+        written = "\n".join(texts)
         try:
             at = datetime.strptime(written, "\n".join(time_form))  # noqa: DTZ007 - UTC by the contract
         except ValueError:
@@ -137,18 +178,20 @@ def _in_time(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime
         yield at.replace(tzinfo=UTC) if at.tzinfo is None else at.astimezone(UTC), path
 
 
-def _regular(pattern: str) -> tuple[re.Pattern[str], list[str]]:
+def _form(pattern: str) -> tuple[list[Piece], list[str]]:
     """What paths of a pattern look like, and the form of the time in each of its places."""
-    text, place, forms = "", 0, []
+    pieces, place, forms = list[Piece](), 0, []
     for part in _PARTS.finditer(pattern):
-        text += re.escape(pattern[place : part.start()])
+        pieces.append(pattern[place : part.start()])
         place = part.end()
-        if part[0] in _GLOBS:
-            text += _GLOBS[part[0]]
-            continue
-        forms.append(_AT.fullmatch(part[0])[1])  # type: ignore[index]
-        text += f"({_of_form(forms[-1])})"
-    return re.compile(text + re.escape(pattern[place:])), forms
+        if part[0] == "?":
+            pieces.append(None)
+        elif "*" in part[0]:
+            pieces.append(Stars(folders=part[0] != "*"))
+        else:
+            forms.append(_AT.fullmatch(part[0])[1])  # type: ignore[index]
+            pieces.append(Written(re.compile(_of_form(forms[-1]))))
+    return [*pieces, pattern[place:]], forms
 
 
 def _of_form(form: str) -> str:

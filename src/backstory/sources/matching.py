@@ -3,6 +3,7 @@
 import glob
 import os
 from collections.abc import Collection, Iterator
+from itertools import dropwhile
 from pathlib import Path
 
 from backstory.errors import Refused
@@ -42,7 +43,8 @@ def _spelled(folder: Path, pattern: str, inside: Path) -> Iterator[str]:
         yield from glob.iglob(pattern, root_dir=folder)  # noqa: PTH207 - Path.glob shows hidden files
         return
     place = parts.index(ANY_FOLDERS)
-    rest = Path(*parts[place + 1 :]) if parts[place + 1 :] else Path("*")
+    after = [*dropwhile(lambda part: part == ANY_FOLDERS, parts[place:])]  # several are as one
+    rest = Path(*after) if after else Path("*")
     begun = Path(*parts[:place])
     for top in glob.iglob(str(begun), root_dir=folder) if begun.parts else ("",):  # noqa: PTH207
         for below in _folders(folder / top, inside):
