@@ -7,14 +7,14 @@ from threading import Event, Timer
 
 import pytest
 
-from backstory.errors import TryAgain
+from backstory.errors import TryAgain, UsageError
 from backstory.model.receipt import exit_code
 from backstory.projects.acts import Terms
 from backstory.projects.declarations import read_project
 from backstory.projects.former import former_runs, freshness
 from backstory.projects.locks import holding
-from backstory.projects.log import LOG, rows_of_log
-from backstory.projects.running import RunRequest, run_project
+from backstory.projects.log import LOG, PLACES, rows_of_log
+from backstory.projects.running import RunRequest, RunWatcher, run_project
 from backstory.stores.iceberg.store import Store, load
 from backstory.stores.metadata.in_session import InSession
 from backstory.warehouse import Warehouse
@@ -287,3 +287,86 @@ def test_former_runs_and_what_is_late_are_told(team):
 
     assert (late(1), late(3)) == ([False, True], [True, True])
     assert late(1, []) == [False, True]  # the commit tells
+
+
+class BrokenOff(BaseException):
+    """What ends a run as a kill does: without a record of its end."""
+
+
+def break_off(team, after):
+    """Run one table after the other until this one has ended, and no further."""
+
+    def ended(receipt):
+        if receipt.name == f"{team.schema}.{after}":
+            raise BrokenOff
+
+    request = RunRequest(jobs=1, watcher=RunWatcher(ended=ended))
+    with pytest.raises(BrokenOff):
+        run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
+
+
+def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
+    """Its beginning is on record before it delivers, and its commits say what it did deliver."""
+    for name in "abc":
+        team.write(f"{name}.csv", rows(name))
+    team.declare(
+        "tables: {" + ", ".join(f"s.{name}: {{source: {name}.csv, key: id}}" for name in "abc") + "}"
+    )
+    with pytest.raises(UsageError, match=r"No run of .* is on record"):
+        team.run(failed=True)
+    break_off(team, after="a")
+    last = former_runs(InSession(team.warehouse.store), rows_of_log(team.warehouse.store))[0]
+    assert (last["changed"], last["ended"]) == (1, False)
+    assert team.status(failed=True) == {"b": "changed", "c": "changed"}
+    assert team.run(failed=True) == {}
+    break_off(team, after="b")  # no commit says that a and b are as they were
+    assert team.status(failed=True) == dict.fromkeys("abc", "unchanged")
+
+
+def test_of_several_files_one_commit_is_not_the_last(team):
+    for day in (1, 2):
+        team.write(f"a-2024-01-0{day}.csv", rows(f"Ann{day}"))
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    break_off(team, after="a")
+    assert team.status(failed=True) == {"a": "unchanged"}
+    assert team.run(failed=True) == {}
+
+
+def test_a_run_that_goes_on_has_not_failed(team):
+    team.write("a.csv", rows("Ann"))
+    team.declare("tables: {s.a: {source: a.csv, key: id}}")
+    seen = []
+
+    def begun(_name):
+        with pytest.raises(TryAgain) as told:
+            team.run(failed=True)
+        seen.append(told.value.code)
+
+    request = RunRequest(watcher=RunWatcher(begun=begun))
+    run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
+    assert seen == ["run-under-way"]
+    assert team.run(failed=True) == {}
+
+
+@pytest.mark.parametrize("taken", [1, 2])
+def test_tables_of_the_logs_names_hold_no_delivery_up(team, taken):
+    """The log has a second place; where that is taken too, the run says so and delivers."""
+    store, sql = team.warehouse.store, team.warehouse.spark.sql
+    for place in PLACES:
+        sql(f"DROP TABLE IF EXISTS {store.sql_name(place)}")
+    sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.meta")
+    try:
+        for place in PLACES[:taken]:
+            sql(f"CREATE TABLE {store.sql_name(place)} (id INT) USING iceberg")
+        team.write("a.csv", rows("Ann"))
+        team.declare("tables: {s.a: {source: a.csv, key: id}, s.b: {source: b.csv, key: id}}")
+        assert team.status() == {"a": "changed", "b": "failed"}
+        assert team.warehouse.runs()[0]["ended"] is (taken == 1)
+        if taken == 1:
+            assert team.status(failed=True) == {"b": "failed"}
+        else:
+            with pytest.raises(UsageError, match=r"No run of .* is on record"):
+                team.run(failed=True)
+    finally:
+        for place in PLACES:
+            sql(f"DROP TABLE IF EXISTS {store.sql_name(place)}")

@@ -176,10 +176,11 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
         options: Common options.
     """
     from backstory.projects.former import former_runs
+    from backstory.projects.log import newest_rows
 
     def question(catalog: "Catalog", logged: "Rows") -> list[dict[str, Any]]:
         if run_id is not None:
-            return [dict(row) for row in logged if row["run_id"] == run_id]
+            return [dict(row) for row in newest_rows(logged) if row["run_id"] == run_id]
         return former_runs(catalog, logged)
 
     rows = _of_log(options, question)[:limit]

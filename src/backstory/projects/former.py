@@ -2,12 +2,14 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from backstory.engine.runs import RUN
 from backstory.model.table import table_name
 from backstory.projects.declarations import Declaration, Project
+from backstory.projects.log import BEGUN, newest_rows
 from backstory.projects.receipts import WELL
 from backstory.stores.metadata.described import Catalog, Described
 
@@ -18,13 +20,17 @@ NOT_BEGUN: Final = ("blocked", "stopped")
 def former_runs(catalog: Catalog, logged: Rows) -> list[dict[str, Any]]:
     """The runs, newest first: when, how long (seconds), and how many declarations ended how.
 
-    Of a run that was broken off the tables count that it changed; `ended` is false then.
+    Of a run that goes on or was broken off the tables count that it changed; `ended` is false then.
     """
     by_run: dict[str, list[Mapping[str, Any]]] = {}
-    for row in logged:
-        by_run.setdefault(row["run_id"], []).append(row)
+    for row in newest_rows(logged):
+        if row["status"] != BEGUN:
+            by_run.setdefault(row["run_id"], []).append(row)
     runs = [_in_a_row(run_id, rows) for run_id, rows in by_run.items()]
-    return sorted([*runs, *_broken_off(catalog, by_run)], key=lambda run: run["started_at"], reverse=True)
+    begun = {row["run_id"] for row in logged}
+    return sorted(
+        [*runs, *_broken_off(catalog, by_run, begun)], key=lambda run: run["started_at"], reverse=True
+    )
 
 
 def _in_a_row(run_id: str, rows: Rows) -> dict[str, Any]:
@@ -42,9 +48,11 @@ def _in_a_row(run_id: str, rows: Rows) -> dict[str, Any]:
     }
 
 
-def _broken_off(catalog: Catalog, by_run: Mapping[str, object]) -> Iterable[dict[str, Any]]:
-    """The runs that only commits tell of."""
-    tables: dict[str, list[datetime]] = {}
+def _broken_off(
+    catalog: Catalog, by_run: Mapping[str, object], begun: AbstractSet[str]
+) -> Iterable[dict[str, Any]]:
+    """The runs whose end is not on record: those that have `begun`, and those that only commits tell of."""
+    tables: dict[str, list[datetime]] = {run_id: [] for run_id in begun if run_id not in by_run}
     for name in catalog.tables():
         described = catalog.describe(name)
         for run_id, time in _commits_of_runs(described).items():
@@ -55,7 +63,7 @@ def _broken_off(catalog: Catalog, by_run: Mapping[str, object]) -> Iterable[dict
         yield {
             "run_id": run_id,
             "started_at": began,
-            "seconds": round((max(times) - began).total_seconds(), 1),
+            "seconds": round((max(times, default=began) - began).total_seconds(), 1),
             "changed": len(times),
             **dict.fromkeys(("unchanged", "refused", "failed", "not_begun"), None),
             "ended": False,

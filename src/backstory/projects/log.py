@@ -1,13 +1,20 @@
-"""The log of runs, `meta.runs`: a row for each declaration of each run, in one commit a run."""
+"""The log of runs, `meta.runs`: for each declaration of a run a row before it begins, and one of its end.
+
+Each of the two is one commit a run. A row `begun` without an end is of a run that goes on, or was broken off.
+"""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
 
 import pyarrow as pa
 
 from backstory.engine.deliver import TableChange, deliver
 from backstory.engine.runs import FILES
+from backstory.errors import Refused
 from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory, TooLarge
 from backstory.model.change import Change, Note
@@ -15,6 +22,7 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType, Kind
+from backstory.projects.declarations import Declaration
 from backstory.projects.receipts import RunReceipt
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
@@ -22,9 +30,11 @@ from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.metadata.described import Opening
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
-from backstory.stores.port import require_layout
 
 LOG: Final = TableName("meta", "runs")
+# Where the log lies; in the second place where a table that is no such log has the first one's name.
+PLACES: Final = (LOG, TableName("meta", "backstory_runs"))
+BEGUN: Final = "begun"
 DOOR: Final = "native"
 _KINDS: Final = {
     "run_id": Kind.STRING,
@@ -49,29 +59,69 @@ _SHAPE: Final = Shape(
 )
 
 
+class Shaped(Protocol):
+    """A table that has a shape, whoever reads it."""
+
+    @property
+    def shape(self) -> Shape:
+        """Its columns, key and layout."""
+
+
+Found = TypeVar("Found", bound=Shaped)
+
+
+def log_among(table: Callable[[TableName], Found | None]) -> Found | None:
+    """The log of runs, of what `table` gives by a name; None where there is none yet."""
+    return next((each for each in map(table, PLACES) if each is not None and _is_log(each.shape)), None)
+
+
+def _is_log(shape: Shape) -> bool:
+    names = {each.name for each in shape.columns}
+    return shape.layout is Layout.RUN_LOG and names.issuperset(COLUMNS)
+
+
+def append_beginning(
+    store: Store, project: str, run_id: str, began: datetime, declared: Iterable[Declaration]
+) -> None:
+    """Log what a run is about to do; raises as `append_run`."""
+    receipts = (RunReceipt(each.name, each.kind, BEGUN, run_id, started_at=began) for each in declared)
+    _append(store, [_row(project, each, (), None) for each in receipts])
+
+
 def append_run(
     store: Store, project: str, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
 ) -> None:
-    """Log a run; `marks` are those of the files that it took, by declaration.
+    """Log how a run ended; `marks` are those of the files that it took, by declaration.
 
     A table that is dropped and made anew has taken nothing: the log tells tables apart.
 
-    Raises Refused where another table has the log's name.
+    Raises Refused where other tables have the log's names.
     """
     rows = [
         _row(project, each, mine, uuid_of(load(store, table_name(each.name))) if mine else None)
         for each in receipts
         for mine in [marks.get(each.name, ())]
     ]
+    _append(store, rows)
+
+
+def _append(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows in one commit, in the first place that is the log's or free."""
 
     def plan() -> tuple[Any, Change]:
-        log = load(store, LOG)
-        if log is not None:
-            require_layout(log, Layout.RUN_LOG)
-        come = rows_as(_SHAPE.columns, rows)
-        return log, Change({"inserted": len(rows)}, come=come, into=None if log else _SHAPE)
+        tables = {place: load(store, place) for place in PLACES}
+        log = log_among(tables.get)
+        free = next((place for place, table in tables.items() if table is None), None)
+        if log is None and free is None:
+            raise Refused(
+                "other-layout",
+                f"The log of runs has no place: {' and '.join(map(str, PLACES))} are tables of another kind.",
+                "Rename one of them.",
+            )
+        into = None if log is not None or free is None else replace(_SHAPE, table=free)
+        return log, Change({"inserted": len(rows)}, come=rows_as(_SHAPE.columns, rows), into=into)
 
-    deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
+    deliver(store, TableChange(PLACES, Note(DOOR, ""), plan))
 
 
 def _row(project: str, receipt: RunReceipt, marks: Sequence[str], uuid: str | None) -> Mapping[str, Any]:
@@ -97,20 +147,20 @@ def _row(project: str, receipt: RunReceipt, marks: Sequence[str], uuid: str | No
 
 def rows_of_log(store: Store) -> list[dict[str, Any]]:
     """The rows of the log, oldest run first; none where nothing has run yet."""
-    log = load(store, LOG)
+    log = log_among(partial(load, store))
     if log is None:
         return []
     try:
         with store.memory.lease() as lease:
             rows = LocalRows(store, log, lease).read(COLUMNS)
     except (Unreadable, TooLarge):
-        rows = store.spark.table(store.sql_name(LOG)).toArrow()
+        rows = store.spark.table(store.sql_name(log.shape.table)).toArrow()
     return _in_order(rows)
 
 
 def rows_without_spark(catalog: Opening, memory: int) -> list[dict[str, Any]]:
     """The same, read from a catalog within so many bytes; raises Unreadable."""
-    log = catalog.describe(LOG)
+    log = log_among(catalog.describe)
     if log is None:
         return []
     with Memory(memory).lease() as lease:
@@ -119,6 +169,17 @@ def rows_without_spark(catalog: Opening, memory: int) -> list[dict[str, Any]]:
 
 def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
     return rows.sort_by("started_at").to_pylist()
+
+
+def ends(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+    """The runs and declarations whose end is on record."""
+    return {(row["run_id"], row["name"]) for row in rows if row["status"] != BEGUN}
+
+
+def newest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The rows without the beginnings of what has ended."""
+    ended = ends(rows)
+    return [row for row in rows if row["status"] != BEGUN or (row["run_id"], row["name"]) not in ended]
 
 
 def uuid_of(stored: StoredTable | None) -> str | None:

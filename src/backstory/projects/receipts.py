@@ -8,7 +8,7 @@ from typing import Any, Final, Literal
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.model.receipt import Receipt
 
-Status = Literal["changed", "unchanged", "refused", "failed", "blocked", "stopped"]
+Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]
 # What the next run with `--failed` does again.
 UNDONE: Final = ("refused", "failed", "blocked", "stopped")
 WELL: Final = ("changed", "unchanged")
@@ -21,7 +21,8 @@ class RunReceipt(Receipt):
     `counts` are rows by outcome, `files` those that were taken; `seconds` is the time it took, `stages` what
     of it reading, planning and committing did; `way` says where it was planned, `driver` or `tasks`. A
     `blocked` one was not begun, for the one that it is `blocked_by` did not end well; a `stopped` one not
-    because the run was ended before. `parts` are the receipts of a model's or a manifest's datasets.
+    because the run was ended before. A `begun` one has no end on record. `parts` are the receipts of a
+    model's or a manifest's datasets.
     """
 
     name: str

@@ -8,6 +8,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from itertools import islice
 from threading import Event
 from typing import Any, Final
@@ -20,15 +21,23 @@ from backstory.formats.wrapping.room import DISK_FULL
 from backstory.model.table import table_name
 from backstory.projects.acts import Terms, carry_out
 from backstory.projects.declarations import Declaration, Project, filled_in
-from backstory.projects.locks import holding
-from backstory.projects.log import append_run, marks_of_commits, marks_of_log, rows_of_log
+from backstory.projects.locks import going_on, holding
+from backstory.projects.log import (
+    append_beginning,
+    append_run,
+    marks_of_commits,
+    marks_of_log,
+    rows_of_log,
+)
 from backstory.projects.order import select, upstream_of
-from backstory.projects.receipts import UNDONE, WELL, RunReceipt, status_of
+from backstory.projects.receipts import WELL, RunReceipt, status_of
+from backstory.projects.undone import undone
 from backstory.stores.iceberg.store import Store, load
 
 # What failed for now is tried again after these seconds; others have their turn meanwhile.
 PAUSES: Final = (2.0, 10.0, 30.0)
 JOBS: Final = 4
+NO_END: Final = "The end of this run is not on record, but what it reports is committed"
 LOOKING: Final = 0.2  # how often the end of the run is asked for
 
 log = structlog.get_logger()
@@ -83,40 +92,56 @@ def run_project(store: Store, project: Project, asked: RunRequest, terms: Terms)
     selected = select(project, upstream, asked.select)
     logged = rows_of_log(store) if _needs_log(selected, asked) else []
     if asked.failed:
-        names = undone(logged, str(project.path))
+        names = undone(store, project, selected, logged)
         selected = [each for each in selected if each.name in names]
     for each in selected:
         filled_in(each.source, each.place)
     asked.watcher.selected(selected)
-    run_id = f"{datetime.now(UTC):%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
+    began = datetime.now(UTC)
+    run_id = f"{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     turns = {each.name: _Turn(each) for each in selected}
     run = _Run(store, asked, terms, run_id, logged, upstream)
-    receipts = {each.name: each for each in run.receipts(turns)}
-    in_order = [receipts[each.name] for each in selected]
-    if selected and not asked.dry_run:
+    if not selected or asked.dry_run:
+        return _in_order(run, turns)
+    with going_on(store, run_id):
+        _log(
+            "The beginning of this run is not on record, and `failed=True` will not see it",
+            partial(append_beginning, store, str(project.path), run_id, began, selected),
+        )
+        receipts = _in_order(run, turns)
         marks = {name: sorted(turn.marks - turn.logged) for name, turn in turns.items()}
-        _log(store, project, in_order, marks)
-    return in_order
+        try:
+            _log(NO_END, partial(append_run, store, str(project.path), receipts, marks))
+        except TryAgain as error:
+            _warn(NO_END, error)
+    return receipts
 
 
-def undone(logged: Sequence[Mapping[str, Any]], project: str) -> set[str]:
-    """The declarations that did not end well when the project last ran them."""
-    last = {row["name"]: row["status"] for row in logged if row["project"] == project}
-    return {name for name, status in last.items() if status in UNDONE}
+def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
+    """The receipts of a run, in the order of its turns."""
+    receipts = {each.name: each for each in run.receipts(turns)}
+    return [receipts[name] for name in turns]
 
 
 def _needs_log(selected: Sequence[Declaration], asked: RunRequest) -> bool:
     return asked.failed or any(each.times is not None and each.times.each for each in selected)
 
 
-def _log(
-    store: Store, project: Project, receipts: Sequence[RunReceipt], marks: Mapping[str, Sequence[str]]
-) -> None:
-    """Log the run; what fails here fails no table, whose commits tell of the run as well."""
+def _log(lost: str, append: Callable[[], None]) -> None:
+    """Log something of a run; a log that cannot be written holds up no table.
+
+    Raises TryAgain where it could be written later.
+    """
     try:
-        append_run(store, str(project.path), receipts, marks)
+        append()
+    except TryAgain:
+        raise
     except BackstoryError as error:
-        log.warning(f"the log of runs could not be written: {error}", code=error.code)
+        _warn(lost, error)
+
+
+def _warn(lost: str, error: BackstoryError) -> None:
+    log.warning(f"{lost}: {error.message}", code=error.code)
 
 
 @dataclass(slots=True)
