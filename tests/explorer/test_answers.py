@@ -232,6 +232,7 @@ def test_a_life_is_kept_as_one_file_without_scripts(asked):
         ("/record.json", {"table": "explored.customer", "key": "one"}, 400, "other-key"),
         ("/value.json", {"table": "explored.customer", "key": "1", "column": "x"}, 400, "unknown-column"),
         ("/value.json", {"table": "explored.customer", "key": "77", "column": "tier"}, 404, "no-record"),
+        ("/record.json", {"table": "explored.customer", "key": "77"}, 404, "no-record"),
         ("/nowhere.json", {}, 404, "no-page"),
     ],
 )

@@ -3,7 +3,10 @@
 import json
 import re
 import signal
+import socket
 import threading
+import urllib.request
+from contextlib import suppress
 
 import pyarrow as pa
 import pytest
@@ -12,6 +15,7 @@ from exploring import HOSTILE, exploring, foreign_warehouse, raw
 
 from backstory.errors import UsageError
 from backstory.explorer import server
+from backstory.explorer.connections import MOST, BoundedConnection
 from backstory.explorer.guard import POLICY, is_loopback
 from backstory.explorer.opening import new_token, open_explorer
 from backstory.explorer.source import source_of, without_paths
@@ -86,6 +90,40 @@ def test_this_machine_s_own_names_are_answered(asked):
     for host in ("localhost", "127.0.0.1", f"LOCALHOST:{port}", f"[::1]:{port}"):
         answer = raw(asked, f"GET /tables.json HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")
         assert answer.split(" ")[1] == "200", host
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1", "0.0.0.0", "::"])
+def test_the_link_of_every_host_opens(folder, host):
+    """The link names a host that is reached and admitted, wherever the explorer listens."""
+    token = "" if is_loopback(host) else new_token()
+    running = open_explorer(source_of(Settings(folder)), host, 0, token)
+    try:
+        with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(running.link) as answer:
+            assert answer.status == 200
+    finally:
+        running.stop()
+
+
+def test_unfinished_requests_lock_nobody_out(folder):
+    """Of too many connections the oldest idle one makes room."""
+    with exploring(folder) as asked:
+        port = int(asked.base.rpartition(":")[2])
+        unfinished = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MOST)]
+        for each in unfinished:
+            with suppress(OSError):
+                each.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+        assert asked.get("/tables.json").status == 200
+        for each in unfinished:
+            each.close()
+
+
+def test_a_head_that_does_not_come_is_not_waited_for(folder, monkeypatch):
+    monkeypatch.setattr(BoundedConnection, "head_seconds", 0.1)
+    with exploring(folder) as asked:
+        port = int(asked.base.rpartition(":")[2])
+        with socket.create_connection(("127.0.0.1", port), 60) as unfinished:
+            unfinished.sendall(b"GET / HTTP/1.1\r\nHost: loc")
+            assert unfinished.recv(1) == b""
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])

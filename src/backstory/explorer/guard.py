@@ -55,7 +55,7 @@ class Guard:
         if not self.loopback:
             return True
         name = host.rpartition(":")[0] if host.rpartition(":")[2].isdecimal() else host
-        return name.lower() in {"localhost", "127.0.0.1", "[::1]"}
+        return is_loopback(name.lower())
 
     @property
     def cookie(self) -> str:

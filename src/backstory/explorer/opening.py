@@ -29,8 +29,14 @@ def open_explorer(source: Source, host: str = HOST, port: int | None = None, tok
     from backstory.explorer.server import start
 
     listening = _listen(host, port)
-    shown = "127.0.0.1" if host in {"0.0.0.0", HOST} else f"[{host.strip('[]')}]" if ":" in host else host  # noqa: S104
-    return start(source, listening, Guard(token, is_loopback(host)), shown)
+    return start(source, listening, Guard(token, is_loopback(host)), _shown(host))
+
+
+def _shown(host: str) -> str:
+    """The host that a link names: what listens on every address is reached on this machine's own."""
+    bare = host.strip("[]")
+    bare = {"0.0.0.0": HOST, "": HOST, "::": "::1"}.get(bare, bare)  # noqa: S104
+    return f"[{bare}]" if ":" in bare else bare
 
 
 def new_token() -> str:

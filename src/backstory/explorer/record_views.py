@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
+from backstory.errors import UsageError
 from backstory.explorer.copies import life_copies
 from backstory.explorer.questions import Question
 from backstory.explorer.source import Source
@@ -29,6 +30,8 @@ def record(source: Source, question: Question) -> View:
         asked = question.but(table=str(files.table.shape.table))
         key = asked.record(files.table.shape.source_key)
         told = life(files, key, _axis(asked), asked.time_of_knowledge)
+        if not told.versions:
+            raise UsageError("no-record", f"There is no record with {told.title}.", "Look for another key.")
         shown = Timeline(told.versions[-MOST_VERSIONS:], told.columns, told.axis, told.title)
         commits = {each.id: described_commit(each) for each in files.table.commits}
 

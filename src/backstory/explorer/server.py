@@ -211,6 +211,8 @@ def start(source: Source, listening: "socket", guard: Guard, shown: str) -> Expl
     """Answer on a socket from now on, in a thread; `shown` is the host that the link names."""
     import uvicorn
 
+    from backstory.explorer.connections import BoundedConnection
+
     settings = uvicorn.Config(
         application(source, guard),
         log_config=None,
@@ -218,7 +220,7 @@ def start(source: Source, listening: "socket", guard: Guard, shown: str) -> Expl
         server_header=False,
         lifespan="off",
         ws="none",
-        limit_concurrency=128,
+        http=BoundedConnection,
         timeout_graceful_shutdown=5,
         h11_max_incomplete_event_size=1 << 16,
     )
