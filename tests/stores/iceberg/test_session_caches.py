@@ -52,6 +52,57 @@ def kept(session, own):
     return name
 
 
+def by_stream(own, _beside, frame, into, folder):
+    """Apply a frame as a batch of a stream, which Spark runs in a copy of the session."""
+    frame.write.parquet(str(folder / "in"))
+    write = own.apply_batch(into=into, key="id", sequence_by="seen")
+    stream = own.spark.readStream.schema(frame.schema).parquet(str(folder / "in"))
+    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", str(folder / "checkpoint"))
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+def by_session_beside(_own, beside, frame, into, _folder):
+    """Apply it in a session beside this one."""
+    backstory.open(spark=beside, catalog="own").apply(frame, into=into, key="id", sequence_by="seen")
+
+
+@pytest.mark.parametrize(
+    ("write", "cache"),
+    [
+        (by_stream, "name"),
+        (by_stream, "frame"),
+        (by_stream, "view"),
+        (by_session_beside, "name"),
+        (by_session_beside, "table"),
+    ],
+)
+def test_a_session_reads_what_another_one_of_its_program_committed(
+    session, other, own, tmp_path, write, cache
+):
+    """Whatever it cached: the table behind its name, a frame's rows, or the rows of SQL's CACHE TABLE."""
+    into = f"beside.{fresh()}"
+    name, rows = f"own.{into}", copy(session, "a", "b", "c")
+    own.apply(rows.where("id = 1"), into=into, key="id", sequence_by="seen")
+    if cache == "frame":
+        session.table(name).cache()
+    elif cache == "view":
+        session.sql(f"CACHE TABLE view_of_it AS SELECT id, V FROM {name}")
+    elif cache == "table":
+        session.sql(f"CACHE TABLE {name}")
+    try:
+        assert session.table(name).count() == 1
+        for number in (2, 3):
+            folder = tmp_path / str(number)
+            folder.mkdir()
+            write(own, other, rows.where(f"id = {number}"), into, folder)
+            assert session.table(name).count() == number == own.table(into).current().count()
+            if cache == "view":
+                assert session.table("view_of_it").count() == number
+    finally:
+        session.catalog.clearCache()
+        session.catalog.dropTempView("view_of_it")
+
+
 def test_another_writers_table_in_the_same_name_is_seen(session, other, own, kept):
     """Dropped and made anew by another program: the next command reads the new one."""
     other.sql(f"DROP TABLE own.{kept} PURGE")

@@ -76,6 +76,16 @@ def catalog(spark: "SparkSession", name: str) -> Any:
     return _iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
 
 
+def loaded_catalog(spark: "SparkSession", name: str) -> Any:
+    """The same of a session that has it loaded already, which stays as it is; else None."""
+    manager = spark._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
+    if not manager.listCatalogs(gateway(spark).scala.Option.empty()).contains(name):
+        return None
+    found = manager.catalog(name)
+    known = _class(gateway(spark), ICEBERG_CATALOG)
+    return found.icebergCatalog() if known.isInstance(found) else None
+
+
 def caches(jvm: Any, catalog: Any) -> bool:
     """Whether a catalog keeps tables as they were when it first loaded them."""
     return bool(_class(jvm, f"{ICEBERG}.CachingCatalog").isInstance(catalog))

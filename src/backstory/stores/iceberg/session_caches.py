@@ -2,20 +2,33 @@
 
 Iceberg's catalog caches tables unless it is told not to, Spark the rows of what somebody cached. Spark reads
 by name, so both must be brought up to date before it does, and after each commit for whoever reads beside us.
+Each session has catalogs of its own: a stream's batches are written in a copy of the session that began it.
 """
 
+from collections.abc import Iterator
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakSet
 
 from backstory.spark.late import LateSpark
-from backstory.stores.iceberg.jvm import caches, catalog
+from backstory.stores.iceberg.jvm import caches, catalog, loaded_catalog
 
 if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
     from backstory.model.table import TableName
     from backstory.stores.iceberg.store import Store
 
 # Where the metadata of a table was when rows that somebody cached were last compared with it.
 _COMPARED: Final[dict[tuple[str, str], str]] = {}
+# Sessions whose owners brought them here, as long as these have them.
+_SESSIONS: "Final[WeakSet[SparkSession]]" = WeakSet()
+
+
+def watch(session: "SparkSession | LateSpark") -> None:
+    """From now on each commit is announced in this session too, whichever session it is made in."""
+    if not isinstance(session, LateSpark):
+        _SESSIONS.add(session)
 
 
 def refresh(store: "Store", table: "TableName", metadata: str | None = None) -> None:
@@ -38,7 +51,24 @@ def announce(store: "Store", *tables: "TableName") -> None:
 
     with suppress(Py4JError, OSError):
         for each in tables:
+            for beside in _catalogs_beside(store):
+                beside.invalidateTable(store.identifier(each))
             refresh(store, each)
+
+
+def _catalogs_beside(store: "Store") -> Iterator[Any]:
+    """The caching catalogs that other sessions have under the same name, as far as these loaded them."""
+    from py4j.protocol import Py4JError
+
+    if isinstance(store.session, LateSpark):
+        return
+    for session in [*_SESSIONS]:
+        if session is store.session:
+            continue
+        with suppress(Py4JError, OSError):  # a session that has ended reads nothing
+            found = loaded_catalog(session, store.catalog)
+            if found is not None and caches(store.jvm, found):
+                yield found
 
 
 def _refresh_rows(store: "Store", table: "TableName", metadata: str | None) -> None:

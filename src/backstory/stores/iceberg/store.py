@@ -28,7 +28,7 @@ from backstory.stores.iceberg.jvm import (
 )
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import columns_of, names_of_property
-from backstory.stores.iceberg.session_caches import refresh
+from backstory.stores.iceberg.session_caches import refresh, watch
 from backstory.stores.iceberg.table_files import files_of
 from backstory.stores.openings import TableFiles
 from backstory.stores.port import DISORDER, Snapshot
@@ -57,6 +57,9 @@ class Store:
     format_version: int = 3
     memory: Memory = field(default_factory=lambda: Memory(DRIVER_MEMORY))
     origin: str = ""
+
+    def __post_init__(self) -> None:
+        watch(self.session)
 
     @property
     def jvm(self) -> Any:
