@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from email.message import Message
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -47,6 +48,14 @@ class ObjectStore:
     port: int = 0
     requests: list[tuple[str, str, str]] = field(default_factory=list)
     faults: list[Fault] = field(default_factory=list)
+    calls: set[str] = field(default_factory=set)
+
+    def note(self, method: str, path: str, headers: Message) -> None:
+        """Write a request down; one that a client only repeats, as it may for an answer that is late, is no other."""
+        call = headers.get("amz-sdk-invocation-id", "")
+        if not call or call not in self.calls:
+            self.requests.append((method, path, headers.get("Range", "")))
+        self.calls.add(call)
 
     @property
     def reached(self) -> dict[str, str]:
@@ -90,7 +99,7 @@ def _handler(store: ObjectStore, behind: int) -> type[BaseHTTPRequestHandler]:
         def answer(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path = self.path.partition("?")[0]
-            store.requests.append((self.command, path, self.headers.get("Range", "")))
+            store.note(self.command, path, self.headers)
             fault = next((each for each in store.faults if each.meets(self.command, path)), None)
             if fault is not None:
                 fault.met.set()

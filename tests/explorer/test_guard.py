@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from commands import command
 from exploring import HOSTILE, exploring, foreign_warehouse, raw
+from serving import SECONDS
 
 from backstory.errors import UsageError
 from backstory.explorer import server
@@ -236,30 +237,31 @@ def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
 
     def slow(*_):
         begun.release()
-        go.wait(30)
+        go.wait(SECONDS)
         raise UsageError("done", "Done.", "Nothing.")
 
     monkeypatch.setitem(server.VIEWS, "tables", slow)
+    monkeypatch.setattr(server, "SECONDS", SECONDS)
     asking = [threading.Thread(target=asked.get, args=("/tables.json",)) for _ in range(server.WAITING)]
     for each in asking:
         each.start()
     for _ in range(server.AT_ONCE):
-        assert begun.acquire(timeout=30)
+        assert begun.acquire(timeout=SECONDS)
     answers = []
     while not answers or answers[-1].status != 503:  # until all that wait have come
         assert len(answers) < 100
         late = threading.Thread(target=lambda: answers.append(asked.get("/tables.json")), daemon=True)
         late.start()
-        late.join(1)
+        late.join(1)  # one that waits in the queue is not answered yet
     go.set()
     assert answers[-1].document["error"]["code"] == "busy"
     for each in asking:
-        each.join(30)
+        each.join(SECONDS)
 
 
 def test_what_takes_too_long_is_given_up(asked, monkeypatch):
     go = threading.Event()
-    monkeypatch.setitem(server.VIEWS, "tables", lambda *_: go.wait(30))
+    monkeypatch.setitem(server.VIEWS, "tables", lambda *_: go.wait(SECONDS))
     monkeypatch.setattr(server, "SECONDS", 0.2)
     told = asked.get("/tables.json")
     go.set()

@@ -1,9 +1,10 @@
 """A run delivers what is declared: each table by itself, in the order that they need, nothing twice."""
 
 import itertools
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 
 import pytest
 
@@ -206,10 +207,18 @@ def test_a_source_that_is_not_there_yet_and_a_wrong_one_fail_alone(team, tmp_pat
 def test_what_another_run_holds_is_tried_again(team):
     team.write("a.csv", rows("Ann"))
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
-    holder = holding(team.warehouse.store, [f"{team.schema}.a"])
-    holder.__enter__()
-    Timer(1.0, lambda: holder.__exit__(None, None, None)).start()
-    receipt = team.run()["a"]
+    attempts = []
+    with ExitStack() as other:
+        other.enter_context(holding(team.warehouse.store, [f"{team.schema}.a"]))
+
+        def begun(name):
+            """The other run ends when the second attempt begins."""
+            attempts.append(name)
+            if len(attempts) == 2:
+                other.close()
+
+        request = RunRequest(watcher=RunWatcher(begun=begun))
+        (receipt,) = run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
     assert (receipt.status, receipt.attempts) == ("changed", 2)
     with (
         holding(team.warehouse.store, ["x.y"]),

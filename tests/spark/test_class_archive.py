@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
-from serving import within
+from serving import SECONDS, within
 
 from backstory.spark import class_archive
 from backstory.spark.class_archive import VARIABLE, with_kept_classes
@@ -122,7 +122,7 @@ def test_the_second_start_takes_its_classes_from_the_archive(tmp_path):
     command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at"]
     subprocess.run([*command, "2026-01-01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     archives = tmp_path / "cache" / "backstory" / "java"
-    assert within(120, lambda: any(map(class_archive._is_whole, archives.glob("*.jsa"))), 0.2)
+    assert within(SECONDS, lambda: any(map(class_archive._is_whole, archives.glob("*.jsa"))), 0.2)
     environment["JAVA_TOOL_OPTIONS"] = f"-Xlog:class+load:file={log}"
     subprocess.run([*command, "2026-01-02"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert log.read_text().count("shared objects file (top)") > 1000

@@ -232,7 +232,7 @@ def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was(lake, server)
     """The copy holds a lock from before it learns the columns until its last row: who alters the table waits."""
     url, do = server
     do("CREATE TABLE altered AS SELECT id, repeat('x', 500) AS v FROM generate_series(1, 200000) id")
-    waited = []
+    early = []
 
     def alter():
         query = "SELECT 1 FROM pg_stat_activity WHERE query LIKE 'COPY%' AND datname = current_database()"
@@ -240,9 +240,9 @@ def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was(lake, server)
             pass
         with psycopg.connect(url, autocommit=True) as other:
             other.execute("SET lock_timeout = '50ms'")
-            with suppress(psycopg.errors.LockNotAvailable):
+            with suppress(psycopg.errors.LockNotAvailable), other.transaction():
                 other.execute("ALTER TABLE altered DROP COLUMN v")
-                waited.append(False)
+                early.extend(other.execute(f"{query} AND state = 'active'"))
             other.execute("SET lock_timeout = 0")
             other.execute("ALTER TABLE altered RENAME COLUMN v TO w")
 
@@ -251,7 +251,7 @@ def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was(lake, server)
     into = f"databases.{next(NAMES)}"
     lake.snapshot(f"{url}?table=altered", into=into, key="id")
     other.join()
-    assert waited == []
+    assert early == []
     rows = lake.table(into).current()
     assert (rows.count(), rows.where("v = repeat('x', 500)").count()) == (200_000, 200_000)
 

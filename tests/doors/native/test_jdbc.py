@@ -13,7 +13,7 @@ from threading import Event, Thread
 
 import pytest
 from ports import free_ports
-from serving import within
+from serving import SECONDS, within
 
 from backstory.doors.native.jdbc_rows import declared_keys_by_jdbc
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
@@ -83,7 +83,7 @@ def mariadb():
                     client, input=statement, text=True, check=True, capture_output=True
                 ).stdout
 
-            assert within(60, lambda: answers(do), 0.2)
+            assert within(SECONDS, lambda: answers(do), 0.2)
             do(
                 f"CREATE DATABASE shop; CREATE USER me@localhost IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON shop.* TO me@localhost",
                 "",
@@ -185,14 +185,19 @@ def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was_or_refused(la
     do("CREATE TABLE altered AS SELECT seq AS id, repeat('x', 500) AS v FROM seq_1_to_200000")
 
     def alter():
-        within(60, lambda: "altered" in do("SELECT info FROM information_schema.processlist", ""), 0.01)
+        reads = lambda: "altered" in do("SELECT info FROM information_schema.processlist", "")  # noqa: E731
+        within(SECONDS, lambda: copied.is_set() or reads(), 0.01)
         do("ALTER TABLE altered DROP COLUMN v, ADD COLUMN w int DEFAULT 1")
 
+    copied = Event()
     other = Thread(target=alter)
     other.start()
     into = f"jdbc.{next(NAMES)}"
     try:
-        lake.snapshot(address(port, "?table=altered"), into=into, key="id")
+        try:
+            lake.snapshot(address(port, "?table=altered"), into=into, key="id")
+        finally:
+            copied.set()
     except (UsageError, TryAgain):
         with pytest.raises(UsageError, match="There is no table"):
             lake.table(into)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from commands import command, configure
 from copied_warehouses import digests
-from serving import within
+from serving import SECONDS, within
 
 pytestmark = pytest.mark.process
 
@@ -42,7 +42,7 @@ def disk(tmp_path):
             with suppress(OSError):  # it may have ended
                 return seen.stat().st_dev != outside
 
-        within(20, lambda: holder.poll() is not None or mounted())
+        within(SECONDS, lambda: holder.poll() is not None or mounted())
         there = ["sh", "-c", 'cd "$0" && exec "$@"', tmp_path]
         inside = ["nsenter", "-t", holder.pid, "--user", "--mount", "--preserve-credentials", *there]
         try:

@@ -9,6 +9,7 @@ from pathlib import Path
 import java
 import pytest
 from manifesting import manifest, polling
+from serving import SECONDS
 
 BACKSTORY = str(Path(sys.executable).parent / "backstory")
 FIRST = "id,city\n1,Bern\n2,Rome\n"
@@ -29,13 +30,13 @@ def test_an_interrupt_keeps_what_is_committed(tmp_path):
     words = [BACKSTORY, "pull", "cities.yaml", "--output", "table"]
     running = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     metadata = tmp_path / "warehouse" / "odf" / "cities" / "metadata"
-    end = time.monotonic() + 240
+    end = time.monotonic() + SECONDS
     while len(list(metadata.glob("snap-*.avro"))) < 3:  # the third is written once the second is committed
         assert time.monotonic() < end
         assert running.poll() is None, running.communicate()
         time.sleep(0.1)
     running.send_signal(signal.SIGINT)
-    said, warned = running.communicate(timeout=300)
+    said, warned = running.communicate(timeout=SECONDS)
     assert running.returncode == 130, (said, warned)
     assert "Interrupted." in warned
     assert "Traceback" not in warned

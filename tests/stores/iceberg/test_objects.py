@@ -15,7 +15,7 @@ from conftest import SPARK
 from destination import serving
 from manifesting import manifest, polling
 from object_store import BUCKET, SECRET, serving_objects
-from serving import family_by
+from serving import SECONDS, family_by
 from small_model import FIRST as STAGE
 from small_model import MODEL
 
@@ -203,7 +203,7 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(lake):
             words, cwd=lake.folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         try:
-            assert fault.met.wait(180), process.communicate(timeout=5)
+            assert fault.met.wait(SECONDS), process.communicate(timeout=5)
         finally:
             for each in family_by(temp):  # Java is a session of its own, and would send the file again
                 os.kill(each, signal.SIGKILL)
