@@ -4,7 +4,7 @@ PY := .venv/bin/python
 ZENSICAL := 0.0.73
 # Written bytecode is what pytest and every process that tests start begin with.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help setup demo test test-all laws test-fast lint format wheel-check bench bench-full soak reference docs protos lock clean
+.PHONY: help setup setup-tests demo test test-all laws test-fast lint format wheel-check bench bench-full soak reference docs protos lock clean
 
 help:           ## Show the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -12,19 +12,19 @@ help:           ## Show the targets
 setup:          ## Virtual environment, packages and Java
 	@scripts/setup.sh
 
+setup-tests: setup ## And what only tests need: databases, a browser
+	@scripts/setup.sh --tests
+
 demo: setup     ## Twelve years of real data through a real Fivetran destination
 	@.venv/bin/backstory demo --output table
 
-test: setup     ## The tests, on up to four cores, in a quarter of an hour: what needs Python alone first
-	@scripts/setup.sh --tests
+test: setup-tests ## The tests, on up to four cores, in a quarter of an hour: what needs Python alone first
 	@scripts/test.sh -m "not long"
 
-test-all: setup ## Also those that take long: what must hold before a change lands
-	@scripts/setup.sh --tests
+test-all: setup-tests ## Also those that take long: what must hold before a change lands
 	@scripts/test.sh
 
-laws: setup     ## All of them, each law tried many more times: before a release
-	@scripts/setup.sh --tests
+laws: setup-tests ## All of them, each law tried many more times: before a release
 	@BACKSTORY_DEPTH=laws scripts/test.sh
 
 test-fast: setup ## The tests that need no Java, in seconds

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# The tests in as many processes as there are cores: what needs Python alone first, then the longest files.
+# The tests in one process more than there are cores, for many wait: what needs Python alone first, then the longest files.
 # Files in which a test failed run once more, alone; tests that pass then are named as flaky.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 export BACKSTORY_DEPTH=${BACKSTORY_DEPTH:-gate} # tests/depth.py
 unset PYTHONDONTWRITEBYTECODE # to write no bytecode is to compile every test and module anew, in each process
-workers=${BACKSTORY_WORKERS:-$(nproc)}
+workers=${BACKSTORY_WORKERS:-$(($(nproc) + 1))}
 [ "$workers" -le 4 ] || workers=4 # each may have a Spark of its own, of some 1.5 GB
 names=$(mktemp -d)
 trap 'rm -rf "$names"' EXIT

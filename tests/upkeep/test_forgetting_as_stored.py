@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from committing import hide_by_value
+from depth import deep
 from stored_bytes import holding
 
 from backstory.errors import Refused
@@ -259,7 +260,7 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypa
     elsewhere.mkdir()
     pq.write_table(pa.table({"v": ["a"]}), elsewhere / "f.parquet")
     place.add_files(tmp_path)
-    for most in (0, 1, 2, 5, 8):
+    for most in (1, 2, 5, 8, 0)[: deep(5, 2)]:
         place.insert((ANNA, f"a{most}"), (BERT, f"b{most}"))
 
         def some(io, files, left=iter(range(most))):
