@@ -3,24 +3,29 @@
 import json
 import subprocess
 import sys
-import time
 
 import java
 import pyarrow as pa
 import pytest
+from serving import SECONDS, within
 
 from backstory.stores.iceberg.store import Store
 from backstory.warehouse import Warehouse
 
 NAME = "outside_beside.customer"
-# Each of its rows takes a while to be read.
-SLOW = (
-    "SELECT k, 'old' AS v FROM VALUES 'k0', 'k1' AS rows(k) "
-    "WHERE java_method('java.lang.Thread', 'sleep', 3000L) IS NOT NULL"
-)
+# Its rows are read once the other copy is there.
+SLOW = "SELECT k, 'old' AS v FROM VALUES 'k0', 'k1' AS rows(k) WHERE waits(k)"
 PROGRAM = f"""
-import json, os, sys
+import json, os, sys, time
+from pathlib import Path
 import backstory
+
+def waits(_):
+    # True once there is a file `go`; until then there is one `reading`.
+    while not Path("go").exists():
+        Path("reading").touch()
+        time.sleep(0.02)
+    return True
 
 def tell(told):
     print(json.dumps(told), flush=True)
@@ -32,8 +37,11 @@ def code(call):
         return error.code
 
 with backstory.open(sys.argv[1]) as warehouse:
+    warehouse.spark.udf.register("waits", waits, "boolean")
+    Path("go").touch()
     slow = warehouse.spark.sql(\"\"\"{SLOW}\"\"\")
     warehouse.snapshot(slow, into="{NAME}", dry_run=True)  # what it needs is loaded by now
+    Path("go").unlink()
     tell("begins")
     tell(code(lambda: warehouse.snapshot(slow, into="{NAME}")))
     table = warehouse.table("{NAME}")
@@ -60,10 +68,11 @@ def test_a_copy_that_was_overtaken_and_a_process_that_forked_off(spark, tmp_path
     words = [sys.executable, "-c", PROGRAM, str(Store(spark).folder)]
     running = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert json.loads(running.stdout.readline()) == "begins", running.communicate()
-    time.sleep(1)
+    assert within(SECONDS, (tmp_path / "reading").exists)
     warehouse.snapshot(rows("new", 3), into=NAME)
+    (tmp_path / "go").touch()
 
-    said, warned = running.communicate(timeout=240)
+    said, warned = running.communicate(timeout=SECONDS)
 
     assert running.returncode == 0, (said, warned)
     told = [json.loads(line) for line in said.splitlines() if line[0] in '"[']  # the others are of the log

@@ -16,7 +16,6 @@ from depth import DEPTH, deep
 from documented import ROOT, blocks
 from kafka_broker import kafka
 from kafka_stream import FEED, MOST, changes, finish, send, start
-from serving import within
 
 import backstory
 from backstory.doors.native.feeds.stream import BATCH, STREAM
@@ -30,7 +29,6 @@ from backstory.warehouse import Warehouse
 PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"
 KILLS = deep(20, 4)
 COUNT = deep(60, 8) * MOST
-PATIENCE = 8  # seconds in which a batch writes its metadata, less than it waits for the catalog
 SEED = 7
 # Where a program is killed: amid a batch, with files but no commit, between commit and checkpoint, anywhere.
 MOMENTS = AMID, BEFORE_COMMIT, COMMITTED, ANYWHERE = ("amid", "before the commit", "committed", "anywhere")
@@ -114,9 +112,8 @@ def kill(stream, moment, chance, folder, into):
         metadata = folder.joinpath(*into.split("."), "metadata")
         before = len([*metadata.glob("*.metadata.json")])
         with locked(folder / "catalog.db"):
-            # A batch that is known already writes nothing.
-            if not within(PATIENCE, lambda: len([*metadata.glob("*.metadata.json")]) > before):
-                moment = ANYWHERE
+            # A batch that is known already writes nothing; the next one does.
+            stream.reach(lambda: len([*metadata.glob("*.metadata.json")]) > before)
             stream.kill()
     stream.kill()
     return moment

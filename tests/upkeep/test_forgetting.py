@@ -227,7 +227,8 @@ def test_a_history_forgets_with_its_base(store, tmp_path):
     try:
         for run, rows in (("r1", f"{KEY},1\nb,2"), ("r2", f"{KEY},9\nb,2")):
             (tmp_path / "stage.csv").write_text(f"k,a\n{rows}\n")
-            assert place.loads(run)[0].status == "success"
+            (loaded,) = place.loads(run)
+            assert loaded.status == "success"
         history, base = TableName("rawcore", "rc_c_hist"), TableName("rawcore", "rc_c")
         with pytest.raises(UsageError, match="its base is erased with it"):
             Table(store, base).forget(KEY)
@@ -237,7 +238,7 @@ def test_a_history_forgets_with_its_base(store, tmp_path):
         for each in (history, base):
             assert holding(Path(existing(store, each).iceberg.location()), KEY) == {}
         (tmp_path / "stage.csv").write_text("k,a\nb,2\n")
-        assert place.loads("r2")[0].counts == place.loads("r2")[0].counts
+        assert place.loads("r2")[0].counts == loaded.counts
         assert place.rows("SELECT k, a FROM rawcore.rc_c_hist") == [("b", "2")]
         (load,) = place.loads("r3")
         assert (load.counts["unchanged"], load.counts["deleted"]) == (1, 0)

@@ -127,12 +127,16 @@ def test_lock_files_of_earlier_versions_are_read(place):
 
 def test_another_database_has_a_lock_file_of_its_own(tmp_path):
     """One model, two databases of one name: the first load of each is a first."""
+    locks = []
     for number, columns in enumerate(("k* a b:BIGINT", "k* a", "k* a b")):
         folder = tmp_path / ("one" if number < 2 else "two")
         folder.mkdir(exist_ok=True)
         place = Place("duckdb", f"duckdb://{folder / 'lake.duckdb'}", tmp_path)
         load(place, EU, f"r{number}", "a:1:2" if "b" in columns else "a:1", number + 1, columns)
+        locks.append(place.lock())
         place.close()
+    assert locks[0] == locks[1] != locks[2]
+    assert all(lock.exists() for lock in locks)
 
 
 @pytest.mark.parametrize("place", ["duckdb", "postgres"], indirect=True)

@@ -22,15 +22,16 @@ pytestmark = pytest.mark.process
 ANNA, COMMITS = "canary-anna-7Qx", 4
 OTHERS = [(f"bert-{number}", number) for number in range(COMMITS)]
 BEFORE, BETWEEN, AMID = "before_commit", "before_removal", "amid_removal"
-# The command on a disk that removes files slowly, so that there is time between one file and the next.
-SLOW = (
-    sys.executable,
-    "-c",
-    (
-        "import time; from backstory.stores.iceberg import data_files as files; from backstory.cli.app import main;"
-        "lies_in = files.lies_in; files.lies_in = lambda *file: time.sleep(0.1) or lies_in(*file); main()"
-    ),
-)
+# The command on a disk that removes so many files, and then no more: it is killed there.
+STUCK = """
+import itertools, sys, time
+from backstory.cli.app import main
+from backstory.stores.iceberg import data_files as files
+lies_in, removed, most = files.lies_in, itertools.count(), int(sys.argv.pop(1))
+files.lies_in = lambda *file: time.sleep(3600 * (next(removed) >= most)) or lies_in(*file)
+main()
+"""
+MOST = {BEFORE: 0, BETWEEN: 0, AMID: 1}
 LIVE = {"backstory.layout": "fivetran-live", "backstory.layout-version": "1", "backstory.key": '["id"]'}
 
 
@@ -61,7 +62,7 @@ def killed(spark, tmp_path_factory):
         files = [each for each in (folder / "crm" / name).rglob("*") if each.is_file()]
         location = metadata_of(catalog, name)
         words = ["forget", f"crm.{name}", ANNA, "--apply", "--warehouse", folder]
-        with program(tmp_path, *SLOW, *words) as forget:
+        with program(tmp_path, sys.executable, "-c", STUCK, MOST[name], *words) as forget:
             wait_at[name](forget, folder / "crm" / name, catalog, location)
         committed = metadata_of(catalog, name) != location
         left[name] = committed, len(files), sum(each.exists() for each in files)
@@ -70,19 +71,18 @@ def killed(spark, tmp_path_factory):
 
 def before_commit(forget, table, catalog, _):
     """It has written rows and metadata, and waits for the catalog, to which another program writes."""
-    forget.reach(lambda: len([*table.glob("data/*.parquet")]) > COMMITS)
     with locked(catalog):
         forget.reach(lambda: len([*table.glob("metadata/*.json")]) > COMMITS + 1)
         forget.kill()
 
 
 def before_removal(forget, table, catalog, location):
-    forget.reach(lambda: metadata_of(catalog, table.name) != location, pause=0.003)
+    forget.reach(lambda: metadata_of(catalog, table.name) != location, pause=0.01)
 
 
 def amid_removal(forget, table, catalog, location):
     files = [*table.glob("data/*.parquet")]
-    forget.reach(lambda: not all(each.exists() for each in files), pause=0.001)
+    forget.reach(lambda: not all(each.exists() for each in files))
 
 
 wait_at = {BEFORE: before_commit, BETWEEN: before_removal, AMID: amid_removal}

@@ -2,9 +2,11 @@
 
 import json
 import random
+import re
 import signal
 import sqlite3
 import time
+from pathlib import Path
 
 import pyarrow.compute as pc
 import pytest
@@ -94,14 +96,21 @@ def test_sigterm_ends_a_run_after_the_commits_that_are_under_way(night):
     first = night.folder / "warehouse" / "t" / "a"
     files = len([*first.glob("data/**/*.parquet")])
     with night.begin("--jobs", "1", "--select", "tag:copy") as run:
-        run.reach(lambda: len([*first.glob("data/**/*.parquet")]) > files)
         with locked(night.catalog):
+            run.reach(lambda: len([*first.glob("data/**/*.parquet")]) > files)
+            assert handles(run.process.pid, signal.SIGTERM)
             run.process.send_signal(signal.SIGTERM)
-            time.sleep(0.5)
+            run.reach(lambda: not handles(run.process.pid, signal.SIGTERM))
         code, said, _ = run.end()
     assert code == 75
     assert [each["status"] for each in json.loads(said)] == ["changed", "stopped", "stopped", "stopped"]
     assert night.values("a") == [2]
+
+
+def handles(process, number):
+    """Whether a process has a handler for a signal: a run takes its own away once it has heard of the end."""
+    status = Path(f"/proc/{process}/status").read_text()
+    return bool(int(re.search(r"SigCgt:\s*(\w+)", status).group(1), 16) >> (number - 1) & 1)
 
 
 def test_two_runs_at_once_take_each_table_one_after_the_other(night):

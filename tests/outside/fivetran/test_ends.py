@@ -3,8 +3,8 @@
 import os
 import signal
 import sys
-import time
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import grpc
 import pytest
@@ -26,9 +26,24 @@ def stuck(server: Server, pool: ThreadPoolExecutor, count: int) -> list:
     os.kill(server.java(), signal.SIGSTOP)
     stub = server.stub
     sent = [pool.submit(describe("s", "t").outcome, stub) for _ in range(count)]
-    time.sleep(0.5)
+    assert within(SECONDS, lambda: unread(server.java()))
     assert not any(each.done() for each in sent)
     return sent
+
+
+def unread(java: int) -> bool:
+    """Whether somebody waits for an answer of this Java: what it was sent lies in a socket, unread."""
+    tables = [Path(f"/proc/{java}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+    lines = [line.split()[:10] for table in tables for line in table]
+    held = {str(file.readlink()) for file in Path(f"/proc/{java}/fd").iterdir() if file.is_symlink()}
+    listens = {
+        line[1].rpartition(":")[2] for line in lines if f"socket:[{line[9]}]" in held and line[3] == "0A"
+    }
+    return any(
+        line[1].rpartition(":")[2] in listens and int(line[4].partition(":")[2], 16)
+        for line in lines
+        if line[3] == "01"
+    )
 
 
 def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):

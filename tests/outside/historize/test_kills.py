@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 import historizing
@@ -28,18 +27,30 @@ TABLES = ("rawcore.rc_c", "rawcore.rc_c_hist")
 WAITS = ["meta.hist_run", "rawcore.rc_c_hist", "meta.load_run_log", "rawcore.rc_c", "meta.hist_step_log"]
 # What a load imports is imported once; each load is a process of its own all the same.
 LOADER = """
-import json, os, sys
+import json, os, signal, sys
+from itertools import count
 from pathlib import Path
 import duckdb, psycopg
 from historizing import Place, second
 from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.historize.run import open_model, run_model
 
-def load(path, name, url, run, at):
+def load(path, name, url, run, at, last):
     model, folder = open_model(path)
     target = Place(name, url, folder).target
     print(os.getpid(), flush=True)
-    run_model(model, folder, target, LoadRequest(run_id=run, load_timestamp=second(at)))
+    calls = count(1)
+
+    def counted(frame, event, _):
+        if event in ("call", "c_call") and next(calls) == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    sys.setprofile(counted)
+    try:
+        run_model(model, folder, target, LoadRequest(run_id=run, load_timestamp=second(at)))
+    finally:
+        sys.setprofile(None)
+        print(next(calls) - 1, flush=True)
 
 for asked in sys.stdin:
     child = os.fork()
@@ -66,9 +77,18 @@ class Loads:
 
     def killed(self, process):
         """Kill it; whether it still ran."""
-        with suppress(ProcessLookupError):
-            os.kill(process, signal.SIGKILL)
-        return int(self.parent.stdout.readline()) == -signal.SIGKILL
+        os.kill(process, signal.SIGKILL)
+        return self.ended() == -signal.SIGKILL
+
+    def ended(self):
+        """The exit code of the process once it has ended."""
+        return int(self.parent.stdout.readline())
+
+    def calls(self):
+        """How many calls of Python's the process made that comes to its end by itself."""
+        made = int(self.parent.stdout.readline())
+        assert self.ended() == 0
+        return made
 
 
 @pytest.fixture(scope="module")
@@ -123,9 +143,9 @@ class Ground:
             time.sleep(0.05)
         return receipt
 
-    def process(self, loads, number):
-        """A process that is about to load."""
-        return loads.started(str(self.path), self.name, self.url, f"r{number}", str(number))
+    def process(self, loads, number, last=0):
+        """A process that is about to load, and kills itself before its `last` call of a function."""
+        return loads.started(str(self.path), self.name, self.url, f"r{number}", str(number), last)
 
     def shown(self):
         """What must be the same in both databases."""
@@ -150,26 +170,26 @@ def grounds(request, tmp_path, engine):
 
 
 def test_a_load_that_is_killed_at_any_moment(grounds, engine, loads):
-    """R18, R19: killed at random moments of its life, the run goes on under its own id and ends the same."""
+    """R18, R19: killed at random moments of its life, the run goes on under its own id and ends the same.
+
+    A moment is a call of a function, of as many as the undisturbed load makes.
+    """
     calm, killed = grounds
     chance = random.Random(f"{calm.name} {engine}")
-    took, struck = 0.0, 0
     for number in range(1, LOADS + 1):
         for ground in grounds:
             ground.stage(number)
-        began = time.monotonic()
-        assert calm.load(number).status == "success"
-        took = max(took, time.monotonic() - began)
-        killed.closed()
-        process = killed.process(loads, number)
-        time.sleep(took * chance.random())
-        struck += loads.killed(process)
-        killed.opened()
+        for ground in grounds:
+            ground.closed()
+        calm.process(loads, number)
+        killed.process(loads, number, chance.randint(1, int(0.95 * loads.calls())))
+        assert loads.ended() == -signal.SIGKILL
+        for ground in grounds:
+            ground.opened()
         assert killed.load(number).status == "success"
 
         assert killed.shown() == calm.shown()
         assert killed.place.history() == calm.place.history()
-    assert struck >= LOADS // 2
 
 
 @pytest.fixture
