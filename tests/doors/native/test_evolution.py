@@ -36,6 +36,10 @@ TYPES = {
     "array<void>": t.ArrayType(t.NullType()),
     "struct<a>": t.StructType([t.StructField("a", t.IntegerType())]),
     "struct<a,b>": t.StructType([t.StructField(name, t.IntegerType()) for name in "ab"]),
+    "struct<>": t.StructType([]),
+    "array<struct<>>": t.ArrayType(t.StructType([])),
+    "struct<s<>>": t.StructType([t.StructField("s", t.StructType([]))]),
+    "map<struct<>>": t.MapType(t.StringType(), t.StructType([])),
     "struct<b,a>": t.StructType([t.StructField(name, t.IntegerType()) for name in "ba"]),
 }
 
@@ -193,3 +197,20 @@ def test_a_first_copy_says_its_key():
         with pytest.raises(BackstoryError) as told:
             begun("k int, v array<int>", key)
         assert (told.value.code, told.value.exit_code) == (code, 2)
+
+
+def test_the_refusal_of_types_names_every_column():
+    """One round mends all of them: no second column comes up once the first is mended."""
+    with pytest.raises(BackstoryError) as told:
+        after("k int, v bigint, w date, x string", "k int, v double, w timestamp, x string")
+    assert told.value.keys == ["v", "w"]
+    assert "`retype={'v': 'DOUBLE', 'w': 'UTC_DATETIME'}`" in told.value.remedy
+    assert "Column v has type LONG" in told.value.message
+    assert "column w has type" in told.value.message
+
+
+@pytest.mark.parametrize("type_", ["struct<>", "array<struct<>>", "struct<s<>>", "map<struct<>>"])
+def test_a_struct_without_fields_is_of_no_type_that_a_table_holds(type_):
+    with pytest.raises(BackstoryError) as told:
+        after("k int", f"k int, v {type_}")
+    assert (told.value.code, told.value.keys) == ("unsupported-type", ["v"])

@@ -5,6 +5,9 @@ from odf_files import ddl, declared, optional, refusal
 
 from backstory.errors import Refused, UsageError
 from backstory.formats.csv import pieces as csv_pieces
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv.source import file_source
+from backstory.formats.csv.table import csv_table
 
 
 @pytest.fixture
@@ -283,3 +286,15 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path):
 
     with pytest.raises(Refused):
         next(rows.batches)
+
+
+@pytest.mark.parametrize("line", ["sep=;", "SEP=,", '"sep=;"', "sep=\t"])
+@pytest.mark.parametrize("separator", [",", ";", "\t"])
+def test_a_line_that_names_a_separator_is_no_header(tmp_path, line, separator):
+    """Spreadsheets write it; read as a header, it would be the only column."""
+    path = tmp_path / "f.csv"
+    path.write_text(f"{line}\r\na;b\r\n1;2\r\n")
+    options = CsvOptions(separator=separator)
+    with pytest.raises(Refused) as stop:
+        csv_table(file_source(path, "f.csv", "utf-8"), options)
+    assert stop.value.code == "separator-line"

@@ -92,8 +92,8 @@ def _void(type_: "DataType") -> bool:
 
 
 def _holdable(type_: "DataType") -> bool:
-    """Whether tables have the type and all within it."""
-    return all(each.typeName() in _TYPES for each in _within(type_))
+    """Whether tables have the type and all within it; no file holds a struct without fields."""
+    return all(each.typeName() in _TYPES and each.simpleString() != "struct<>" for each in _within(type_))
 
 
 def _within(type_: "DataType") -> "list[DataType]":

@@ -111,16 +111,19 @@ def evolved(
     }
     _refuse_retypes(stored, columns, retype, valueless)
     delivered = {each.name: each for each in columns}
-    users = [
-        _wider(
-            each,
-            delivered.get(each.name),
-            retype.get(each.name),
-            keeps=each.name in stored.key or not asked.may_retype,
-            valueless=each.name in valueless,
-        )
-        for each in stored.user_columns
-    ]
+    users, others = [], []
+    for each in stored.user_columns:
+        came, keeps = delivered.get(each.name), each.name in stored.key or not asked.may_retype
+        wider = _wider(each, came, retype.get(each.name), keeps=keeps, valueless=each.name in valueless)
+        if wider is not None:
+            users.append(wider)
+        elif came is not None:
+            type_ = retype.get(each.name, each.type)
+            others.append(
+                TypeChange(each.name, type_, came.type, None if keeps else common(type_, came.type))
+            )
+    if others:
+        raise type_changed(others)
     added = [each for each in columns if stored.column(each.name) is None]
     _refuse_fields_in_other_case(stored, users)
     own = tuple(each for each in stored.columns if each not in stored.user_columns)
@@ -285,30 +288,51 @@ def _wider(
     *,
     keeps: bool,
     valueless: bool,
-) -> Column:
-    """The column with a type that holds both what is stored and what comes; `keeps`: none is offered."""
+) -> Column | None:
+    """The column with a type that holds both what is stored and what comes, if there is one.
+
+    `keeps`: rows cannot be rewritten for it.
+    """
     type_ = wanted or stored.type
     if delivered is not None and not (widens(delivered.type, type_) or _shown(delivered.type, type_)):
         anew = not keeps and _shown(type_, delivered.type)  # all rows are rewritten for it
         if wanted is not None or not (valueless or _grows(type_, delivered.type) or anew):
-            raise type_changed(stored.name, type_, delivered.type, keeps=keeps)
+            return None
         type_ = delivered.type
     return replace(stored, type=type_)
 
 
-def type_changed(name: str, stored: ColumnType, delivered: ColumnType, *, keeps: bool) -> Refused:
-    """The error for a column that comes in a type that does not hold what is stored (N2)."""
-    both = None if keeps else common(stored, delivered)
+@dataclass(frozen=True, slots=True)
+class TypeChange:
+    """A column that comes in another type than the table's, and the type that could hold `both`."""
+
+    name: str
+    stored: ColumnType
+    delivered: ColumnType
+    both: ColumnType | None
+
+
+def type_changed(changes: Sequence[TypeChange]) -> Refused:
+    """The error for columns that come in types that do not hold what is stored (N2)."""
+    names = [each.name for each in changes]
     remedy = "cast it to the table's type, or give it another name."
-    if both is not None:
-        retype = option("retype", {name: str(both)})
-        holds = "a type that holds both"
-        if both == stored:  # some of what comes may not fit, which its values alone tell
-            holds = f"values that fit it, {option('retype', {name: str(Kind.STRING)})} for all others"
+    if len(changes) > 1:
+        remedy = "cast them to the table's types, or give them other names."
+    types = {each.name: each.both for each in changes if each.both is not None}
+    if types:
+        retype = option("retype", {name: str(both) for name, both in types.items()})
+        holds = (
+            f"{'a type' if len(types) == 1 else 'types'} that {'holds' if len(types) == 1 else 'hold'} both"
+        )
+        if all(each.both == each.stored for each in changes if each.both is not None):
+            # Some of what comes may not fit, which its values alone tell.
+            texts = option("retype", dict.fromkeys(types, str(Kind.STRING)))
+            holds = f"values that fit it, {texts} for all others"
         remedy = f"use {retype} for {holds}, {remedy}"
+    told = (f"olumn {each.name} has type {each.stored} in the table and {each.delivered}" for each in changes)
     return Refused(
         "type-changed",
-        f"Column {name} has type {stored} in the table and {delivered} in this delivery.",
+        f"C{' in this delivery, c'.join(told)} in this delivery.",
         f"Nothing was written; {remedy}",
-        [name],
+        names,
     )

@@ -1,8 +1,9 @@
 """A CSV as a table: its columns, and the cells of its rows (section 1.6, B16 to B20)."""
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
@@ -13,6 +14,9 @@ from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.pieces import Piece, pieces
 from backstory.formats.csv.source import CsvSource
 from backstory.formats.encoded import BOM, lines
+
+# The first line by which Excel is told what is between cells.
+_SEPARATOR_LINE: Final = re.compile(rb'(?i)"?sep=[^\r\n]{1,2}"?[\r\n]*')
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +114,12 @@ def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | Non
     """
     letters = grammar(options)
     first = _first_row(pieces(source, letters), letters.clean)
+    if _SEPARATOR_LINE.fullmatch(first.piece.text[first.start : first.end]):
+        raise Refused(
+            "separator-line",
+            f"{source.name}, line 1: it names a separator for spreadsheets, and is neither header nor row.",
+            "Nothing was written; remove the line `sep=`, and name the separator as an option of the file.",
+        )
     found = first.cells
     if not options.header:
         found = [f"_c{place}" for place in range(len(found or [""]))] if names is None else list(names)
