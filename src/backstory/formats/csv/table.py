@@ -118,7 +118,7 @@ def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | Non
         raise Refused(
             "separator-line",
             f"{source.name}, line 1: it names a separator for spreadsheets, and is neither header nor row.",
-            "Nothing was written; remove the line `sep=`, and name the separator as an option of the file.",
+            "Nothing was written; remove that line, and name the separator as an option of the file.",
         )
     found = first.cells
     if not options.header:

@@ -81,7 +81,7 @@ def local_times(expression: Expression) -> LocalTimes | None:
     match = _LOCAL.fullmatch(text)
     if match is None or _WORD.search(match["time"]) or not _is_one(match["time"]):
         raise bad_option(
-            f"{expression} has local times within, some of which are two instants, or none.",
+            f"{expression} has local times within; some times are two instants, or none.",
             "Let `to_utc_timestamp(time, 'Europe/Paris')` be the whole expression, as a text, with the name "
             "of a zone.",
         )
