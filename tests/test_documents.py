@@ -89,3 +89,16 @@ def test_a_long_wrong_value_is_not_shown_whole(tmp_path):
         validated(Part, read_document(path, SORT))
 
     assert len(refused.value.message) < 300
+
+
+@pytest.mark.parametrize("word", ["NO", "no", "off", "Y", "NA", "yes"])
+@pytest.mark.parametrize("name", ["null", "'null'"])
+def test_the_option_null_is_a_name_and_words_of_yaml_1_1_are_texts(tmp_path, name, word):
+    """`null: NO` says that the text NO stands for NULL, with its key in quotes or not."""
+
+    class Written(BaseModel):
+        null: str
+
+    path = tmp_path / "m.yaml"
+    path.write_text(f"{name}: {word}\n")
+    assert validated(Written, read_document(path, SORT)).null == word

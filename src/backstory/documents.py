@@ -236,7 +236,8 @@ def _kinds(node: Mapping[str, Any]) -> set[str]:
 def _plain(node: Any) -> Any:
     """The tree in Python's own types, which pydantic knows."""
     if isinstance(node, Mapping):
-        return {str(name): _plain(value) for name, value in node.items()}
+        # The option `null` is a name, though YAML reads the word as no value.
+        return {"null" if name is None else str(name): _plain(value) for name, value in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str):
         return [_plain(value) for value in node]
     if isinstance(node, bool | int | float | str) or node is None:
