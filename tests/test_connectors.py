@@ -1,56 +1,184 @@
-"""The jars that Spark needs beside itself are fetched once."""
+"""The jars that Spark needs beside itself are fetched once a machine, whole, and come from there afterwards."""
 
+import fcntl
+import os
 import zipfile
+from threading import Thread
 
 import pytest
 
+from backstory.errors import Failed
 from backstory.settings import Settings
-from backstory.spark.connectors import bytes_so_far, connectors, fetched, missing
+from backstory.spark import jars
+from backstory.spark.connectors import connectors, missing, wanted
+from backstory.spark.java_faults import reason
 from backstory.spark.session import properties
+
+OWN = "org.example:one:1"
+
+
+def lay_down(folder, given):
+    """What a fetch leaves of the packages of these properties."""
+    packages = wanted(given)
+    came = folder / "came" / "jars"
+    came.mkdir(parents=True)
+    for package in packages:
+        group, name, number = package.split(":")
+        with zipfile.ZipFile(came / f"{group}_{name}-{number}.jar", "w") as jar:
+            jar.writestr("one.py" if package == OWN else "a", "a" * 1000)
+    place = folder / "backstory"
+    place.mkdir(mode=0o700, exist_ok=True)
+    return jars._publish(came, place / jars._name(packages, given))
 
 
 @pytest.fixture
 def ivy(tmp_path):
-    """The folder of a resolver that has fetched both jars."""
+    """The properties that name a folder in which both jars are."""
     given = {"spark.jars.ivy": str(tmp_path)}
-    (tmp_path / "jars").mkdir()
-    for package in connectors(given)["spark.jars.packages"].split(","):
-        group, name, number = package.split(":")
-        with zipfile.ZipFile(tmp_path / "jars" / f"{group}_{name}-{number}.jar", "w") as jar:
-            jar.writestr("a", "a" * 1000)
+    lay_down(tmp_path, given)
     return given
 
 
 def test_what_is_there_is_not_asked_for_again(ivy, tmp_path):
-    found = properties(Settings(tmp_path, spark=ivy))
-    assert found["spark.jars"] == ",".join(map(str, fetched(ivy)))
-    assert "spark.jars.packages" not in found
+    named = properties(Settings(tmp_path, spark=ivy))
+    assert named["spark.jars"].count("iceberg-spark-runtime") == named["spark.jars"].count("sqlite-jdbc") == 1
+    assert "spark.jars.packages" not in named
     assert not missing(ivy)
 
 
-def test_a_jar_that_was_cut_short_is_fetched_again(ivy):
-    cut = fetched(ivy)[0]
-    cut.write_bytes(cut.read_bytes()[:500])
+def cut(jar):
+    jar.write_bytes(jar.read_bytes()[:500])
+
+
+def empty(jar):
+    jar.write_bytes(b"")
+
+
+def zero(jar):
+    """As a disk leaves it that lost its power: of the same size."""
+    jar.write_bytes(bytes(jar.stat().st_size))
+    os.utime(jar, (1, 1))
+
+
+@pytest.mark.parametrize("spoil", [cut, empty, zero, os.unlink])
+def test_a_jar_that_is_not_whole_is_fetched_again(ivy, spoil):
+    spoil(jars.kept(wanted(ivy), ivy)[0].path)
     assert missing(ivy)
-    assert "spark.jars" not in connectors(ivy)
 
 
-def test_packages_of_ones_own_are_fetched_with_them(ivy):
-    """The resolver knows what they need in turn."""
-    told = connectors(ivy | {"spark.jars.packages": "org.example:one:1"})["spark.jars.packages"]
-    assert told.endswith(",org.example:one:1")
-    assert told.count(",") == 2
+def test_a_copied_folder_needs_no_network(ivy):
+    """Its files are of another time, and of the same digest."""
+    for jar in jars.kept(wanted(ivy), ivy):
+        os.utime(jar.path, (1, 1))
+    assert not missing(ivy)
 
 
-def test_jars_that_are_named_replace_them(ivy, tmp_path):
-    assert connectors({"spark.jars": "a.jar"}) == {}
-    assert not missing({"spark.jars": "a.jar"})
+def test_packages_of_ones_own_are_jars_beside_ours(ivy, tmp_path):
+    """One with Python's modules in it is where Python looks, as the resolver has it."""
+    given = ivy | {"spark.jars.packages": OWN}
+    assert missing(given)
+    lay_down(tmp_path, given)
+    named = connectors(given)
+    assert named["spark.jars"].count(",") == 2
+    assert named["spark.submit.pyFiles"].endswith("org.example_one-1.jar")
+
+
+def test_jars_that_are_named_replace_ours_and_stand_beside_packages(tmp_path):
+    given = {"spark.jars": "a.jar", "spark.jars.ivy": str(tmp_path)}
+    assert connectors(given) == {}
+    assert not missing(given)
+    given |= {"spark.jars.packages": OWN}
+    lay_down(tmp_path, given)
+    assert connectors(given)["spark.jars"].split(",")[0] == "a.jar"
+    assert connectors(given)["spark.jars"].count(",") == 1
+
+
+@pytest.mark.parametrize("version", ["1.+", "1-SNAPSHOT", "latest.release", "[1]"])
+def test_an_open_version_is_asked_for_each_time(tmp_path, version):
+    given = {"spark.jars.ivy": str(tmp_path), "spark.jars.packages": f"org.example:one:{version}"}
+    lay_down(tmp_path, given)
+    assert missing(given)
+
+
+@pytest.mark.parametrize("name", ["spark.jars.repositories", "spark.jars.ivySettings", "spark.jars.excludes"])
+def test_other_sources_have_jars_of_their_own(ivy, name):
+    assert missing(ivy | {name: "other"})
+
+
+def test_jars_that_others_may_write_are_not_used(ivy, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    (tmp_path / "backstory").mkdir(exist_ok=True)
+    (tmp_path / "backstory" / "jars").mkdir()
+    (tmp_path / "backstory" / "jars").chmod(0o777)
+    assert tmp_path / "backstory" / "jars" not in jars._folders({})
+
+
+def test_where_the_cache_cannot_be_written_to_a_temporary_folder_serves(tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    folder = jars._writable({})
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert folder in jars._folders({})
+
+
+def test_who_comes_second_waits_and_finds_what_the_first_fetched(tmp_path):
+    given = {"spark.jars.ivy": str(tmp_path)}
+    (tmp_path / "backstory").mkdir(mode=0o700)
+    came = []
+    with (tmp_path / "backstory" / "lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = Thread(target=lambda: came.extend(jars.fetch(wanted(given), given)))
+        waiting.start()
+        laid = lay_down(tmp_path, given)
+    waiting.join(60)
+    assert came == laid
 
 
 def test_how_much_is_there_is_known_while_it_comes(tmp_path):
     given = {"spark.jars.ivy": str(tmp_path)}
-    assert bytes_so_far(given) == 0
-    coming = tmp_path / "cache" / "org.xerial" / "sqlite-jdbc" / "jars"
+    assert jars.bytes_so_far(given) == 0
+    coming = tmp_path / "backstory" / "part-1" / "cache" / "org.xerial" / "sqlite-jdbc" / "jars"
     coming.mkdir(parents=True)
     (coming / "sqlite-jdbc.jar.part").write_bytes(b"x" * 42)
-    assert bytes_so_far(given) == 42
+    assert jars.bytes_so_far(given) == 42
+
+
+@pytest.mark.process
+def test_a_package_that_nobody_has_is_named(tmp_path):
+    """And nothing of the attempt is left."""
+    (tmp_path / "none").mkdir()
+    settings = "<ivysettings><settings defaultResolver='here'/><resolvers><filesystem name='here'>"
+    settings += (
+        f"<artifact pattern='{tmp_path}/none/[artifact].[ext]'/></filesystem></resolvers></ivysettings>"
+    )
+    (tmp_path / "ivy.xml").write_text(settings)
+    given = {"spark.jars": "a.jar", "spark.jars.packages": OWN, "spark.jars.ivy": str(tmp_path)}
+    with pytest.raises(Failed) as stop:
+        connectors(given | {"spark.jars.ivySettings": str(tmp_path / "ivy.xml")})
+    assert stop.value.code == "spark-did-not-start"
+    assert "unresolved dependency: org.example#one;1" in stop.value.message
+    assert [each.name for each in (tmp_path / "backstory").iterdir()] == ["lock"]
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        (
+            "x\nError: Could not find or load main class a.B\nCaused by: y\n",
+            "Could not find or load main class a.B",
+        ),
+        ("#\n#  SIGBUS (0x7) at pc=0x1\n#\n", "SIGBUS (0x7) at pc=0x1"),
+        (
+            "Error occurred during initialization of VM\nToo small maximum heap\n",
+            "during initialization of VM",
+        ),
+        (
+            'Exception in thread "main" java.lang.X: y\n\tat z\nCaused by: java.io.IOException: full\n',
+            "java.io.IOException: full",
+        ),
+        ("only this\n\n", "only this"),
+        ("", "Java said nothing"),
+    ],
+)
+def test_the_line_that_matters_is_said(text, line):
+    assert reason(text) == line

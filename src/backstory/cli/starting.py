@@ -59,7 +59,8 @@ def busy(options: Options, words: str) -> Iterator[None]:
 
 @contextmanager
 def _line(terminal: "Console", given: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
-    from backstory.spark.connectors import BYTES, bytes_so_far
+    from backstory.spark.connectors import BYTES
+    from backstory.spark.jars import bytes_so_far
 
     ended = threading.Event()
     with terminal.status(STARTING) as line:

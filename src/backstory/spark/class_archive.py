@@ -7,17 +7,21 @@ long as ever.
 
 import hashlib
 import os
-import stat
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from backstory.spark.own_folders import kept_folder
+
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
 # An archive that is whole begins so: its first bytes are written last.
 _WHOLE: Final = (0xF00BABA8).to_bytes(4, "little")
 _QUIET: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds=off -Xlog:cds+dynamic=off"
+# HotSpot compares each part with its checksum: an archive that was spoilt is not used.
+_CHECKED: Final = "-XX:+VerifySharedSpaces"
 _OURS: Final = ("SharedArchiveFile", "ArchiveClassesAtExit", "Xshare")
 # Folders that Spark puts before its jars. HotSpot keeps no classes beside a folder that has files.
 _FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
@@ -25,18 +29,19 @@ _ABANDONED, _UNUSED = 3600, 60 * 86_400  # seconds
 
 
 @contextmanager
-def with_kept_classes(java: Path, classes: Path, *, keeps: bool) -> Iterator[None]:
+def with_kept_classes(java: Path, classes: Path, *, keeps: bool) -> Iterator[Path | None]:
     """Java that is started meanwhile takes its classes from the archive of this Java and folder of jars.
 
-    Where there is none it is made at Java's end, if the process `keeps` them. Options of the user's own that
-    say otherwise stay.
+    It is the archive that comes, None if none is used. Where there is none it is made at Java's end, if the
+    process `keeps` them. Options of the user's own that say otherwise stay.
     """
     before = os.environ.get(VARIABLE)
-    options = "" if before and any(each in before for each in _OURS) else _options(java, classes, keeps=keeps)
+    own = before and any(each in before for each in _OURS)
+    options, archive = ("", None) if own else _options(java, classes, keeps=keeps)
     if options:
         os.environ[VARIABLE] = f"{options} {before}" if before else options
     try:
-        yield
+        yield archive
     finally:
         if options:
             os.environ.pop(VARIABLE)
@@ -44,34 +49,39 @@ def with_kept_classes(java: Path, classes: Path, *, keeps: bool) -> Iterator[Non
                 os.environ[VARIABLE] = before
 
 
-def _options(java: Path, classes: Path, *, keeps: bool) -> str:
-    """The options for Java; none where nothing can be kept or nothing is."""
+def seal(archive: Path) -> None:
+    """Remember the size of an archive with which Java started: one that is shorter ends Java."""
+    size = _size_of(archive)
+    with suppress(OSError):
+        if not size.exists():
+            size.write_text(str(archive.stat().st_size), "ascii")
+
+
+def discard(archive: Path) -> None:
+    """Remove an archive that does not serve."""
+    for each in (archive, _size_of(archive)):
+        with suppress(OSError):
+            each.unlink(missing_ok=True)
+
+
+def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | None]:
+    """The options for Java, and the archive that it uses; neither where nothing can be kept or nothing is."""
     if any(os.environ.get(each) for each in _FOLDERS) or (classes.parent / "conf").exists():
-        return ""
+        return "", None
     try:
-        folder = _folder()
+        folder = kept_folder("java")
+        if " " in str(folder):  # the options are words
+            return "", None
         archive = folder / f"{_name(java, classes)}.jsa"
         if _is_whole(archive):
             os.utime(archive)
-            return f"{_QUIET} -XX:SharedArchiveFile={archive}"
+            return f"{_QUIET} {_CHECKED} {_reports()} -XX:SharedArchiveFile={archive}", archive
         if not keeps or not _is_free(archive):
-            return ""
+            return "", None
         _tidy(folder)
-    except (OSError, RuntimeError):  # the latter where nobody's home is known
-        return ""
-    return f"{_QUIET} -XX:ArchiveClassesAtExit={archive}"
-
-
-def _folder() -> Path:
-    """The folder of archives, which nobody else may write to; raises OSError where there can be none."""
-    cache = os.environ.get("XDG_CACHE_HOME")
-    folder = (Path(cache) if cache else Path.home() / ".cache") / "backstory" / "java"
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found = folder.stat()
-    shared = found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022
-    if shared or " " in str(folder) or not os.access(folder, os.W_OK):
-        raise OSError(folder)
-    return folder
+    except OSError:
+        return "", None
+    return f"{_QUIET} -XX:ArchiveClassesAtExit={archive}", None
 
 
 def _name(java: Path, classes: Path) -> str:
@@ -82,9 +92,26 @@ def _name(java: Path, classes: Path) -> str:
 
 
 def _is_whole(archive: Path) -> bool:
+    """Whether it was written to its end; one that became shorter since is removed."""
     with suppress(OSError), archive.open("rb") as file:
-        return file.read(len(_WHOLE)) == _WHOLE
+        if file.read(len(_WHOLE)) != _WHOLE:
+            return False
+        size = _size_of(archive)
+        if not size.exists() or size.read_text("ascii") == str(archive.stat().st_size):
+            return True
+        discard(archive)
     return False
+
+
+def _reports() -> str:
+    """Have a Java that dies leave its report among temporary files, and no image of its memory."""
+    folder = tempfile.gettempdir()
+    named = "" if " " in folder else f" -XX:ErrorFile={folder}/backstory-java-%p.log"
+    return f"-XX:-CreateCoredumpOnCrash{named}"
+
+
+def _size_of(archive: Path) -> Path:
+    return archive.with_suffix(".size")
 
 
 def _is_free(archive: Path) -> bool:
@@ -98,4 +125,4 @@ def _tidy(folder: Path) -> None:
     """Remove archives that nobody used for long."""
     for each in folder.glob("*.jsa"):
         if time.time() - each.stat().st_mtime > _UNUSED:
-            each.unlink(missing_ok=True)
+            discard(each)

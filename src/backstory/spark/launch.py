@@ -1,5 +1,6 @@
 """Launch Spark's Java: in a session of its own, with settings that nobody else on the machine can read."""
 
+import codecs
 import os
 import subprocess
 import sys
@@ -38,7 +39,7 @@ def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:  # noqa: SLF001 - pyspark starts its JVM in this way itself
-        with _pass_by_file(chosen):
+        with _pass_by_file(chosen), _names_in_utf8():
             wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
             gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
@@ -51,14 +52,46 @@ def java_of(spark: "SparkSession") -> "subprocess.Popen[bytes] | None":
     return getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001
 
 
+def spells_alike(jvm: Any) -> bool:
+    """Whether Java and this process write the names of files in the same bytes."""
+    theirs = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
+    return codecs.lookup(theirs).name == codecs.lookup(sys.getfilesystemencoding()).name
+
+
 @contextmanager
-def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
-    """Have spark-submit, which is started meanwhile, read the properties from a private file."""
-    own = os.environ.get(ARGUMENTS)
+def _names_in_utf8() -> Iterator[None]:
+    """Java that is started meanwhile writes names of files in UTF-8, if this process does.
+
+    It goes by the locale, in which cron and many containers know ASCII alone; Python has UTF-8 there, too.
+    """
+    before = os.environ.get("LC_ALL")
+    in_utf8 = codecs.lookup(sys.getfilesystemencoding()).name == "utf-8"
+    if in_utf8:
+        os.environ["LC_ALL"] = "C.UTF-8"
+    try:
+        yield
+    finally:
+        if in_utf8:
+            os.environ.pop("LC_ALL")
+            if before is not None:
+                os.environ["LC_ALL"] = before
+
+
+@contextmanager
+def properties_file(chosen: Mapping[str, str]) -> Iterator[Path]:
+    """The properties in a private file, as spark-submit reads them."""
     with tempfile.TemporaryDirectory(prefix="backstory-spark-") as folder:
         path = Path(folder, "properties")
         path.write_text("".join(f"{_escaped(name)}={_escaped(chosen[name])}\n" for name in chosen), "ascii")
         path.chmod(0o600)
+        yield path
+
+
+@contextmanager
+def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
+    """Have spark-submit, which is started meanwhile, read the properties from a private file."""
+    own = os.environ.get(ARGUMENTS)
+    with properties_file(chosen) as path:
         arguments = f"--load-spark-defaults --properties-file {quote(str(path))}"
         os.environ[ARGUMENTS] = f"{arguments} {own or 'pyspark-shell'}"
         try:

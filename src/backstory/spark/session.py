@@ -16,10 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import CATALOG_FILE, Settings
-from backstory.spark.class_archive import with_kept_classes
+from backstory.spark.class_archive import discard, seal, with_kept_classes
 from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
-from backstory.spark.launch import OWNER_ALONE, java, launch, quiet
+from backstory.spark.jars import PACKAGES
+from backstory.spark.java_faults import reason
+from backstory.spark.launch import OWNER_ALONE, java, launch, quiet, spells_alike
 from backstory.spark.pandas_left_out import let_pandas_in
 from backstory.spark.python_path import leave_out_jars
 from backstory.spark.settled import SETTLED
@@ -114,10 +116,40 @@ def start_java(
     if running is None:
         embeds = _embeds(settings)
         keeps = embeds and brief and "spark.driver.extraClassPath" not in chosen
-        with _starting(verbose=verbose), with_kept_classes(program, _jars(), keeps=keeps):
-            running = launch(chosen, alone=embeds)
+        with _starting(verbose=verbose):
+            running = _launch(chosen, program, alone=embeds, keeps=keeps)
+        _require_names(running, settings)
         interruptible()
     return running
+
+
+def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: bool) -> Any:
+    """Java; one that ends while it starts with classes that were kept is started once more without them."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    with with_kept_classes(program, _jars(), keeps=keeps) as archive:
+        try:
+            running = launch(chosen, alone=alone)
+        except (PySparkException, Py4JError, OSError):
+            if archive is None:
+                raise
+            discard(archive)
+        else:
+            if archive is not None:
+                seal(archive)
+            return running
+    return launch(chosen, alone=alone)
+
+
+def _require_names(jvm: Any, settings: Settings) -> None:
+    """Raises UsageError where Java would spell the warehouse's folder otherwise than this process."""
+    if not str(settings.warehouse).isascii() and not spells_alike(jvm):
+        raise UsageError(
+            "no-warehouse",
+            f"Java cannot spell the folder {settings.warehouse} in this locale.",
+            "Set LC_ALL to a UTF-8 locale of this machine, or name a folder in ASCII with `warehouse=`.",
+        )
 
 
 @contextmanager
@@ -130,9 +162,10 @@ def _starting(*, verbose: bool) -> Iterator[None]:
         try:
             yield
         except (PySparkException, Py4JError, OSError) as stop:
+            text = output.read_text("utf-8", "replace") if output else ""
             raise Failed(
                 "spark-did-not-start",
-                f"Spark did not start: {str(stop).splitlines()[0]}.",
+                f"Spark did not start: {reason(text or str(stop))}.",
                 f"Its own log is {output}." if output else "Its own log is above.",
             ) from stop
         if output is not None:
@@ -186,7 +219,10 @@ def _require_database(catalog: Path) -> None:
 
 
 def properties(settings: Settings) -> dict[str, str]:
-    """The Spark properties of a session with these settings; only what values depend on is not theirs."""
+    """The Spark properties of a session with these settings; only what values depend on is not theirs.
+
+    The jars that they name are there: raises Failed where one is not to be had.
+    """
     found = {
         **DEFAULTS,
         "spark.sql.warehouse.dir": str(settings.warehouse),
@@ -206,6 +242,7 @@ def properties(settings: Settings) -> dict[str, str]:
         found[f"{prefix}.cache-enabled"] = "false"
     found.update(settings.spark)
     found.update(SETTLED)
+    found.pop(PACKAGES, None)  # they are among the jars
     return found | connectors(settings.spark)
 
 
@@ -245,11 +282,15 @@ def _require_java() -> Path:
     """Java's program; UsageError where there is none, or one that is too old."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
-    if (_java_version(Path(java)) if java else 0) < JAVA:
+    number = _java_version(Path(java)) if java else 0
+    if number < JAVA:
+        where = f"JAVA_HOME, which is {home}," if home else java
+        lack = f"{where} is Java {number}" if number else f"{where} has no Java" if home else "there is none"
         raise UsageError(
             "no-java",
-            f"Java {JAVA} or later is needed to run Spark and was not found.",
-            "On Debian or Ubuntu: apt-get install openjdk-17-jre-headless; "
+            f"Java {JAVA} or later is needed to run Spark: {lack}.",
+            ("Correct or unset JAVA_HOME. " if home else "")
+            + "On Debian or Ubuntu: apt-get install openjdk-17-jre-headless; "
             "elsewhere: any JDK 17 or later, with JAVA_HOME naming its folder.",
         )
     return Path(str(java))

@@ -14,6 +14,7 @@ from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database, quoted
 from backstory.sources.databases.copies import refuse_column, refuse_repeats
 from backstory.sources.databases.keys import Keys, unlisted
+from backstory.spark.jars import fetch
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -154,7 +155,8 @@ def _bring_driver(spark: "SparkSession") -> None:
     """Have MariaDB's driver in the session, unless it is there: to ask its resolver takes seconds."""
     name = MARIADB.split(":")[1]
     if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
-        spark.sql(f"ADD JAR 'ivy://{MARIADB}'")
+        for jar in fetch([MARIADB], dict(spark.sparkContext.getConf().getAll())):
+            spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
 
 
 def _value(database: Database, server: _Server, column: "StructField") -> tuple[str, ColumnType | None]:
