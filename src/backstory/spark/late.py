@@ -1,14 +1,36 @@
 """Spark, started when something needs more of it than its Java: what the driver can hold does not."""
 
+from collections.abc import Callable
 from contextlib import suppress
-from threading import RLock
-from typing import TYPE_CHECKING, Any, cast
+from threading import Lock, RLock, local
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from backstory.settings import Settings
 from backstory.spark.forks import of_another_process
+from backstory.spark.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SESSIONS: Final = "org.apache.spark.sql.classic.SparkSession"
+# By thread: the session that was last seen active in its Java.
+_seen = local()
+
+
+def active_here(spark: "SparkSession") -> "SparkSession":
+    """The session, which Java takes for this thread's from now on, unless that has one that runs.
+
+    Spark asks the thread for its settings, some of which are Iceberg's catalogs. A thread of Java that is
+    older than the session, or was not begun by one of its own, has none.
+    """
+    if getattr(_seen, "session", None) is not spark:
+        sessions = java_class(spark._jvm, SESSIONS)  # noqa: SLF001 - Python has no name for it
+        now = sessions.getActiveSession()
+        if now.isEmpty() or now.get().sparkContext().isStopped():
+            sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - Python has no name for it
+        _seen.session = spark
+    return spark
 
 
 class Asleep:
@@ -51,6 +73,7 @@ class LateSpark:
         self._settings = settings
         self._verbose = verbose
         self._lock = RLock()
+        self._catalogs_lock = Lock()  # a catalog is not to wait for Spark
         self.properties = properties(settings)
         self.jvm = start_java(settings, self.properties, verbose=verbose, brief=True)
         self.catalogs: dict[str, Any] = {}
@@ -70,7 +93,14 @@ class LateSpark:
                     self.started = start(self._settings, verbose=self._verbose)
                 finally:
                     self._asleep.take_place()  # where it did not start
-            return self.started
+        return active_here(self.started)
+
+    def catalog(self, name: str, make: Callable[[], Any]) -> Any:
+        """Iceberg's object for a catalog, made once, whatever threads ask for it."""
+        with self._catalogs_lock:
+            if name not in self.catalogs:
+                self.catalogs[name] = make()
+            return self.catalogs[name]
 
     def stop(self) -> None:
         """End the session, if it was started; Java ends with this process. Nothing ends in a forked one."""

@@ -13,7 +13,7 @@ from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.settings import DRIVER_MEMORY
-from backstory.spark.late import LateSpark
+from backstory.spark.late import LateSpark, active_here
 from backstory.stores import whereabouts
 from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import (
@@ -69,15 +69,13 @@ class Store:
     @property
     def spark(self) -> "SparkSession":
         """The session, which is started if it was not."""
-        return self.session.session if isinstance(self.session, LateSpark) else self.session
+        return self.session.session if isinstance(self.session, LateSpark) else active_here(self.session)
 
     def iceberg(self) -> Any:
         """Iceberg's catalog object, which caches nothing."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
-            made = self.session.catalogs
-            if self.catalog not in made:
-                made[self.catalog] = catalog_of(self.jvm, self.catalog, self.session.properties)
-            return made[self.catalog]
+            properties = self.session.properties
+            return self.session.catalog(self.catalog, lambda: catalog_of(self.jvm, self.catalog, properties))
         return behind_cache(self.jvm, catalog(self.spark, self.catalog))
 
     def setting(self, name: str) -> str | None:
