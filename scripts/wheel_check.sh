@@ -8,6 +8,12 @@ folder="$(mktemp -d)"
 trap 'rm -rf "$folder"' EXIT
 .venv/bin/uv build --quiet --wheel --out-dir "$folder" .
 .venv/bin/uv venv --quiet --python .venv/bin/python "$folder/empty"
+locked="$folder/locked.txt"
+grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//' >"$locked"
+# Without an extra each command that needs a part names it, and the line to type.
+.venv/bin/uv venv --quiet --python .venv/bin/python "$folder/plain"
+.venv/bin/uv pip install --quiet --python "$folder/plain/bin/python" --constraint "$locked" "$(ls "$folder"/*.whl)"
+.venv/bin/python scripts/missing_parts.py "$folder/plain/bin/backstory"
 # What setup built of the largest source package serves here too.
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --no-deps --require-hashes -r <(grep -A1 '^pyspark==' requirements.lock)
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint <(grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//') "$(ls "$folder"/*.whl)[all]"

@@ -12,9 +12,29 @@ it as arguments of Python in backticks (`option`); the command line prints them 
 """
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 MAX_KEYS = 10
+# The modules of packages that come with an extra, and the smallest that has each.
+PARTS: Final = {
+    "pyspark": "spark",
+    "py4j": "spark",
+    "pandas": "spark",
+    "ruamel": "spark",
+    "grpc": "fivetran",
+    "grpc_health": "fivetran",
+    "grpc_reflection": "fivetran",
+    "google": "fivetran",
+    "duckdb": "historize",
+    "psycopg": "historize",
+    "sqlglot": "historize",
+    "pydantic": "odf",
+    "httpx2": "odf",
+    "shapefile": "odf",
+    "jinja2": "explore",
+    "starlette": "explore",
+    "uvicorn": "explore",
+}
 
 
 class BackstoryError(Exception):
@@ -87,8 +107,25 @@ def option(name: str, value: object) -> str:
     return f"`{name}={value!r}`"
 
 
-def internal(bug: Exception) -> Failed:
-    """What a door says of an error that nobody foresaw: its kind and its first words, on one line."""
+def missing_part(fault: Exception) -> UsageError | None:
+    """What is said of a package that an installation without its extra lacks; None for any other error."""
+    module = (fault.name or "").partition(".")[0] if isinstance(fault, ModuleNotFoundError) else ""
+    if module not in PARTS:
+        return None
+    return UsageError(
+        "no-package",
+        f"This needs the package {module}, which is not installed.",
+        f'Install it: pip install "backstory[{PARTS[module]}]".',
+    )
+
+
+def internal(bug: Exception) -> BackstoryError:
+    """What a door says of an error that nobody foresaw: its kind and its first words, on one line.
+
+    A package that is not installed is no bug.
+    """
+    if (part := missing_part(bug)) is not None:
+        return part
     told = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # the trace that Java's errors have as text
     return Failed(
         "bug",

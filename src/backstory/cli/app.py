@@ -155,9 +155,10 @@ def _failed(bug: Exception, arguments: list[str]) -> int:
     if isinstance(bug, BrokenPipeError) and _nobody_reads(sys.stdout.fileno()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    show_error(internal(bug), _output(arguments))
+    error = internal(bug)
+    show_error(error, _output(arguments))
     _trace(arguments)
-    return 1
+    return error.exit_code
 
 
 def _nobody_reads(descriptor: int) -> bool:

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 from backstory.settings import Settings
 from backstory.spark.forks import of_another_process
-from backstory.spark.java_names import java_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,6 +24,8 @@ def active_here(spark: "SparkSession") -> "SparkSession":
     older than the session, or was not begun by one of its own, has none.
     """
     if getattr(_seen, "session", None) is not spark:
+        from backstory.spark.java_names import java_class
+
         sessions = java_class(spark._jvm, SESSIONS)  # noqa: SLF001 - Python has no name for it
         now = sessions.getActiveSession()
         if now.isEmpty() or now.get().sparkContext().isStopped():

@@ -1,0 +1,67 @@
+"""Every command of a plain installation works, or names the part that it lacks and the line to type."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+MODEL = "format: histories/1\ntables:\n  a.b: {source: a.csv, key: id}\n"
+# What they are called with matters little: each comes to the part that it lacks.
+COMMANDS = """
+run
+init a.csv
+add a.yaml
+pull
+inspect a
+list
+tables
+current a.b
+as-of a.b 2026-01-01
+diff a.b 2026-01-01 2026-01-02
+timeline a.b 1
+changes a.b
+log a.b
+check a.b
+maintain a.b
+runs
+fresh
+snapshot a.csv --into a.b --key id
+apply a.jsonl --into a.b --key id --sequence-by ts
+historize run a.yaml
+explore --port 0
+demo
+serve --port 0
+send localhost:1
+"""
+
+
+def faults(program: str, folder: Path) -> list[str]:
+    """The commands that end as bugs, or lack something and do not say how to get it."""
+    (folder / "a.csv").write_text("id,x\n1,1\n")
+    (folder / "a.jsonl").write_text('{"id": 1, "ts": "2026-01-01T00:00:00Z"}\n')
+    (folder / "histories.yaml").write_text(MODEL)
+    (folder / "a.yaml").write_text("a: 1\n")
+    (folder / "warehouse").mkdir()
+    wrong = []
+    for line in filter(None, COMMANDS.splitlines()):
+        words = [program, *line.split(), "--output", "json"]
+        done = subprocess.run(
+            words, cwd=folder, env=os.environ, capture_output=True, text=True, check=False, timeout=120
+        )
+        said = done.stdout + done.stderr
+        lacks = "is not installed" in said
+        if "Traceback" in said or '"bug"' in said or (lacks and "pip install" not in said):
+            wrong.append(f"{line}: {said.strip()[-300:]}")
+        if lacks and done.returncode != 2:  # noqa: PLR2004 - the code of wrong usage
+            wrong.append(f"{line}: exit code {done.returncode}")
+    return wrong
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as place:
+        found = faults(sys.argv[1], Path(place))
+    if found:
+        sys.exit("A plain installation does not say what it lacks:\n" + "\n".join(found))
+    print(json.dumps({"commands": len(COMMANDS.split("\n")) - 2, "wrong": 0}))
