@@ -126,3 +126,40 @@ def test_the_second_start_takes_its_classes_from_the_archive(tmp_path):
     environment["JAVA_TOOL_OPTIONS"] = f"-Xlog:class+load:file={log}"
     subprocess.run([*command, "2026-01-02"], cwd=tmp_path, env=environment, check=True, capture_output=True)
     assert log.read_text().count("shared objects file (top)") > 1000
+
+
+def flip(archive):
+    with archive.open("r+b") as file:
+        file.seek(archive.stat().st_size // 2)
+        file.write(b"\xff" * 8192)
+
+
+def shorten(archive):
+    os.truncate(archive, archive.stat().st_size - 4096)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("spoil", [flip, shorten])
+def test_a_start_outlives_a_spoilt_archive(tmp_path, spoil):
+    """It comes to its end without the archive, whether or not its size was known."""
+    (tmp_path / "copy.csv").write_text("id,name\n1,Ada\n")
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+    environment.pop(VARIABLE)
+    command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at"]
+    subprocess.run([*command, "2026-01-01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    archives = tmp_path / "cache" / "backstory" / "java"
+    assert within(120, lambda: any(map(class_archive._is_whole, archives.glob("*.jsa"))), 0.2)
+    (archive,) = archives.glob("*.jsa")
+    archive.chmod(0o600)
+    spoil(archive)
+    subprocess.run([*command, "2026-01-02"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    assert not list(tmp_path.glob("hs_err*"))
+
+
+def test_one_that_is_shorter_than_it_was_is_made_anew(place):
+    archive = whole(archive_of(options(*place)))
+    class_archive.seal(archive)
+    assert "SharedArchiveFile" in options(*place)
+    archive.write_bytes(archive.read_bytes()[:-1])
+    assert "ArchiveClassesAtExit" in options(*place)
+    assert not archive.exists()

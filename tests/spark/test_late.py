@@ -1,5 +1,7 @@
 """Spark starts for what needs it, and for nothing else."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pyarrow as pa
@@ -129,3 +131,38 @@ def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
     assert str(col("early") + 1) == str(col("early") + 1)
     assert sleeping.started is spark
     assert SparkContext._active_spark_context is spark.sparkContext
+
+
+def test_a_thread_that_is_older_than_the_session_has_its_settings(spark, tmp_path):
+    """Spark asks the thread's Java for them: Iceberg's own catalog, by which frames are written, is one."""
+    java = spark._jvm
+    sessions = java.org.apache.spark.sql.classic.SparkSession
+
+    def active():
+        sessions.clearActiveSession()  # as a thread is that began before the session
+        before = sessions.getActiveSession().isDefined()
+        frame = Store(spark).spark.range(3)
+        frame.writeTo("backstory.threads.t").create()
+        return before, sessions.getActiveSession().isDefined()
+
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.threads")
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(active).result() == (False, True)
+
+
+def test_a_catalog_is_made_once_whatever_threads_ask(late):
+    made = []
+
+    def make():
+        made.append(1)
+        time.sleep(0.05)
+        return Closable()
+
+    with ThreadPoolExecutor(4) as pool:
+        catalogs = list(pool.map(lambda _: late.store.session.catalog("other", make), range(4)))
+    assert len(made) == len(set(map(id, catalogs))) == 1
+
+
+class Closable:
+    def close(self):
+        pass

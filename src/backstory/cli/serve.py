@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from backstory.cli.flags import in_flags
 from backstory.cli.options import Flag, Options
-from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part
 from backstory.formats.wrapping.batch_file import Format
 
 if TYPE_CHECKING:
@@ -119,6 +119,9 @@ def run(command: Callable[[], None]) -> int:
         log.critical(in_flags(str(error)), code=error.code)
         return error.exit_code
     except Exception as bug:
+        if (part := missing_part(bug)) is not None:
+            log.critical(in_flags(str(part)), code=part.code)
+            return part.exit_code
         log.critical(f"the server stopped on a bug: {type(bug).__name__}")
         return 1
     return 0
