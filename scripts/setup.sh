@@ -40,6 +40,7 @@ if [ "${1:-}" = --tests ]; then
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/moto -r tests/moto.lock
     touch .venv/moto/ready
   }
+  .venv/bin/python scripts/test_jars.py
   exit 0
 fi
 

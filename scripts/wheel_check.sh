@@ -18,6 +18,17 @@ grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//' >"$locked"
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --no-deps --require-hashes -r <(grep -A1 '^pyspark==' requirements.lock)
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint <(grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//') "$(ls "$folder"/*.whl)[all]"
 cd "$folder"
+# Three first commands at once, on a machine without jars and without a cache.
+printf 'id,a\n1,x\n' >first.csv
+printf '[spark]\n"spark.jars.ivy" = "%s"\n' "$folder/ivy" >first.toml
+pids=()
+for each in 1 2 3; do
+  HOME="$folder/home" XDG_CACHE_HOME="$folder/cache" BACKSTORY_CONFIG=first.toml "$folder/empty/bin/backstory" \
+    snapshot first.csv --into first.t --key id --warehouse "$folder/first$each" --quiet >/dev/null &
+  pids+=($!)
+done
+for each in "${pids[@]}"; do wait "$each"; done
+echo "Three first commands at once work on a machine without jars."
 "$folder/empty/bin/backstory" demo --output json >"$folder/commits.json"
 "$folder/empty/bin/python" -c "
 import json, sys

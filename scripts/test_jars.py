@@ -1,0 +1,27 @@
+"""Fetch every jar that the tests need, before two processes of theirs ask for it at once."""
+
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+import conftest  # noqa: E402 - modules of the tests
+import debezium_engine  # noqa: E402
+import kafka_broker  # noqa: E402
+import kafka_stream  # noqa: E402
+import maven  # noqa: E402
+import rest_catalog  # noqa: E402
+
+from backstory.doors.native.jdbc_rows import MARIADB  # noqa: E402
+from backstory.spark.connectors import wanted  # noqa: E402
+from backstory.spark.jars import fetch  # noqa: E402
+
+if __name__ == "__main__":
+    for given in ({}, conftest.SPARK):
+        fetch(wanted(given), given)
+    fetch([MARIADB], {})
+    rest_catalog.jars()
+    kafka_stream.classes()
+    maven.jars("kafka", f"org.apache.kafka:kafka_2.13:{kafka_broker.VERSION}")
+    debezium_engine.engine()
