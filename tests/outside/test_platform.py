@@ -18,7 +18,7 @@ from documented import ROOT, blocks
 
 pytestmark = pytest.mark.process
 
-PAGE = ROOT / "docs" / "how-to" / "operate.md"
+PAGE = ROOT / "docs" / "how-to" / "backup.md"
 # The second copy of the series holds a key twice.
 COPIES = sorted((ROOT / "examples" / "data" / "countries").glob("countries-*.csv"))[2:]
 # Writes a copy after the other until it is told to end; each is a commit, and the first lines say when it began.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 DEFAULTS = Options()
 TABLE = TableName("demo", "countries")
 KEY = ("code",)
-LANDS = TableName("demo", "lands")
+LANDS = TableName("demo", "nightly")
 NIGHTLY = """\
 format: histories/1
 tables:
