@@ -1,7 +1,7 @@
 """Rows that readers give become a DataFrame: through Parquet files, sent to tasks that do not see them."""
 
-import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 from backstory.engine.shipping import parquet_frame, ship_files
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
+from backstory.formats.unchanged import Stamp, require_unchanged
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store
@@ -57,14 +58,16 @@ def is_local(store: Store) -> bool:
     return str(store.setting("spark.master")).startswith("local")
 
 
-def as_ours(path: Path, folder: Path) -> Path:
-    """The file under a name of ours: Spark passes over files that are called `_a` or `.a`."""
-    here, there = path.resolve(), folder / "delivered.parquet"
-    try:
-        os.link(here, there)
-    except OSError:  # another file system, or somebody else's file
-        there.symlink_to(here)
-    return there
+def copied_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
+    """A copy of the file, which nobody writes while Spark reads it; Failed if it is another than was stamped.
+
+    Its name is ours: Spark passes over files that are called `_a` or `.a`.
+    """
+    whole = folder / "delivered.parquet"
+    if not whole.exists():
+        shutil.copyfile(path, whole)
+        require_unchanged([stamp])
+    return whole
 
 
 def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":

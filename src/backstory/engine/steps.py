@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import structlog
 
 from backstory.engine.parts import Rows
-from backstory.errors import Failed
 from backstory.formats.memory import Memory, MemoryLease, typed_size
+from backstory.formats.unchanged import source_changed
 from backstory.model.places import FILE, POSITION
 from backstory.stores.read_ahead import read_ahead
 from backstory.strategies.keys import dense_codes, key_numbers, places_near
@@ -266,9 +266,3 @@ def _of_length(side: Rows, count: int, expected: int) -> Iterator[pa.Table]:
     if rest:
         raise source_changed()
     yield from chain([pa.concat_tables(kept)] if size else [], repeat(side.schema.empty_table()))
-
-
-def source_changed() -> Failed:
-    """The error for a source that gave other rows the second time."""
-    remedy = "Nothing was written; deliver it again, once it is complete."
-    return Failed("source-changed", "The source changed while it was read.", remedy)

@@ -1,5 +1,6 @@
 """The rows of a file of any format, as its options say it is written (section 1.6)."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,6 +14,7 @@ from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.rows import parquet_rows
 from backstory.formats.produced import UNTOLD, ProducedRows, Told
 from backstory.formats.shapefile.options import ShapefileOptions
+from backstory.formats.unchanged import require_unchanged, stamp_of, while_unchanged
 from backstory.formats.values.texts import TextForms, parser
 from backstory.formats.wrapping.room import Bound
 
@@ -52,6 +54,18 @@ def rows_of(
     declared type that the format has no form for, and Refused for what is not of the format or of the
     schema: what concerns all rows at once, the others when their batch is asked for.
     """
+    stamp = stamp_of(path)
+    try:
+        rows = _rows_of(path, name, options, schema, told, bound)
+    except Exception:  # half of a file may be anything
+        require_unchanged([stamp])
+        raise
+    return replace(rows, batches=while_unchanged(rows.batches, stamp))
+
+
+def _rows_of(
+    path: Path, name: str, options: Options, schema: pa.Schema | None, told: Told, bound: Bound | None
+) -> ProducedRows:
     match options:
         case CsvOptions():
             return csv_rows(path, name, options, schema, told)

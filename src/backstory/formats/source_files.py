@@ -10,6 +10,7 @@ from uuid import uuid4
 
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.file_patterns import WILD, files_of_pattern
+from backstory.formats.unchanged import Stamp, require_unchanged, stamp_of
 from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import bound_of
 
@@ -27,10 +28,11 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to read; `name` is what messages call it."""
+    """A file to read; `name` is what messages call it, `stamp` is of the file that was delivered."""
 
     path: Path
     name: str
+    stamp: Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +66,7 @@ def source_files(source: str, format_: FileFormat | None = None, folder: Path = 
             f"The source has files of several formats: {', '.join(sorted(kinds))}.",
             "Use a glob that matches the files of one format.",
         )
-    return SourceFiles([SourceFile(path, path.name) for path in paths], kinds.pop())
+    return SourceFiles([SourceFile(path, path.name, stamp_of(path)) for path in paths], kinds.pop())
 
 
 def _paths(source: str, folder: Path) -> list[Path]:
@@ -99,6 +101,14 @@ def _format_of(path: Path) -> FileFormat | None:
 
 def unpacked(file: SourceFile, folder: Path) -> SourceFile:
     """The file to read; what is unpacked lies in the folder. Refused for a broken archive, or a bomb."""
+    try:
+        return _unpacked(file, folder)
+    except Refused:
+        require_unchanged([file.stamp])  # an archive that is written just now is not broken
+        raise
+
+
+def _unpacked(file: SourceFile, folder: Path) -> SourceFile:
     ending = file.path.suffix.lower()
     target = folder / uuid4().hex  # files of several folders may have one name
     if ending == ".gz":

@@ -19,6 +19,7 @@ from backstory.formats.file_options import FileOptions
 from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles
+from backstory.formats.unchanged import stamp_of
 from backstory.formats.values.base64_cells import decode_base64
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
@@ -48,7 +49,7 @@ def rows_of_database(
     types = {**written.type, **retype}
 
     def of_parquet(path: Path) -> AbstractContextManager[Source]:
-        files = SourceFiles([SourceFile(path, database.what)], "parquet")
+        files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
         return rows_of_files(store, files, into, rename, types)
 
     with ExitStack() as held:
@@ -62,7 +63,7 @@ def rows_of_database(
             rows = with_types(held.enter_context(of_parquet(copy.path)), written.type)
         else:
             schema = pa.schema([(name, arrow_type(type_)) for name, type_ in copy.types.items()])
-            file = SourceFile(copy.path, database.what)
+            file = SourceFile(copy.path, database.what, stamp_of(copy.path))
             rows = staged_rows(store, schema, _batches(file, schema), folder, held)
         yield replace(rows, instant=copy.instant)
 

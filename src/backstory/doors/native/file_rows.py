@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -14,14 +15,13 @@ import pyarrow.parquet as pq
 from backstory.doors.native.source import Reading, Source
 from backstory.engine.staging import (
     STAGED,
-    as_ours,
+    copied_whole,
     is_local,
     local_fields,
     local_parquet,
     parquet_tables,
     stage_rows,
 )
-from backstory.engine.steps import source_changed
 from backstory.formats.csv.options import CsvOptions
 from backstory.formats.file_columns import (
     Known,
@@ -37,10 +37,14 @@ from backstory.formats.produced import ProducedRows
 from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFiles, unpacked
+from backstory.formats.unchanged import Stamp, require_unchanged, stamp_of, while_unchanged
 from backstory.model.change import NOTHING
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.store import Store, StoredTable, load
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 @contextmanager
@@ -75,15 +79,18 @@ def rows_of_files(
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path
             if plain_parquet(path, None, known):
-                ours, told = as_ours(path, folder), pq.read_schema(path)
-                parquet = partial(local_parquet, store, ours, told)
-                yield Source(local_fields(told), parquet, _size(path), _read_parquet(path, frozenset()))
+                told = pq.read_schema(path)
+                parquet = partial(_whole_parquet, store, path, files[0].stamp, folder)
+                read = _read_parquet(path, frozenset(), files[0].stamp)
+                yield Source(local_fields(told), parquet, _size(path), read)
                 return
         schema, with_commas = columns_as_written(files, options, written, known)
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
-        yield replace(staged_rows(store, schema, batches, folder, held), with_commas=with_commas)
+        rows = replace(staged_rows(store, schema, batches, folder, held), with_commas=with_commas)
+        require_unchanged(file.stamp for file in files)
+        yield rows
 
 
 def staged_rows(
@@ -95,27 +102,24 @@ def staged_rows(
     if not path.exists():
         return Source(fields, frame)
     empty = frozenset(each.name for each in schema if pa.types.is_null(each.type))
-    return Source(fields, frame, _size(path), _read_parquet(path, empty))
+    return Source(fields, frame, _size(path), _read_parquet(path, empty, stamp_of(path)))
 
 
-def _read_parquet(path: Path, empty: Collection[str]) -> Reading:
-    """Reads columns of a file as it is now; those that are `empty` have no type of their own."""
-    before = _stamp(path)
+def _whole_parquet(store: Store, path: Path, stamp: Stamp, folder: Path) -> "DataFrame":
+    """The rows of a file for Spark, out of a copy: its tasks read when they please, and not at once."""
+    whole = copied_whole(path, stamp, folder)
+    return local_parquet(store, whole, pq.read_schema(whole))
+
+
+def _read_parquet(path: Path, empty: Collection[str], stamp: Stamp) -> Reading:
+    """Reads columns of a file as it was stamped; those that are `empty` have no type of their own."""
 
     def read(names: Sequence[str]) -> Iterator[pa.Table]:
-        for rows in parquet_tables(path, names):
+        for rows in while_unchanged(parquet_tables(path, names), stamp):
             values = [pa.nulls(len(rows)) if name in empty else rows[name] for name in names]
             yield pa.table(values, names=names)
-        if _stamp(path) != before:
-            raise source_changed()
 
     return read
-
-
-def _stamp(path: Path) -> tuple[int, int, int]:
-    """Which file it is, and when it was written last."""
-    told = path.stat()
-    return told.st_ino, told.st_size, told.st_mtime_ns
 
 
 def _size(path: Path) -> int:

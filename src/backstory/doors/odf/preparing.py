@@ -11,6 +11,7 @@ from typing import IO
 
 from backstory.doors.odf.manifest.read import Decompress, FileCompression, Pipe
 from backstory.errors import Failed, UsageError
+from backstory.formats.unchanged import require_unchanged, stamp_of
 from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import Bound, bound_of
 from backstory.settings import Rights
@@ -44,7 +45,7 @@ def prepare_file(
     one that ends with an error. What it said last is in the message; all of it is kept in `logs`, a
     folder that lasts, in `step-N.log`.
     """
-    here = Prepared(path, name, bound_of(path, rights.unpacked_limit))
+    here, stamp = Prepared(path, name, bound_of(path, rights.unpacked_limit)), stamp_of(path)
     for number, step in enumerate(steps, 1):
         target = folder / f"step-{number}"
         if isinstance(step, Pipe):
@@ -53,6 +54,7 @@ def prepare_file(
             here = _unzipped(here, step, target)
         else:
             here = _gunzipped(here, step, target)
+    require_unchanged([stamp])
     return here
 
 

@@ -13,7 +13,7 @@ from backstory.doors.odf.read_options import read_options
 from backstory.engine.staging import (
     ARRIVAL,
     StagedRows,
-    as_ours,
+    copied_whole,
     is_local,
     local_parquet,
     rows_of_staged_file,
@@ -22,6 +22,7 @@ from backstory.engine.staging import (
 from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.reading import rows_of
+from backstory.formats.unchanged import stamp_of
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -43,12 +44,15 @@ def read_batch(
 
     There are none if it has neither rows nor columns. They can be read until `held` is closed. `schema` is
     what the source declares, `told` the types of columns without it. A Parquet file that needs no look at its
-    values is read where it lies, by a name in `folder`. `queried` tells that a query reads them. Refused is
+    values is copied into `folder` and read there. `queried` tells that a query reads them. Refused is
     raised for whatever is malformed.
     """
+    stamp = stamp_of(ready.path)
     if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, told):
-        frame = local_parquet(store, as_ours(ready.path, folder), pq.read_schema(ready.path))
-        return rows_of_staged_file(_placed_by_spark(frame), ready.path)
+        whole = copied_whole(ready.path, stamp, folder)
+        return rows_of_staged_file(
+            _placed_by_spark(local_parquet(store, whole, pq.read_schema(whole))), whole
+        )
     rows = rows_of(ready.path, ready.name, read_options(read), schema, told, ready.bound)
     return stage_or_hold(store, rows, folder, held, queried=queried) if rows.schema.names else None
 

@@ -23,6 +23,7 @@ from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.source_files import SourceFile, unpacked
+from backstory.formats.unchanged import require_unchanged
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store
@@ -60,10 +61,12 @@ def messages_of_lines(
         read = [
             debezium_lines(each.path, encoding, unavailable=unavailable, name=each.name) for each in lines
         ]
+        require_unchanged(each.stamp for each in lines)
         return pa.concat_tables(read, promote_options="permissive")
 
     def frame() -> "DataFrame":
         _, made = stage_rows(store, ProducedRows(LINES, _batches(lines, encoding)), folder, held)
+        require_unchanged(each.stamp for each in lines)
         return made()
 
     return Messages(table, frame)
