@@ -109,7 +109,7 @@ def _late(error: BackstoryError, copy: FileCopy) -> BackstoryError:
     late = _of_file(error, copy)
     remedy = (
         "Nothing of this file was written, and newer ones are taken all the same. Move it away to leave it "
-        "out; with `remember: true` in the declaration, later files of the kind find their place."
+        "out; with `backfill: true` in the declaration, late files find their place."
     )
     return type(error)(late.code, late.message, remedy, late.keys)
 

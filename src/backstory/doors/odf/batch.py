@@ -15,7 +15,6 @@ from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.schemas import Expected, conformed, storable
 from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused
-from backstory.model.spelling import is_reserved
 from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.comparable import holds_map
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
@@ -150,8 +149,7 @@ def _refused_or_renamed(
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise _bad(f"The batch has the column {twice[0]} twice.", "Name each column once.", twice)
-    own = reserved(columns.vocab, source.merge)
-    taken = sorted(name for name in names if is_reserved(name, own))
+    taken = sorted(reserved(columns.vocab, source.merge) & set(names))
     if taken and not inferred:
         raise _bad(
             f"The batch has the column {taken[0]}, which is a system column of the dataset.",

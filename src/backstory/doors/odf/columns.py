@@ -27,7 +27,6 @@ from backstory.doors.odf.manifest.data_schema import (
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, Append, Ledger, Merge, Snapshot, encoding_of
 from backstory.errors import Refused
-from backstory.model.spelling import is_reserved
 from backstory.strategies.events.terms import EventEncoding
 
 # What may hold a time: times, and years as numbers or texts (decision O5), and a column of NULLs.
@@ -103,8 +102,7 @@ def expected_columns(dataset: Dataset, source: Source) -> dict[str, pa.Field]:
     time = vocab.event_time_column
     dated = time in columns and pa.types.is_date(columns[time].type)
     system = taken | {vocab.operation_type_column} | (set() if dated else {time})
-    ours = [name for name in columns if name.startswith("_") and is_reserved(name[1:], taken)]
-    renamed = {name[1:]: columns.pop(name).with_name(name[1:]) for name in ours}
+    renamed = {name: columns.pop(f"_{name}").with_name(name) for name in taken if f"_{name}" in columns}
     return {name: field for name, field in columns.items() if name not in system} | renamed
 
 

@@ -23,7 +23,6 @@ from backstory.doors.odf.manifest.merge import (
 )
 from backstory.doors.odf.source_rules import OLD_FIELDS
 from backstory.errors import UsageError
-from backstory.model.spelling import is_reserved
 
 REQUIRED: Final = "Remove the Option; in ddlSchema, use NOT NULL."
 
@@ -283,7 +282,7 @@ def _l10(desk: _Desk) -> Iterator[Lint]:
     if desk.columns is None or not desk.columns.of_batch:
         return
     for name in desk.columns.names:
-        if is_reserved(name, reserved(desk.dataset.vocab, desk.source.merge)):
+        if name in reserved(desk.dataset.vocab, desk.source.merge):
             yield desk.error(
                 "L10",
                 desk.columns.path_of(name),
