@@ -159,6 +159,23 @@ def test_a_late_file_is_refused_with_its_name_and_those_before_it_stay(team):
     assert team.names_at("a", "2024-01-04") == ["Anna"]
 
 
+def test_a_late_file_without_a_place_holds_no_newer_one_back(team):
+    """Copies without a memory settle the time between them: what comes of it later is refused alone."""
+    for day_, name in (("05", "Ann"), ("07", "Anne")):
+        team.write(f"a-2024-01-{day_}.csv", rows(name))
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    team.run()
+    team.write("a-2024-01-06.csv", rows("Late"))
+    team.write("a-2024-01-08.csv", rows("Anja"))
+    late = team.run()["a"]
+    assert (late.error.code, "backfill: true" in late.error.remedy) == ("time-backwards", True)
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id, backfill: true}}")
+    settled = team.run()["a"]
+    assert (settled.error.code, settled.files) == ("settled", ["a-2024-01-08.csv"])
+    assert "Move it out" in settled.error.remedy
+    assert team.names_at("a", "2024-01-09") == ["Anja"]
+
+
 def test_changes_in_files_are_applied_once_in_whatever_order_they_come(team):
     team.write("f/2.jsonl", '{"id": 1, "ts": "2024-01-02T00:00:00Z", "name": "Anna"}\n')
     team.declare("tables: {s.f: {source: 'f/*.jsonl', key: id, sequence_by: ts}}")

@@ -25,7 +25,7 @@ def require_unchanged(stamps: Iterable[Stamp]) -> None:
 
 
 def while_unchanged(reads: Iterable[Read], stamp: Stamp) -> Iterator[Read]:
-    """What is read of a file; Failed if the file has changed, behind the last of it or where reading fails."""
+    """What is read of a file; Failed if it has changed, behind the last of it or where reading fails."""
     try:
         yield from reads
     except Exception:  # half of a file may be anything

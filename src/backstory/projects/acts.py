@@ -30,8 +30,8 @@ _WORDS: Final = {
     "deleted": "closed",
     "reappeared": "reopened",
 }
-# What a copy is refused for that came after newer ones.
-TOO_LATE: Final = {"time-backwards", "settled"}
+# What a copy is refused for that came after newer ones: of a time that no copy has any more, or without a memory.
+SETTLED, BACKWARDS = "settled", "time-backwards"
 _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 
@@ -81,12 +81,10 @@ def _deliver(
             receipts.append(_bring(store, declared, terms, str(each.path), each))
         except BackstoryError as stop:
             notes.files.remove(mark)
-            if each.at is None or stop.code not in TOO_LATE:
-                error = _of_file(stop, each)
-                break
-            # What is known is newer already, so that newer files need not wait for this one.
-            error = error or _late(stop, each)
-            continue
+            error = error or _of_file(_leading_on(stop) if each.at else stop, each)
+            if each.at and stop.code == SETTLED:  # it never finds a place: newer ones do not wait for it
+                continue
+            break
         if terms.dry_run:
             break
         taken.add(mark)
@@ -104,14 +102,15 @@ def _of_file(error: BackstoryError, copy: FileCopy) -> BackstoryError:
     return type(error)(error.code, f"{copy.path.name}: {error.message}", error.remedy, error.keys)
 
 
-def _late(error: BackstoryError, copy: FileCopy) -> BackstoryError:
-    """The error of a file that came too late, which holds no other back."""
-    late = _of_file(error, copy)
-    remedy = (
-        "Nothing of this file was written, and newer ones are taken all the same. Move it away to leave it "
-        "out; with `backfill: true` in the declaration, late files find their place."
-    )
-    return type(error)(late.code, late.message, remedy, late.keys)
+def _leading_on(error: BackstoryError) -> BackstoryError:
+    """The error of a late file, with what is to be done with it so that the next run goes on."""
+    remedies = {
+        SETTLED: "Nothing of this file was written, and newer ones are taken all the same. Move it out of the "
+        "source's pattern to leave it out.",
+        BACKWARDS: "Nothing of this file was written, and newer ones wait for it. Declare `backfill: true` to "
+        "take it, or move it out of the source's pattern to leave it out.",
+    }
+    return type(error)(error.code, error.message, remedies.get(error.code, error.remedy), error.keys)
 
 
 def _bring(
