@@ -30,7 +30,7 @@ _WORDS: Final = {
     "deleted": "closed",
     "reappeared": "reopened",
 }
-# What a copy is refused for that came after newer ones: of a time that no copy has any more, or without a memory.
+# What a late copy is refused for: its time is settled, or the table has no memory.
 SETTLED, BACKWARDS = "settled", "time-backwards"
 _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
@@ -105,10 +105,10 @@ def _of_file(error: BackstoryError, copy: FileCopy) -> BackstoryError:
 def _leading_on(error: BackstoryError) -> BackstoryError:
     """The error of a late file, with what is to be done with it so that the next run goes on."""
     remedies = {
-        SETTLED: "Nothing of this file was written, and newer ones are taken all the same. Move it out of the "
-        "source's pattern to leave it out.",
-        BACKWARDS: "Nothing of this file was written, and newer ones wait for it. Declare `backfill: true` to "
-        "take it, or move it out of the source's pattern to leave it out.",
+        SETTLED: "Nothing of this file was written, and newer ones are taken all the same. Move it out of "
+        "the source's pattern to leave it out.",
+        BACKWARDS: "Nothing of this file was written, and newer ones wait for it. Declare `backfill: true` "
+        "to take it, or move it out of the source's pattern to leave it out.",
     }
     return type(error)(error.code, error.message, remedies.get(error.code, error.remedy), error.keys)
 

@@ -14,6 +14,7 @@ from backstory.doors.native.request import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.file_patterns import Piece, Stars, Written, files_of_pattern, written_in
 from backstory.formats.source_files import source_files
+from backstory.formats.unchanged import source_changed
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 
@@ -142,8 +143,11 @@ def _halves(mark: str) -> tuple[tuple[Any, ...], list[Any]]:
 
 def digest_of(path: Path) -> str:
     """A digest of a file's content."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        raise source_changed(path.name) from None
 
 
 def _mark(path: Path, folder: Path) -> str:
