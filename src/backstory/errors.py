@@ -35,6 +35,8 @@ PARTS: Final = {
     "starlette": "explore",
     "uvicorn": "explore",
 }
+# What comes from outside may be of any length; errors, answers and lines of logs quote so much of it.
+LONGEST = 4096
 
 
 class BackstoryError(Exception):
@@ -49,11 +51,13 @@ class BackstoryError(Exception):
     results: Sequence[Any] = ()
 
     def __init__(self, code: str, message: str, remedy: str = "", keys: Sequence[object] = ()) -> None:
-        super().__init__(code, message, remedy, tuple(keys))
+        shown = [shortened(each) if isinstance(each, str) else each for each in list(keys)[:MAX_KEYS]]
+        message, remedy = shortened(message), shortened(remedy)
+        super().__init__(code, message, remedy, tuple(shown))
         self.code = code
         self.message = message
         self.remedy = remedy
-        self.keys = list(keys)[:MAX_KEYS]
+        self.keys = shown
 
     def __str__(self) -> str:
         return " ".join(part for part in (self.message, self.remedy) if part)
@@ -119,13 +123,29 @@ def missing_part(fault: Exception) -> UsageError | None:
     )
 
 
+def shortened(text: str) -> str:
+    """The text; of one that is too long its beginning and its end, and how long it is."""
+    if len(text) <= LONGEST:
+        return text
+    half = LONGEST // 2
+    return f"{text[:half]} … ({len(text):,} characters) … {text[-half:]}"
+
+
 def internal(bug: Exception) -> BackstoryError:
     """What a door says of an error that nobody foresaw: its kind and its first words, on one line.
 
-    A package that is not installed is no bug.
+    A package that is not installed is no bug, and neither is a path that the system refuses.
     """
     if (part := missing_part(bug)) is not None:
         return part
+    if isinstance(bug, OSError) and bug.filename is not None and bug.strerror:
+        return Failed(
+            "file-failed",
+            f"{bug.filename!r} cannot be used: {bug.strerror}.",
+            "Check the path, its folder and its permissions.",
+        )
+    if isinstance(bug, ValueError) and "embedded null" in str(bug):
+        return UsageError("bad-option", "A name of a file has a NUL character.", "Take it out of the name.")
     told = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # the trace that Java's errors have as text
     return Failed(
         "bug",

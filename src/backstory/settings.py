@@ -140,6 +140,8 @@ def _read(path: Path) -> dict[str, Any]:
             f"The configuration file {path} cannot be read.",
             "Name another with `config=FILE` or BACKSTORY_CONFIG.",
         ) from None
+    except UnicodeDecodeError:
+        raise UsageError("broken-configuration", f"{path} is not UTF-8.", "Save the file as UTF-8.") from None
     except tomllib.TOMLDecodeError as broken:
         raise UsageError("broken-configuration", f"{path} is not TOML: {broken}.", "Fix the file.") from None
 

@@ -87,6 +87,11 @@ tables:
         ("tables: {ab: {source: x.csv}}", "tables.ab: 'ab' does not name a table", "schema.table"),
         ("tables: {a.b: {source: x.csv, group: dayly}}\ngroups: {daily: {}}", "no group dayly", "daily"),
         ("tables: {a.b: {source: x.csv, expect: sometimes}}", "'sometimes' is not a time", "every 26h"),
+        *(
+            (f"tables: {{a.b: {{source: x.csv, expect: every {count}}}}}", "is not a time", "365000d")
+            for count in ("9" * 90 + "d", "999999999w", "0h", "365001d")
+        ),
+        ('tables: {"a\\0.b": {source: x.csv}}', "does not name a table", "schema.table"),
         ("tables: {a.b: {source: x.csv, max_delete_ratio: 3}}", "must be between 0 and 1", "0.8"),
         ("tables: {a.b: {source: x.csv, late: drop}}", "late is an option of feeds", "what orders"),
         ("tables: {a.b: {source: x.csv, at: yesterday}}", "line 2, column 31, tables.a.b.at", ""),

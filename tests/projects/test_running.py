@@ -1,6 +1,7 @@
 """A run delivers what is declared: each table by itself, in the order that they need, nothing twice."""
 
 import itertools
+import re
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -396,3 +397,36 @@ def test_tables_of_the_logs_names_hold_no_delivery_up(team, taken):
     finally:
         for place in PLACES:
             sql(f"DROP TABLE IF EXISTS {store.sql_name(place)}")
+
+
+def test_a_run_reports_every_change_of_columns(team):
+    """Columns that come, go and change their type are in the receipt; a lack alone makes no change."""
+    team.declare("tables: {s.a: {source: a.csv, key: id}}")
+    for text, lines in (
+        ("id,a,b\n1,x,7\n", ["new table: id LONG, a STRING, b LONG"]),
+        ("id,a\n1,x\n", ["column b is missing from the copy; kept, NULL in new versions"]),
+        ("id,a,b,c\n1,x,7.5,z\n", ["new column c (STRING)", "column b: type is now"]),
+    ):
+        team.write("a.csv", text)
+        receipt = team.run()["a"]
+        told = receipt.schema_changes
+        assert [any(each.startswith(line) for each in told) for line in lines] == [True] * len(lines), told
+        assert receipt.status == ("unchanged" if "missing" in lines[0] else "changed")
+
+
+def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):
+    """The report names the rewind and the rename; done as it says, records have one life under the new name."""
+    team.write("a.csv", "id,old\n1,Ann\n2,Bob\n")
+    team.declare("tables: {s.a: {source: a.csv, key: id}}")
+    team.run()
+    team.write("a.csv", "id,name\n1,Ann\n2,Bob\n")
+    (hint,) = [each for each in team.run()["a"].schema_changes if "renamed?" in each]
+    table, time = re.search(r"`backstory rewind (\S+) (\S+)` with `apply=True`", hint).groups()
+    team.declare("tables: {s.a: {source: a.csv, key: id, rename: {old: name}}}")
+    early = team.run()["a"]
+    assert (early.error.code, "backstory rewind" in early.error.remedy) == ("bad-option", True)
+    team.warehouse.table(table).rewind(time, apply=True)
+    assert "column old renamed to name" in team.run()["a"].schema_changes
+    assert team.names_at("a") == ["Ann", "Bob"]
+    assert len(team.warehouse.table(table).timeline("1").versions) == 1
+    assert team.run()["a"].status == "unchanged"

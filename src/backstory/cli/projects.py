@@ -16,7 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from backstory.cli.asking import answer_from_metadata, opened
-from backstory.cli.flags import error_in_fields
+from backstory.cli.flags import error_in_fields, in_fields, in_flags
 from backstory.cli.options import Flag, Limit, Names, Options, parse_names
 from backstory.cli.outcomes import DRY, short
 from backstory.cli.output import console, show, tell_error, tell_line, without_idle
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog
 
 DEFAULTS = Options()
+NEW_TABLE: Final = "new table: "  # of a table's first delivery: its columns are no change
 Jobs = Annotated[int, Parameter(validator=Number(gte=1))]
 RUNS: Final = (
     "run_id",
@@ -127,6 +128,9 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
                 tell_error(document["error"], f"{each.name}: ")
             elif each.blocked_by is not None:
                 tell_line(f"{each.name}: not begun, because {each.blocked_by} did not end well.")
+            for change in document["schema_changes"]:
+                if not change.startswith(NEW_TABLE):
+                    tell_line(f"{each.name}: {change}")
         _tell_summary(receipts)
         if dry_run:
             console.print(DRY)
@@ -137,7 +141,8 @@ def _in_words_of_the_file(receipt: dict[str, Any]) -> dict[str, Any]:
     from backstory.projects.entries import FIELDS
 
     parts = [error_in_fields(each, FIELDS) for each in receipt["parts"]]
-    return error_in_fields({**receipt, "parts": parts}, FIELDS)
+    changes = [in_flags(in_fields(each, FIELDS)) for each in receipt["schema_changes"]]
+    return error_in_fields({**receipt, "parts": parts, "schema_changes": changes}, FIELDS)
 
 
 def _in_a_row(receipt: "RunReceipt") -> dict[str, Any]:

@@ -78,11 +78,11 @@ def _listen(host: str, port: int | None) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     places = [PORT, 0] if port is None else [port]
     for place in places[:-1]:
-        with suppress(OSError):
+        with suppress(OSError, TypeError, UnicodeError):
             return socket.create_server((host.strip("[]"), place), family=family)
     try:
         return socket.create_server((host.strip("[]"), places[-1]), family=family)
-    except (OSError, OverflowError) as stop:
+    except (OSError, OverflowError, TypeError, UnicodeError) as stop:
         why = str(getattr(stop, "strerror", None) or stop).rstrip(".")
         raise Failed(
             "port-in-use",

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from backstory.errors import UsageError
 
+NUL = "\0"  # no catalog, no file and no database has it in a name
 ODF = "odf"  # the schema of datasets
 
 
@@ -22,7 +23,7 @@ class TableName:
 def table_name(text: str) -> TableName:
     """The table that `schema.table` names; the schema reaches up to the first dot."""
     schema, _, name = text.partition(".")
-    if not schema or not name:
+    if not schema or not name or NUL in text:
         raise UsageError("no-table", f"{text!r} does not name a table.", "Write it as schema.table.")
     return TableName(schema, name)
 
@@ -37,6 +38,8 @@ def resolve_name(text: str, is_there: Callable[[TableName], bool]) -> TableName 
 
 def meanings(text: str) -> Iterator[TableName]:
     """The tables that a text may name, the dataset's last; raises UsageError for one that names no other."""
+    if NUL in text:
+        table_name(text)
     if dotted := all(text.partition(".")[::2]):
         yield table_name(text)
     if text:

@@ -9,16 +9,18 @@ from typing import Any, TextIO, cast
 
 import structlog
 
+from backstory.errors import shortened
+
 LEVELS = {"debug": "INFO", "info": "INFO", "warning": "WARNING"}
 
 
 def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
     """An event as the one shape that Fivetran reads: level, message and message-origin (section 7.2)."""
-    fields = "".join(f" {name}={value}" for name, value in event.items() if name != "event")
+    fields = "".join(f" {name}={shortened(str(value))}" for name, value in event.items() if name != "event")
     return json.dumps(
         {
             "level": LEVELS.get(method, "SEVERE"),
-            "message": f"{event['event']}{fields}",
+            "message": shortened(f"{event['event']}{fields}"),
             "message-origin": "sdk_destination",
         },
         ensure_ascii=False,

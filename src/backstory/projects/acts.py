@@ -11,6 +11,7 @@ from backstory.doors.historize import door as models
 from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.native import door as native
 from backstory.doors.native.feeds import options as feeds
+from backstory.doors.native.receipts import changes_table
 from backstory.doors.native.request import names_files
 from backstory.doors.odf import door as datasets
 from backstory.engine.runs import RunNotes, taking_notes
@@ -133,8 +134,10 @@ def _summed(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> Run
     for each in receipts:
         counts.update({name: count for name, count in each["counts"].items() if name != "unchanged"})
     counts["unchanged"] = receipts[-1]["counts"].get("unchanged", 0) if receipts else 0
-    changes = [change for each in receipts for change in each["schema_changes"]]
-    changed = any(count for name, count in counts.items() if name != "unchanged") or bool(changes)
+    changes = [*dict.fromkeys(change for each in receipts for change in each["schema_changes"])]
+    changed = any(count for name, count in counts.items() if name != "unchanged") or any(
+        map(changes_table, changes)
+    )
     changed = changed or any(each.get("snapshot_id") for each in receipts)
     return RunReceipt(
         declared.name,
@@ -178,11 +181,13 @@ def _of_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
     error = next((each.error for each in receipts if each.error is not None), None)
     changed = any(each.status not in _UNCHANGED for each in receipts)
     parts = [each.to_dict() for each in receipts]
+    changes = [change for each in parts for change in each.get("schema_changes") or ()]
     receipt = RunReceipt(
         declared.name,
         declared.kind,
         "changed" if changed else "unchanged",
         counts=dict(counts),
+        schema_changes=changes,
         parts=parts if len(parts) > 1 else (),
     )
     return replace(receipt, status=status_of(error), error=error) if error is not None else receipt

@@ -24,6 +24,8 @@ from backstory.model.lists import split_list
 _OF_RUNS: Final = {"dry_run"}
 _DESCRIPTION: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 _EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eeks?)?")
+# Longer ones end no more before the last year that a time has.
+LONGEST: Final = timedelta(days=365_000)
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
@@ -39,7 +41,13 @@ def pace_of(text: str) -> timedelta:
     match = _EVERY.fullmatch(text.strip())
     if match is None or not int(match[1]):
         raise ValueError(text)
-    return timedelta(**{_UNITS[match[2]]: int(match[1])})
+    try:
+        pace = timedelta(**{_UNITS[match[2]]: int(match[1])})
+    except OverflowError:
+        raise ValueError(text) from None
+    if pace > LONGEST:
+        raise ValueError(text)
+    return pace
 
 
 def _expected(text: str) -> str:
@@ -49,7 +57,10 @@ def _expected(text: str) -> str:
         raise PydanticCustomError(
             "pace",
             "pace",
-            {"why": f"{text!r} is not a time", "remedy": "Write it as every 26h; m, h, d and w are units."},
+            {
+                "why": f"{text[:40]!r} is not a time between two deliveries",
+                "remedy": "Write it as every 26h; m, h, d and w are units, 365000d is the longest.",
+            },
         ) from None
     return text
 

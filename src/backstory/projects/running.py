@@ -235,7 +235,8 @@ class _Run:
             receipt = RunReceipt(declared.name, declared.kind, status_of(error), error=error)
         except Exception as bug:  # one table ends no run
             log.debug("a bug", exc_info=True)
-            receipt = RunReceipt(declared.name, declared.kind, "failed", error=internal(bug))
+            unforeseen = internal(bug)
+            receipt = RunReceipt(declared.name, declared.kind, status_of(unforeseen), error=unforeseen)
         seconds = time.monotonic() - began
         known = sum(notes.seconds.values())
         stages = {"read": max(seconds - known, 0.0), **notes.seconds}

@@ -170,7 +170,7 @@ def test_what_cannot_be_read_is_told_without_a_password(lake, server):
         f"{address}?table=absent": (UsageError, "no-table"),
         address: (UsageError, "bad-option"),
         f"{address.rpartition('/')[0]}/nowhere?table=t": (UsageError, "no-database"),
-        re.sub(r":\d+/", ":1/", f"{address}?table=t"): (TryAgain, "conflict"),
+        re.sub(r":\d+/", ":1/", f"{address}?table=t"): (TryAgain, "database-down"),
         "sqlite:///nowhere/at/all.db?table=t": (UsageError, "no-database"),
     }
     for source, (kind, code) in cases.items():

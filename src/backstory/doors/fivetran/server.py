@@ -95,7 +95,7 @@ def require_port(host: str | None, port: int, option: str = "port") -> None:
         six = ":" in shown
         family, both = socket.AF_INET6 if six else socket.AF_INET, six and socket.has_dualstack_ipv6()
         with (
-            suppress(OSError),
+            suppress(OSError, OverflowError, TypeError, UnicodeError),  # no such host or port either
             socket.create_server((shown.strip("[]"), port), family=family, dualstack_ipv6=both),
         ):
             return

@@ -2,6 +2,8 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import chain, count
+from typing import Final
 
 from backstory.doors.native.columns import refuse_lacking_key
 from backstory.doors.native.request import TableRequest, bad_option
@@ -13,6 +15,9 @@ from backstory.model.schema import Column, Shape
 from backstory.model.spelling import fields_alike, is_reserved, other_spelling, spelling_hint
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind, common, parts_added, widens
+
+# The end of the name of a column that came by mistake, and was taken back.
+TAKEN_BACK: Final = "_taken_back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +85,15 @@ def evolved(
     empty: frozenset[str],
     asked: TableRequest,
     is_valueless: Callable[[str], bool] = lambda _name: False,
+    is_taken_back: Callable[[str], bool] = lambda _name: False,
 ) -> Evolved:
     """The shape that a later copy gives a table; `empty` are columns of it that have no type.
 
-    `is_valueless` says of a stored column whether no row has a value in it. Raises UsageError for a rename of
-    no column, Refused for another key and for a type that does not widen.
+    `is_valueless` says of a stored column whether no row has a value in it, `is_taken_back` whether only
+    statements that were taken back have one: it makes room for a column that is renamed to its name. Raises
+    UsageError for a rename of no column, Refused for another key and for a type that does not widen.
     """
-    renamed = _renames(before, asked.rename, {each.name for each in columns})
+    renamed = _renames(before, asked.rename, {each.name for each in columns}, is_taken_back)
     stored = replace(
         before,
         columns=tuple(replace(each, name=renamed.get(each.name, each.name)) for each in before.columns),
@@ -242,8 +249,13 @@ def _refuse_retypes(
             )
 
 
-def _renames(before: Shape, rename: Mapping[str, str], delivered: Collection[str]) -> dict[str, str]:
-    """The renames that are still to do: one that the table has had already is done."""
+def _renames(
+    before: Shape, rename: Mapping[str, str], delivered: Collection[str], is_taken_back: Callable[[str], bool]
+) -> dict[str, str]:
+    """The renames that are still to do: one that the table has had already is done.
+
+    A column of the new name that came by mistake, and was taken back, gets another name.
+    """
     found = {}
     for old, new in rename.items():
         is_there, is_taken = before.column(old) is not None, before.column(new) is not None
@@ -254,12 +266,13 @@ def _renames(before: Shape, rename: Mapping[str, str], delivered: Collection[str
                 "Use another name.",
                 [old, new],
             )
-        if is_there == is_taken:
-            told = f"There already is a column {new}" if is_there else f"There is no column {old}"
-            hint = "" if is_there else spelling_hint([old], before.names)
-            raise bad_option(f"{told} in {before.table}.", f"{hint}Rename an existing column to a new name.")
+        if not is_there and not is_taken:
+            raise bad_option(
+                f"There is no column {old} in {before.table}.",
+                f"{spelling_hint([old], before.names)}Rename an existing column to a new name.",
+            )
         others = [name for name in before.names if name != old and name not in rename]
-        if is_there and (other := other_spelling(new, others)) is not None:
+        if is_there and not is_taken and (other := other_spelling(new, others)) is not None:
             raise bad_option(
                 f"There already is a column {other} in {before.table}; {new} differs by case alone.",
                 "Rename an existing column to a new name.",
@@ -269,9 +282,23 @@ def _renames(before: Shape, rename: Mapping[str, str], delivered: Collection[str
                 f"`rename=` calls {old} {new}, but the delivery still has {old}.",
                 f"Call it {new} in the delivery, too, or omit the rename.",
             )
+        if is_there and is_taken:
+            if not is_taken_back(new):
+                raise bad_option(
+                    f"There already is a column {new} in {before.table}.",
+                    f"If it is {old} under its new name, undo the delivery that added it with `backstory "
+                    f"rewind`, then rename it; otherwise use another name.",
+                )
+            found[new] = _free_name(f"{new}{TAKEN_BACK}", {*before.names, *delivered})
         if is_there:
             found[old] = new
     return found
+
+
+def _free_name(name: str, taken: Collection[str]) -> str:
+    """The name, with a number where a column has it already."""
+    numbered = (f"{name}_{number}" for number in count(2))
+    return next(each for each in chain([name], numbered) if each not in taken)
 
 
 def _require_key(key: Sequence[str], columns: Sequence[Column], *, kept: bool = False) -> None:

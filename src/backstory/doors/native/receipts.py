@@ -4,13 +4,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from backstory.doors.native.evolution import Evolved
+from backstory.doors.native.evolution import TAKEN_BACK, Evolved
 from backstory.errors import option
 from backstory.formats.file_columns import comma_notes
 from backstory.model.receipt import Receipt
 
 # In their order; disjoint (V36).
 COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
+
+LACKING: Final = " is missing from the "
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -56,26 +58,45 @@ def schema_changes(
     evolved: Evolved,
     likeness: Mapping[tuple[str, str], tuple[int, int]],
     with_commas: Collection[str] = (),
+    undo: str = "",
 ) -> list[str]:
     """What becomes of the columns, and what may have been meant otherwise.
 
     A column that is missing while another comes may have another name; `likeness` tells in how many records
-    their values are one, of those that have any. New columns `with_commas` are texts that would be numbers if
-    a comma were the decimal point.
+    their values are one, of those that have any. `undo` is the command that takes the delivery back.
+    New columns `with_commas` are texts that would be numbers if a comma were the decimal point.
     """
     anew = ["all rows are rewritten"] if evolved.retyped else []
-    left_out = [
-        f"column {name} is left out: all its values are empty, so its type is unknown"
-        for name in evolved.left_out
-    ]
-    missing = [each.name for each in evolved.missing] if evolved.added else []
-    lacking = [f"column {name} is missing from the copy; kept, NULL in new versions" for name in missing]
     by_likeness = sorted(likeness.items(), key=lambda each: each[1][0])
     told = [pair for pair, (alike, valued) in by_likeness if alike and 10 * alike >= 9 * valued]
+    after = f", after `{undo}` with {option('apply', value=True)}" if undo else ""
     asking = [
-        f"column {new} has the values of {old}: renamed? {option('rename', {old: new})}"
+        f"column {new} has the values of {old}: renamed? {option('rename', {old: new})}{after}"
         for old, new in dict(told).items()
     ]
     new = {each.name for each in evolved.delivered} if evolved.stored is None else evolved.added
     commas = comma_notes(new.intersection(with_commas))
-    return [*evolved.changes, *anew, *lacking, *asking, *left_out, *commas]
+    lacking = lacking_columns(evolved, "copy")
+    return [*evolved.changes, *anew, *lacking, *asking, *columns_left_out(evolved), *commas]
+
+
+def lacking_columns(evolved: Evolved, delivery: str) -> list[str]:
+    """The columns that the table has and a delivery lacks, in words; each delivery says it anew."""
+    return [
+        f"column {each.name}{LACKING}{delivery}; kept, NULL in new versions"
+        for each in evolved.missing
+        if TAKEN_BACK not in each.name  # no source ever had it
+    ]
+
+
+def changes_table(line: str) -> bool:
+    """Whether a line of schema changes is of more than a column that the delivery lacks."""
+    return LACKING not in line
+
+
+def columns_left_out(evolved: Evolved) -> list[str]:
+    """The columns whose type is not known, in words."""
+    return [
+        f"column {name} is left out: all its values are empty, so its type is unknown"
+        for name in evolved.left_out
+    ]

@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from functools import partial
 
 from backstory.doors.native.columns import delivered_columns
@@ -37,7 +38,7 @@ from backstory.model.layout import Layout
 from backstory.model.remembered import COPIED_AT, RECORDED
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
-from backstory.stores.iceberg.column_values import has_no_values
+from backstory.stores.iceberg.column_values import has_no_values, is_taken_back
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
@@ -115,7 +116,14 @@ class NativeSnapshot:
             refuse_untyped_key(source, self.asked.key or (), empty)
             shape, settings = new_table(self.name, columns, empty, self.asked), agreed(None, self.asked)
         else:
-            shape = evolved(table.shape, columns, empty, self.asked, partial(has_no_values, store, table))
+            shape = evolved(
+                table.shape,
+                columns,
+                empty,
+                self.asked,
+                partial(has_no_values, store, table),
+                partial(is_taken_back, store, table),
+            )
             settings = agreed(settings_of(table.properties).renamed(shape.renamed), self.asked)
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
@@ -128,17 +136,21 @@ class NativeSnapshot:
 
     def _receipt(self, sides: CopySides, copy: PlannedCopy) -> Callable[[Committed | None], Answer]:
         table = str(self.name)
-        changes = schema_changes(sides.evolved, copy.likeness, self.source.with_commas)
+        in_words = partial(schema_changes, sides.evolved, copy.likeness, self.source.with_commas)
         if self.asked.dry_run:
             keys = copy.keys_of_outcomes() if copy.differing else {}
             warnings = warnings_of(copy.losses)
-            plan = SnapshotPlan(table, copy.outcomes, keys, copy.driving, changes, copy.taken_back, warnings)
+            plan = SnapshotPlan(
+                table, copy.outcomes, keys, copy.driving, in_words(), copy.taken_back, warnings
+            )
             return lambda _committed: plan
 
         def receipt(committed: Committed | None) -> SnapshotReceipt:
             snapshot = None if committed is None else committed.snapshot_id
             recorded = None if snapshot is None else iso(sides.place.recorded)
-            return SnapshotReceipt(table, copy.outcomes, changes, recorded, snapshot)
+            before = iso(sides.place.recorded - timedelta(microseconds=1))
+            undo = "" if snapshot is None else f"backstory rewind {table} {before}"
+            return SnapshotReceipt(table, copy.outcomes, in_words(undo), recorded, snapshot)
 
         return receipt
 

@@ -10,8 +10,11 @@ from psycopg.conninfo import conninfo_to_dict
 
 from backstory.errors import Failed, TryAgain, UsageError
 
-# Serialization failures, deadlocks, locks, lost connections.
-_AGAIN: Final = ("40", "55P03", "57", "08", "53")
+# What may be otherwise later, by SQL states: serialization failures, deadlocks and locks; a server that is
+# not there, starts or ends; one that has no room, or gave a query up.
+_CONFLICT: Final = ("40", "55P03")
+_DOWN: Final = ("08", "57P")
+_BUSY: Final = ("53", "57")
 # What a server that answers says of a connection that it will not open later either; it has no code here.
 _TURNED_AWAY: Final = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
 
@@ -56,6 +59,12 @@ def translate_postgres() -> Iterator[None]:
     except psycopg.Error as error:
         state = error.sqlstate or ("08" if isinstance(error, psycopg.OperationalError) else "")
         told = error.diag.message_primary or str(error).split("\n", 1)[0]
-        if state.startswith(_AGAIN):
+        if state.startswith(_CONFLICT):
             raise TryAgain("conflict", f"PostgreSQL: {told}.", "Try again.") from None
+        if state.startswith(_DOWN):
+            raise TryAgain(
+                "database-down", f"PostgreSQL does not answer: {told}.", "Try again once it runs."
+            ) from None
+        if state.startswith(_BUSY):
+            raise TryAgain("database-busy", f"PostgreSQL: {told}.", "Try again later.") from None
         raise Failed("database-failed", f"PostgreSQL: {told}.", "Check the database.") from None

@@ -3,6 +3,7 @@
 from contextlib import closing
 from typing import Any
 
+from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.stores.iceberg.jvm import scan_where
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -22,6 +23,13 @@ def has_no_values(store: Store, table: StoredTable, name: str) -> bool:
             if _has_values(tasks.next(), field):
                 return False
     return store.spark.table(store.sql_name(table.shape.table)).where(column(name).isNotNull()).isEmpty()
+
+
+def is_taken_back(store: Store, table: StoredTable, name: str) -> bool:
+    """Whether a column has values in none but rows without length: statements that were taken back."""
+    start, end = column(VALID_FROM), column(VALID_TO)
+    rows = store.spark.table(store.sql_name(table.shape.table))
+    return rows.where(column(name).isNotNull() & ~end.eqNullSafe(start)).isEmpty()
 
 
 def _has_values(task: Any, field: int) -> bool:

@@ -18,6 +18,7 @@ from backstory.doors.native.feeds.row_meaning import meaning_property, with_stor
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.tasks import plan_by_tasks
 from backstory.doors.native.feeds.terms import Feed
+from backstory.doors.native.receipts import columns_left_out, lacking_columns
 from backstory.doors.native.retyping import with_floats_as_stored
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
@@ -83,11 +84,9 @@ class NativeFeed:
 
     def _receipt(self, feed: Feed, planned: PlannedFeed) -> Callable[[Committed | None], Answer]:
         table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in COUNTS}
-        left_out = [
-            f"column {name} is left out: all its values are empty, so its type is unknown"
-            for name in feed.agreement.evolved.left_out
-        ]
-        changes = [*feed.agreement.evolved.changes, *left_out] if planned.added else []
+        evolved = feed.agreement.evolved
+        lacking = lacking_columns(evolved, "feed")
+        changes = [*evolved.changes, *lacking, *columns_left_out(evolved)] if planned.added else []
         if self.request.dry_run:
             keys = {name: planned.keys(name) for name in COUNTS if counts[name]}
             driving = {
