@@ -145,7 +145,9 @@ def internal(bug: Exception) -> BackstoryError:
             "Check the path, its folder and its permissions.",
         )
     if isinstance(bug, ValueError) and "embedded null" in str(bug):
-        return UsageError("bad-option", "A name of a file has a NUL character.", "Take it out of the name.")
+        return UsageError(
+            "bad-option", "A name of a file has a NUL character.", "Remove the character from the name."
+        )
     told = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # the trace that Java's errors have as text
     return Failed(
         "bug",
