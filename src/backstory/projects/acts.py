@@ -10,8 +10,8 @@ from typing import Any, Final
 from backstory.doors.historize import door as models
 from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.native import door as native
+from backstory.doors.native.absences import changes_table
 from backstory.doors.native.feeds import options as feeds
-from backstory.doors.native.receipts import changes_table
 from backstory.doors.native.request import names_files
 from backstory.doors.odf import door as datasets
 from backstory.engine.runs import RunNotes, taking_notes

@@ -4,15 +4,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from backstory.doors.native.evolution import TAKEN_BACK, Evolved
+from backstory.doors.native.evolution import Evolved
 from backstory.errors import option
 from backstory.formats.file_columns import comma_notes
 from backstory.model.receipt import Receipt
 
 # In their order; disjoint (V36).
 COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
-
-LACKING: Final = " is missing from the "
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -57,13 +55,15 @@ class SnapshotPlan(DeliveryPlan):
 def schema_changes(
     evolved: Evolved,
     likeness: Mapping[tuple[str, str], tuple[int, int]],
-    with_commas: Collection[str] = (),
+    with_commas: Collection[str],
+    absences: Sequence[str],
     undo: str = "",
 ) -> list[str]:
     """What becomes of the columns, and what may have been meant otherwise.
 
     A column that is missing while another comes may have another name; `likeness` tells in how many records
-    their values are one, of those that have any. `undo` is the command that takes the delivery back.
+    their values are one, of those that have any. `absences` are columns that went away,
+    in words, `undo` is the command that takes the delivery back.
     New columns `with_commas` are texts that would be numbers if a comma were the decimal point.
     """
     anew = ["all rows are rewritten"] if evolved.retyped else []
@@ -76,22 +76,7 @@ def schema_changes(
     ]
     new = {each.name for each in evolved.delivered} if evolved.stored is None else evolved.added
     commas = comma_notes(new.intersection(with_commas))
-    lacking = lacking_columns(evolved, "copy")
-    return [*evolved.changes, *anew, *lacking, *asking, *columns_left_out(evolved), *commas]
-
-
-def lacking_columns(evolved: Evolved, delivery: str) -> list[str]:
-    """The columns that the table has and a delivery lacks, in words; each delivery says it anew."""
-    return [
-        f"column {each.name}{LACKING}{delivery}; kept, NULL in new versions"
-        for each in evolved.missing
-        if TAKEN_BACK not in each.name  # no source ever had it
-    ]
-
-
-def changes_table(line: str) -> bool:
-    """Whether a line of schema changes is of more than a column that the delivery lacks."""
-    return LACKING not in line
+    return [*evolved.changes, *anew, *absences, *asking, *columns_left_out(evolved), *commas]
 
 
 def columns_left_out(evolved: Evolved) -> list[str]:

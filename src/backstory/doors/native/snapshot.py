@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
+from backstory.doors.native.absences import lacks, new_absences
 from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.evolution import Evolved, evolved, new_table
 from backstory.doors.native.here import plan_here
@@ -83,7 +84,7 @@ class NativeSnapshot:
                 if change is not None:
                     change = replace(change, told=lambda _: {TOKEN: self._token(sides, copy)})
                 at, recorded = iso(sides.place.at), iso(sides.place.recorded)
-                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at})
+                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **lacks(shape)})
                 yield Plan(table, change, note, receipt, self.asked.dry_run)
 
     def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Source, Evolved, TableSettings]:
@@ -136,7 +137,8 @@ class NativeSnapshot:
 
     def _receipt(self, sides: CopySides, copy: PlannedCopy) -> Callable[[Committed | None], Answer]:
         table = str(self.name)
-        in_words = partial(schema_changes, sides.evolved, copy.likeness, self.source.with_commas)
+        absences = new_absences(sides.table, sides.evolved, "copy")
+        in_words = partial(schema_changes, sides.evolved, copy.likeness, self.source.with_commas, absences)
         if self.asked.dry_run:
             keys = copy.keys_of_outcomes() if copy.differing else {}
             warnings = warnings_of(copy.losses)

@@ -8,17 +8,18 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from backstory.doors.native.absences import lacks, new_absences
 from backstory.doors.native.feeds.agreement import agree
 from backstory.doors.native.feeds.here import plan_here
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.planned import PlannedFeed
 from backstory.doors.native.feeds.receipts import COUNTS, FeedPlan, FeedReceipt
-from backstory.doors.native.feeds.remembering import Remembering, remembering
+from backstory.doors.native.feeds.remembering import remembering
 from backstory.doors.native.feeds.row_meaning import meaning_property, with_stored_meaning
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.tasks import plan_by_tasks
 from backstory.doors.native.feeds.terms import Feed
-from backstory.doors.native.receipts import columns_left_out, lacking_columns
+from backstory.doors.native.receipts import columns_left_out
 from backstory.doors.native.retyping import with_floats_as_stored
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
@@ -72,21 +73,23 @@ class NativeFeed:
             feed = Feed(store, table, source, request, agreement, remembered)
             with _planned(feed) as planned:
                 change = _change(feed, planned, meaning_property(self.request, kept))
-                note = Note(DOOR, "") if change is None else self._note(remembered, planned)
+                note = Note(DOOR, "") if change is None else self._note(feed, planned)
                 yield Plan(table, change, note, self._receipt(feed, planned), self.request.dry_run)
 
-    def _note(self, remembered: Remembering, planned: PlannedFeed) -> Note:
+    def _note(self, feed: Feed, planned: PlannedFeed) -> Note:
         """What the commit says: its token is a digest of the events (V14)."""
-        content = json.dumps([str(self.name), iso(remembered.recorded), planned.content])
+        content = json.dumps([str(self.name), iso(feed.remembered.recorded), planned.content])
         token = hashlib.sha256(content.encode()).hexdigest()
         stream = {} if self.batch is None else self.batch.properties()
-        return Note(DOOR, token, {RECORDED: iso(remembered.recorded), **stream})
+        return Note(
+            DOOR, token, {RECORDED: iso(feed.remembered.recorded), **lacks(feed.agreement.evolved), **stream}
+        )
 
     def _receipt(self, feed: Feed, planned: PlannedFeed) -> Callable[[Committed | None], Answer]:
         table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in COUNTS}
         evolved = feed.agreement.evolved
-        lacking = lacking_columns(evolved, "feed")
-        changes = [*evolved.changes, *lacking, *columns_left_out(evolved)] if planned.added else []
+        absences = new_absences(feed.table, evolved, "feed")
+        changes = [*evolved.changes, *absences, *columns_left_out(evolved)] if planned.added else []
         if self.request.dry_run:
             keys = {name: planned.keys(name) for name in COUNTS if counts[name]}
             driving = {

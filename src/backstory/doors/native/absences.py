@@ -1,0 +1,40 @@
+"""Columns that a table has and a delivery lacks: a commit lists them, so that the next reports only new ones."""
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from backstory.doors.native.evolution import TAKEN_BACK, Evolved
+from backstory.stores.iceberg.snapshots import ancestry
+from backstory.stores.iceberg.store import StoredTable
+
+# The property of a commit: the names of these columns, as JSON.
+LACKS: Final = "backstory.lacks"
+_IS_MISSING: Final = " is missing from the "
+
+
+def lacks(evolved: Evolved) -> Mapping[str, str]:
+    """What the commit of a delivery says of the columns that it lacks; nothing where it lacks none."""
+    missing = [each.name for each in evolved.missing]
+    return {LACKS: json.dumps(missing)} if missing else {}
+
+
+def new_absences(table: StoredTable | None, evolved: Evolved, delivery: str) -> list[str]:
+    """The columns that this delivery lacks, and the one committed before it did not, in words."""
+    missing = [each.name for each in evolved.missing if TAKEN_BACK not in each.name]
+    if table is None or not missing:
+        return []
+    commits = (each for each in ancestry(table) if each.operation != "replace")
+    newest = next(commits, None)
+    before = json.loads((newest and newest.get_property(LACKS)) or "[]")
+    known = {evolved.renamed.get(name, name) for name in before}
+    return [
+        f"column {name}{_IS_MISSING}{delivery}; kept, NULL in new versions"
+        for name in missing
+        if name not in known or evolved.added
+    ]
+
+
+def changes_table(line: str) -> bool:
+    """Whether a line of schema changes is of more than a column that the delivery lacks."""
+    return _IS_MISSING not in line
