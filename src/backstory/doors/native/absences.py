@@ -1,4 +1,4 @@
-"""Columns that a table has and a delivery lacks: a commit lists them, so that the next reports only new ones."""
+"""Columns that a table has and a delivery lacks: a commit lists them, so that the next reports new ones."""
 
 import json
 from collections.abc import Mapping
