@@ -9,6 +9,8 @@ import pytest
 from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.cli.app import app, run
+from backstory.errors import UsageError
+from backstory.observe.logs import fivetran_line
 
 WRONG = {
     "current a.b --limit -1": "--limit",
@@ -115,3 +117,35 @@ def test_help_names_every_word_and_describes_every_option(command, capsys, monke
     options = re.findall(r"^│[ *]+(--.*)│$", told, re.MULTILINE)
     assert options
     assert all(re.search(r" [a-z]| [A-Z][a-z]", option) for option in options), options
+
+
+PATHS = {
+    "init . --file none/deep/h.yaml": (1, "file-failed"),
+    f"init . --file {'x' * 300}": (1, "file-failed"),
+    f"init {'x' * 300} --file h.yaml": (1, "file-failed"),
+    f"add {'x' * 300}": (1, "file-failed"),
+    "add a\0.yaml": (2, "bad-option"),
+    "fresh nul.yaml": (2, "bad-option"),
+    "current a\0b.c": (2, "no-table"),
+    "runs --config latin.toml": (2, "broken-configuration"),
+    f"explore --host {'x' * 300} --token 0123456789abcdef": (1, "port-in-use"),
+}
+
+
+@pytest.mark.parametrize("words", PATHS)
+def test_names_and_paths_that_nothing_can_have_are_no_bugs(words, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.csv").write_text("id\n1\n")
+    (tmp_path / "latin.toml").write_bytes(b'warehouse = "\xe9"')
+    (tmp_path / "nul.yaml").write_text('format: histories/1\nmodels: ["m\\0.yaml"]\n')
+    code = run([*words.split(), "--output", "json"])
+    assert (code, json.loads(capsys.readouterr().out)["error"]["code"]) == PATHS[words]
+
+
+def test_what_comes_from_outside_is_quoted_in_part():
+    """A name of any length makes no long error and no long line of a log."""
+    name = "x" * 10_000_000
+    error = UsageError("no-table", f"There is no table {name}.", f"Make {name}.", [name])
+    line = fivetran_line(None, "warning", {"event": f"no {name}", "table": name, "error": str(error)})
+    assert max(map(len, (error.message, error.remedy, error.keys[0], line))) < 5_000
+    assert "characters" in error.message

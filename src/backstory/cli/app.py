@@ -1,5 +1,6 @@
 """The command `backstory`: one function for each command, errors as exit codes."""
 
+import io
 import os
 import select
 import sys
@@ -122,6 +123,8 @@ for flag in (*app.help_flags, *app.version_flags):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code: see `backstory.errors`."""
     leave_pandas_out()
+    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may have bytes that are no text
+        sys.stdout.reconfigure(errors="backslashreplace")
     given = list(sys.argv[1:] if arguments is None else arguments)
     sys.exit(run(given))
 
