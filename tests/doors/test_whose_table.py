@@ -12,11 +12,12 @@ from serving import Request, alter, create, describe
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused, UsageError
 from backstory.journal.log_table import bring_up_to_date
-from backstory.model.layout import Layout, layout_of
+from backstory.model.layout import VERSIONS_OWN, Layout, layout_of
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current
-from backstory.stores.iceberg.store import Store, existing, load
+from backstory.stores.iceberg.store import Store, existing, existing_as_is, load
 from backstory.testing.sender.client import Sender
+from backstory.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
 
@@ -86,6 +87,61 @@ def test_fivetran_is_refused_a_table_of_another_door(ground, table):
         assert (outcome, table in words) == ("task", True), (request.rpc, outcome, words)
         assert (request.rpc == "CreateTable") or str(LAYOUTS[table]) in words
     assert metadata(store, table) == stood
+
+
+GONE = [
+    ("rawcore.rc_c_hist", "version_state"),
+    ("rawcore.rc_c_hist", "row_hash"),
+    ("rawcore.rc_c", "loaded_at"),
+    ("datasets.whose", "offset"),
+    ("datasets.whose", "city"),
+    ("datasets.live", "id"),
+    ("datasets.native", "k"),
+    *(("datasets.native", name) for name in VERSIONS_OWN),
+]
+
+
+@pytest.mark.parametrize(("table", "column"), GONE)
+def test_a_table_whose_own_column_another_tool_took_is_refused_by_its_door(ground, spark, table, column):
+    """Whatever its layout: the error names the column, nothing is written, and `check` reports it."""
+    store, place, folder, histories = ground
+    warehouse, copy = Warehouse(store, embedded=False), spark.createDataFrame([("a", 2)], "k string, v int")
+    if table == "datasets.native":
+        warehouse.snapshot(copy, into=table, key="k")
+    live = f"datasets.{place.table.name}"
+    table = live if table == "datasets.live" else table
+    cities = Dataset(store, folder / "odf", SNAPSHOT, "city STRING, n INT", name="whose")
+    writes = {
+        "rawcore.rc_c": lambda: histories.load("r2", 2),
+        "rawcore.rc_c_hist": lambda: histories.load("r2", 2),
+        "datasets.whose": lambda: cities.push("A,9"),
+        "datasets.native": lambda: warehouse.snapshot(copy, into=table),
+    }
+    spark.sql(f"ALTER TABLE {store.sql_name(name_of(table))} RENAME COLUMN `{column}` TO elsewhere")
+    stood = existing_as_is(store, name_of(table)).metadata
+    try:
+        if table in writes:
+            assert code_of(writes[table]) == "column-gone"
+        else:
+            outcome, words = describe(*table.split(".")).outcome(place.sender.stub)
+            assert (outcome, column in words) == ("task", True), words
+        assert code_of(lambda: warehouse.table(table).current()) == "column-gone"
+        assert existing_as_is(store, name_of(table)).metadata == stood
+        if table != live:
+            wrong = {each["law"] for each in warehouse.table(table).check() if each["violations"]}
+            assert "properties" in wrong
+    finally:
+        spark.sql(f"ALTER TABLE {store.sql_name(name_of(table))} RENAME COLUMN elsewhere TO `{column}`")
+
+
+def code_of(act):
+    """The code of the error that it raises, or that its receipt tells."""
+    try:
+        receipt = act()
+    except Refused as stop:
+        return stop.code
+    error = getattr(receipt, "error", None)
+    return error["code"] if isinstance(error, dict) else getattr(error, "code", None)
 
 
 def test_a_copy_takes_no_place_of_another_door(ground):

@@ -16,6 +16,7 @@ from backstory.settings import Settings
 from backstory.stores.metadata.described import Described, Opening
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.without_spark import open_without_spark
+from backstory.stores.port import require_columns
 from backstory.stores.refusals import no_table
 
 # Tables whose times of change are kept, and how many times of each.
@@ -39,7 +40,7 @@ class Source:
         """A table, to be read; UsageError for one that is not there."""
         catalog = self.catalog()
         with self.memory.lease() as lease:
-            yield Files(described(catalog, table), catalog, lease)
+            yield Files(require_columns(described(catalog, table)), catalog, lease)
 
     def times(self, files: Files) -> ChangeTimes:
         """When the table changed, once for each state of it; raises what reading raises."""

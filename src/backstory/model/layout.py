@@ -127,6 +127,13 @@ class Layout(StrEnum):
         """Whether rows are sorted by their key; those of an event log lie in the order of their offsets."""
         return self is not Layout.ODF
 
+    @property
+    def needed(self) -> tuple[str, ...]:
+        """The layout's own columns without which its rows have no meaning."""
+        if self in _NEEDED:
+            return _NEEDED[self]
+        return () if self.span is None else (self.span.start, self.span.end)
+
     def owns(self, column: str, table: str) -> bool:
         """Whether a column of a table of this name is the layout's own, not the user's."""
         if self in {Layout.BASE, Layout.HIST}:
@@ -184,6 +191,12 @@ _PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
     # Open versions have no year; deleted ones, whose records may return, lie apart from changed ones.
     Layout.HIST: ((YEAR, ENDED), (IDENTITY, STATE)),
     Layout.VERSIONS: ((YEAR, VALID_TO),),
+}
+_NEEDED: Final[Mapping[Layout, tuple[str, ...]]] = {
+    Layout.FIVETRAN_HISTORY: (*HISTORY_COLUMNS, SYNCED),
+    Layout.BASE: (ROW_HASH, LOADED_AT),
+    Layout.HIST: (STARTED, ENDED, STATE, ROW_HASH, LOADED_AT),
+    Layout.VERSIONS: VERSIONS_OWN,
 }
 _BLOCK: Final = frozenset(
     {"sequence_number", "prev_block_hash", "system_time", "event_kind", "event_json", "block_hash"}

@@ -95,6 +95,31 @@ class StoredTable(Protocol):
 
 
 Found = TypeVar("Found", bound=StoredTable)
+Told = TypeVar("Told", bound=ToldTable)
+
+
+def require_columns(table: Told, *own: str) -> Told:
+    """The table, if it has its key and its layout's own columns; Refused where another tool took one.
+
+    `own` are further columns that a door needs. Without them a row means something else: nothing is read or
+    written then. Only `check` goes on.
+    """
+    shape = table.shape
+    if shape.layout is Layout.FOREIGN or (shape.layout is Layout.ODF and not table.rows):
+        return table  # a dataset has its columns from its first delivery on
+    needed = dict.fromkeys((*shape.key, *shape.layout.needed, *own))
+    lacking = [each for each in needed if not shape.column(each)]
+    if lacking:
+        one = len(lacking) == 1
+        raise Refused(
+            "column-gone",
+            f"{shape.table} no longer has the column{'' if one else 's'} {', '.join(lacking)}, "
+            f"which {'is' if one else 'are'} part of its key or of its layout {shape.layout}.",
+            f"Nothing was written; give {'it its' if one else 'them their'} former name again with "
+            "ALTER TABLE, or register the table's metadata file from before the change.",
+            lacking,
+        )
+    return table
 
 
 def require_layout(found: Found, *layouts: Layout) -> Found:
@@ -113,4 +138,4 @@ def require_layout(found: Found, *layouts: Layout) -> Found:
             f"{shape.table} has the layout {shape.layout}, which only the {shape.layout.door} door writes.",
             f"Nothing was written; use another name, or a table of layout {' or '.join(layouts)}.",
         )
-    return found
+    return require_columns(found)

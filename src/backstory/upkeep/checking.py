@@ -14,8 +14,17 @@ from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import Kind
+from backstory.reading.frames.event_logs import COLUMNS, REQUIRED
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, existing, tables
+from backstory.stores.iceberg.store import (
+    KEY,
+    LAYOUT,
+    LAYOUT_VERSION,
+    Store,
+    StoredTable,
+    existing_as_is,
+    tables,
+)
 from backstory.stores.port import ToldTable
 from backstory.upkeep.laws.event_plan import broken_log
 from backstory.upkeep.laws.lives import Broken
@@ -41,7 +50,7 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
     UsageError for a table that is not there, or of no layout that backstory knows.
     """
     with translate_faults(table):
-        stored = require_known_layout(existing(store, table))
+        stored = require_known_layout(existing_as_is(store, table))
         return _records(stored, _broken(store, stored) if stored.rows else {})
 
 
@@ -166,6 +175,10 @@ def readable(table: ToldTable) -> bool:
 def _own_names(table: ToldTable) -> list[str]:
     span = table.shape.layout.span
     names = [] if span is None else [span.start, span.end, span.flag, span.state]
+    names += table.shape.layout.needed
+    if table.shape.layout is Layout.ODF and table.rows:
+        told = _object(table.properties.get(COLUMNS))
+        names += [each for each in map(told.get, REQUIRED) if each]
     if table.shape.layout is Layout.VERSIONS:
         names += [each.name for each in remembered.OWN_COLUMNS]
     return [name for name in names if name]
@@ -211,6 +224,14 @@ def _strange_settings(table: ToldTable) -> Iterator[str]:
         yield SETTLED
     if (told is None) != (table.properties.get(remembered.MEMORY_SINCE) is None):
         yield remembered.MEMORY_SINCE
+
+
+def _object(text: str | None) -> dict[str, Any]:
+    try:
+        found = json.loads(text or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _listed(text: str | None) -> list[Any] | None:

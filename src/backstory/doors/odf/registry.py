@@ -21,7 +21,7 @@ from backstory.model.types import Kind
 from backstory.reading.frames.event_logs import COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
 from backstory.stores.metadata.described import Catalog, Described
-from backstory.stores.port import ToldTable
+from backstory.stores.port import ToldTable, require_columns
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
 Table = TypeVar("Table", bound=ToldTable)
@@ -204,4 +204,6 @@ def reload(store: Store, name: TableName) -> Registered:
         raise UsageError(
             "no-dataset", f"There is no dataset {name}.", "Add its manifest with `backstory add`."
         )
+    if found.table is not None:
+        require_columns(found.table, *found.columns.system)
     return found

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 from backstory.errors import UsageError
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.literals import column
-from backstory.stores.port import ToldTable
+from backstory.stores.port import ToldTable, require_columns
 from backstory.strategies.events.terms import LETTERS, Op
 
 if TYPE_CHECKING:
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # A table property: the names of the system columns, and whether every row is an event of its own.
 COLUMNS: Final = "backstory.odf.columns"
+# Those without which no event can be read.
+REQUIRED: Final = ("offset", "system_time", "event_time")
 
 
 def system_columns(table: ToldTable) -> Mapping[str, Any]:
@@ -28,6 +30,8 @@ def system_columns(table: ToldTable) -> Mapping[str, Any]:
             "Add its manifest again with `backstory add`.",
         )
     told: dict[str, Any] = json.loads(text)
+    if table.rows:
+        require_columns(table, *(told[each] for each in REQUIRED if each in told))
     return told
 
 

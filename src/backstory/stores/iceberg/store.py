@@ -31,7 +31,7 @@ from backstory.stores.iceberg.schema import columns_of, names_of_property
 from backstory.stores.iceberg.session_caches import refresh, watch
 from backstory.stores.iceberg.table_files import files_of
 from backstory.stores.openings import TableFiles
-from backstory.stores.port import DISORDER, Snapshot
+from backstory.stores.port import DISORDER, Snapshot, require_columns
 from backstory.stores.refusals import conflict, no_table, property_garbled
 
 if TYPE_CHECKING:
@@ -247,7 +247,12 @@ def exists(store: Store, table: TableName) -> bool:
 
 
 def existing(store: Store, table: TableName) -> StoredTable:
-    """The table as it stands now; UsageError if there is none."""
+    """The table as it stands now; UsageError if there is none, Refused without its layout's columns."""
+    return require_columns(existing_as_is(store, table))
+
+
+def existing_as_is(store: Store, table: TableName) -> StoredTable:
+    """The same, also where columns of its layout are gone: for whoever says what is wrong with it."""
     found = load(store, table)
     if found is None:
         raise no_table(table, searched=store.searched)
