@@ -4,7 +4,7 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -75,6 +75,28 @@ class Settings:
         if self.catalogs[CATALOG]:
             return f"the catalog {CATALOG} ({self.origin})" if self.origin else f"the catalog {CATALOG}"
         return f"the warehouse {self.warehouse}" + (f" ({self.origin})" if self.origin else "")
+
+    def with_choices(self, driver_memory: str | None, format_version: int | None) -> "Settings":
+        """These settings with what a caller chose himself; UsageError for a value that is none."""
+        chosen = self
+        try:
+            if driver_memory is not None:
+                chosen = replace(chosen, driver_memory=_bytes(driver_memory))
+            if format_version is not None:
+                chosen = replace(chosen, format_version=_format_version({"format-version": format_version}))
+        except ValueError:
+            raise UsageError(
+                "bad-option",
+                "`driver_memory=` or `format_version=` has an unexpected value.",
+                'Give a size such as `driver_memory="512m"`, and `format_version=2` or 3.',
+            ) from None
+        return chosen
+
+
+def of_session(config: str | Path | None) -> Settings:
+    """What holds in a session of the caller's: of a file that `config` or `BACKSTORY_CONFIG` names."""
+    named = config or os.environ.get("BACKSTORY_CONFIG")
+    return load(config=named) if named else Settings(Path())
 
 
 def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:

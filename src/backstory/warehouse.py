@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from backstory import maintenance, settings
 from backstory.datasets import Datasets
+from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.table import resolve_name, table_name
 from backstory.table import Table
@@ -36,23 +37,31 @@ def open(  # noqa: A001 - the public name
     spark: "SparkSession | None" = None,
     catalog: str = settings.CATALOG,
     config: str | Path | None = None,
+    driver_memory: str | None = None,
+    format_version: int | None = None,
     verbose: bool = False,
 ) -> "Warehouse":
     """A warehouse: an embedded one in a folder, or `catalog` of the caller's own session.
 
-    With a session, `config` is read for `[odf]` only; a process forked later is refused (`forked`). Raises
-    UsageError for what is wrong with configuration, session or Iceberg, and without Spark or Java.
+    `driver_memory` (such as "512m") and `format_version` (2 or 3) beat the configuration. With a session this
+    is the file that `config` or BACKSTORY_CONFIG names, whose [catalog] and [spark] the session replaces.
+    `verbose` puts the whole cause of an error of Spark into its message. A process forked later is refused
+    (`forked`). Raises UsageError for what is wrong with configuration, session or Iceberg, and without Spark
+    or Java.
     """
+    from backstory.stores.iceberg.faults import show_causes
     from backstory.stores.iceberg.foreign_session import require_usable
     from backstory.stores.iceberg.store import Store
 
+    show_causes(verbose)
     if spark is not None:
         require_usable(spark, catalog)
-        rights = settings.load(warehouse, config).rights if config is not None else settings.Rights()
-        return Warehouse(Store(spark, catalog), embedded=False, rights=rights)
+        chosen = settings.of_session(config).with_choices(driver_memory, format_version)
+        store = Store(spark, catalog, chosen.format_version, Memory(chosen.driver_memory))
+        return Warehouse(store, embedded=False, rights=chosen.rights)
     from backstory.stores.iceberg.embedded_store import open_store
 
-    found = settings.load(warehouse, config)
+    found = settings.load(warehouse, config).with_choices(driver_memory, format_version)
     store = open_store(found, catalog, verbose=verbose)
     return Warehouse(store, embedded=True, rights=found.rights)
 
@@ -259,7 +268,9 @@ class Warehouse(Datasets):
     def serve(self, **options: Any) -> "Running":
         """A Fivetran destination that listens until `stop` is called; options are those of the command."""
         from backstory.doors.fivetran.serving import Serving, serve
+        from backstory.stores.iceberg.faults import show_causes
 
+        show_causes(False)  # a delivery of Fivetran's leaves no value in a log
         return serve({self.store.catalog: self.store}, Serving(**options))
 
     def close(self) -> None:

@@ -6,7 +6,8 @@ import pytest
 from pyspark.errors import PySparkAttributeError
 
 import backstory
-from backstory.errors import UsageError
+from backstory.errors import Failed, UsageError
+from backstory.formats.memory import Memory
 from backstory.spark.connectors import runtime
 from backstory.stores.iceberg import foreign_session, jvm
 from backstory.stores.metadata.in_session import InSession
@@ -52,6 +53,44 @@ def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, tol
         assert code(spark, "strange") == told
     finally:
         spark.conf.unset("spark.sql.catalog.strange")
+
+
+@pytest.mark.parametrize("way", ["config", "environment", "arguments"])
+def test_settings_hold_in_a_session_of_the_caller(spark, tmp_path, monkeypatch, way):
+    """A file that `config` or the environment names, and arguments, which beat both."""
+    file = tmp_path / "b.toml"
+    file.write_text('[delivery]\ndriver-memory = "7m"\n[tables]\nformat-version = 2\n')
+    chosen = {
+        "config": {"config": file},
+        "environment": {},
+        "arguments": {"driver_memory": "7m", "format_version": 2},
+    }[way]
+    if way == "environment":
+        monkeypatch.setenv("BACKSTORY_CONFIG", str(file))
+    store = backstory.open(spark=spark, **chosen).store
+    assert (store.format_version, store.memory.most) == (2, Memory(7 << 20).most)
+
+
+@pytest.mark.parametrize("wrong", [{"driver_memory": "much"}, {"format_version": 4}])
+def test_settings_that_are_none_are_refused(spark, wrong):
+    with pytest.raises(UsageError) as caught:
+        backstory.open(spark=spark, **wrong)
+    assert caught.value.code == "bad-option"
+
+
+@pytest.mark.parametrize("verbose", [True, False])
+def test_the_whole_cause_is_in_the_error_if_it_was_asked_for(spark, verbose):
+    """Of a source's own function that fails, too."""
+    from pyspark.sql.functions import udf
+
+    fails = udf(lambda _: int("bad customer code"), "int")
+    try:
+        warehouse = backstory.open(spark=spark, verbose=verbose)
+        with pytest.raises(Failed) as caught:
+            warehouse.snapshot(spark.range(3).withColumn("v", fails("id")), into="verbose.t", key="id")
+        assert ("bad customer code" in caught.value.message) is verbose
+    finally:
+        backstory.open(spark=spark)
 
 
 def test_the_error_names_the_lines_to_add(spark):

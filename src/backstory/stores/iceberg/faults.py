@@ -52,6 +52,17 @@ _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
 
 
+class _Shown:
+    """Whether the whole cause of a fault is part of its error; it may hold values."""
+
+    causes = False
+
+
+def show_causes(causes: bool) -> None:  # noqa: FBT001 - the one thing that it says
+    """From now on errors of Java and Spark hold the whole cause, or its first line without values."""
+    _Shown.causes = causes
+
+
 @contextmanager
 def translate_faults(table: TableName | str) -> Iterator[None]:
     """Raises TryAgain for conflicts, a busy catalog and a full disk, Failed for all else of JVM and storage.
@@ -90,8 +101,8 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             or lost_file(fault, table)
             or Failed(
                 "spark-failed",
-                f"Spark could not read or write {table} ({spark_cause(fault)}).",
-                UNCHANGED,
+                f"Spark could not read or write {table} ({_cause(spark_cause(fault), fault)}).",
+                _unchanged(),
             )
         ) from fault
 
@@ -99,7 +110,8 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
     """The error for what Java could not do with a table."""
     error = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
-    return error or _error_by_names(table, _names(fault.java_exception), root_cause(fault.java_exception))
+    cause = _cause(root_cause(fault.java_exception), fault)
+    return error or _error_by_names(table, _names(fault.java_exception), cause)
 
 
 def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
@@ -205,9 +217,17 @@ def _error_by_names(table: TableName | str, names: list[str], cause: str) -> Bac
     return _throttled(table) if {*THROTTLED} & set(names) else _failed(table, cause)
 
 
+def _cause(short: str, fault: object) -> str:
+    return str(fault).strip() if _Shown.causes else short
+
+
+def _unchanged() -> str:
+    return "The table is as it was." if _Shown.causes else UNCHANGED
+
+
 def _failed(table: TableName | str, what: str) -> Failed:
     return Failed(
         "store-failed",
         f"Iceberg could not read or write {table} ({what}).",
-        UNCHANGED,
+        _unchanged(),
     )
