@@ -11,7 +11,7 @@ from backstory.errors import BackstoryError
 from backstory.model.change import Change, Committed, Note, Pieces
 from backstory.model.table import TableName
 from backstory.observe.metrics import COMMITS, timed
-from backstory.stores.iceberg.create import builder, drop, rename
+from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import delete_files, write_frame, write_rows
 from backstory.stores.iceberg.evolve import stage
 from backstory.stores.iceberg.faults import translate_faults
@@ -92,10 +92,11 @@ def _make(store: Store, change: Change, note: Note) -> Committed:
         building = builder(store, shape)
         for name, value in change.properties.items():
             building = building.withProperty(name, value)
-        if change.come is None:
-            building.create()
-            return Committed(None, change.counts)
         staged = building.createOrReplaceTransaction() if change.anew else building.createTransaction()
+        sort_by_key(store, staged, shape)
+        if change.come is None:
+            settle(staged)
+            return Committed(None, change.counts)
         with discarding(staged.table()) as written:
             pending = StoredTable(shape, staged.table())
             with timed("write"):

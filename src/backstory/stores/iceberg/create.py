@@ -16,7 +16,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.history_script import files_of_history
-from backstory.stores.iceberg.jvm import holds_views, partition_spec, sort_order
+from backstory.stores.iceberg.jvm import ascending, holds_views, partition_spec
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.store import (
     CALLED,
@@ -68,6 +68,8 @@ def refuse_existing(store: Store, table: TableName) -> None:
 def builder(store: Store, shape: Shape) -> Any:
     """Iceberg's builder of a table of this shape; makes the schema if it is missing (section 2.5).
 
+    The order of its rows is set after it was made, by `sort_by_key`.
+
     Histories are partitioned so that open versions lie apart from closed ones. Raises Refused for a name
     that Iceberg cannot hold.
     """
@@ -82,7 +84,7 @@ def builder(store: Store, shape: Shape) -> Any:
         properties.put(name, value)
     ensure_schema(store, shape.table.schema)
     building = store.iceberg().buildTable(identifier, schema).withPartitionSpec(spec.build())
-    building = building.withProperties(properties).withSortOrder(_sort_order(store, schema, shape))
+    building = building.withProperties(properties)
     location = location_of(store, shape.table)
     return building.withLocation(location) if location else building
 
@@ -168,11 +170,17 @@ def _own(store: Store, shape: Shape) -> dict[str, str]:
     }
 
 
-def _sort_order(store: Store, schema: object, shape: Shape) -> object:
-    order = sort_order(store.jvm, schema)
-    for name in shape.key if shape.layout.sorted else ():
-        order = order.asc(name)
-    return order.build()
+def sort_by_key(store: Store, transaction: Any, shape: Shape) -> None:
+    """Tell Iceberg the order in which rows lie.
+
+    A table keeps the order of none beside it: Iceberg's procedures that sort rows otherwise look for it.
+    """
+    if not shape.layout.sorted or not shape.key:
+        return
+    order = transaction.replaceSortOrder()
+    for name in shape.key:
+        order = ascending(store.jvm, order, name)
+    order.commit()
 
 
 def location_of(store: Store, table: TableName) -> str | None:

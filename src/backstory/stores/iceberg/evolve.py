@@ -8,7 +8,7 @@ from backstory.model.change import Change, Tag
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.types import parts_added, widens
-from backstory.stores.iceberg.jvm import ascending
+from backstory.stores.iceberg.create import sort_by_key
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.store import CALLED, KEY, LAYOUT, Store, StoredTable, called
 from backstory.stores.names import refuse_names
@@ -28,6 +28,9 @@ def stage(store: Store, table: StoredTable, change: Change) -> Any:
         transaction.manageSnapshots().setCurrentSnapshot(change.back_to).commit()
     if change.into is not None:
         _reshape(store, table, transaction, change.into, change.renamed)
+    elif table.shape.layout.sorted and not table.iceberg.sortOrders().containsKey(0):
+        transaction.replaceSortOrder().commit()  # a table of an earlier version
+        sort_by_key(store, transaction, table.shape)
     if change.properties:
         _set_properties(transaction, change.properties)
     if change.tags:
@@ -51,7 +54,7 @@ def _reshape(
     # A column in the sort order cannot be dropped.
     transaction.replaceSortOrder().commit()
     _evolve_columns(store, transaction, before, into, renamed)
-    _sort_by_key(store, transaction, into.key)
+    sort_by_key(store, transaction, into)
     if keeps_history and before.layout is not into.layout:
         transaction.updateSpec().addField(ACTIVE).commit()
 
@@ -84,13 +87,6 @@ def _set_tags(transaction: Any, known: Mapping[str, int], tags: Mapping[str, Tag
         (update.replaceTag if name in known else update.createTag)(name, tag.snapshot)
         update.setMaxRefAgeMs(name, tag.kept)
     update.commit()
-
-
-def _sort_by_key(store: Store, transaction: Any, key: Sequence[str]) -> None:
-    order = transaction.replaceSortOrder()
-    for name in key:
-        order = ascending(store.jvm, order, name)
-    order.commit()
 
 
 def _evolve_columns(

@@ -25,7 +25,7 @@ _NEEDED: Final = """
 BaseFileScanTask CachingCatalog CatalogUtil ContentFile DataFile DataFiles DeleteFile ExpireSnapshots
 FileContent FileFormat FileMetadata FileScanTask HasTableOperations IcebergBuild ManifestContent ManifestFile
 ManifestFiles MetadataColumns MetricsConfig NullOrder PartitionSpec PartitionSpecParser
-PartitionStatisticsFile SchemaParser Snapshot SortOrder StatisticsFile Table TableMetadata
+PartitionStatisticsFile SchemaParser Snapshot StatisticsFile Table TableMetadata
 TableMetadataParser TableScan catalog.Catalog catalog.Namespace catalog.SupportsNamespaces
 catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
 deletes.PositionDeleteIndex expressions.ExpressionParser expressions.Expressions
@@ -163,11 +163,6 @@ def spark_type_json(jvm: Any, schema: Any) -> str:
 def partition_spec(jvm: Any, schema: Any) -> Any:
     """A builder of a table's partitions."""
     return _iceberg(jvm, "PartitionSpec").builderFor(schema)
-
-
-def sort_order(jvm: Any, schema: Any) -> Any:
-    """A builder of a table's order."""
-    return _iceberg(jvm, "SortOrder").builderFor(schema)
 
 
 def ascending(jvm: Any, order: Any, name: str) -> Any:
