@@ -458,6 +458,54 @@ def test_a_spoilt_table_is_not_written(native):
     assert native.refused(3, "a:1 b:2") == ("spoilt-table", ["a"])
 
 
+@pytest.mark.parametrize("way", ["driver", "tasks", "feed", "feed by tasks"])
+def test_a_version_without_a_beginning_is_not_written_on(native, way):
+    """V119: another program inserted a row without `valid_from`; nobody can say what it means."""
+    native.copy(1, "a:1 b:1")
+    native.spark.sql(f"INSERT INTO backstory.{native.name} (k, v) VALUES ('z', '1')")
+    if "tasks" in way:
+        native.by_frames(always=True)
+    if way.startswith("feed"):
+        rows = native.frame("z:2").selectExpr("k", "v", "timestamp '2026-01-04' AS at")
+        with pytest.raises(Refused) as told:
+            native.warehouse.apply(rows, into=native.name, key="k", sequence_by="at", drop=["at"])
+        assert (told.value.code, told.value.keys) == ("spoilt-table", ["z"])
+    else:
+        assert native.refused(3, "a:1 b:2") == ("spoilt-table", ["z"])
+
+
+def test_a_frame_of_a_stream_is_refused_with_its_way(native):
+    """It has no last row; its batches do."""
+    with pytest.raises(UsageError) as told:
+        native.copy(1, native.spark.readStream.format("rate").load())
+    assert (told.value.code, "apply_batch" in told.value.remedy) == ("streaming-frame", True)
+
+
+def test_procedures_of_iceberg_move_rows_and_change_none(native):
+    """Sorted by whatever columns, along a curve, packed: rows keep their ids, and the next copy is right."""
+    native.copy(1, "a:1 b:1 c:1")
+    native.copy(2, "a:2 b:1")
+    asked = f"SELECT k, v, valid_from, valid_to, _row_id FROM backstory.{native.name}"
+    before = sorted(map(repr, native.spark.sql(asked).collect()))
+    every = f"table => '{native.name}', options => map('rewrite-all', 'true')"
+    for procedure, words in {
+        "rewrite_data_files": [
+            f"{every}, strategy => 'sort', sort_order => 'v DESC'",
+            f"{every}, strategy => 'sort'",
+            f"{every}, strategy => 'sort', sort_order => 'zorder(k, v)'",
+            every,
+        ],
+        "rewrite_position_delete_files": [every],
+        "rewrite_manifests": [f"table => '{native.name}'"],
+        "remove_orphan_files": [f"table => '{native.name}', older_than => TIMESTAMP '2020-01-01'"],
+    }.items():
+        for each in words:
+            native.spark.sql(f"CALL backstory.system.{procedure}({each})").collect()
+            assert sorted(map(repr, native.spark.sql(asked).collect())) == before, (procedure, each)
+    assert native.copy(3, "a:3 b:1").counts == counts(changed=1, unchanged=1)
+    assert not [each for each in native.warehouse.table(native.name).check() if each["violations"]]
+
+
 def test_a_key_of_several_columns(native):
     frame = native.frame("a:1:x a:2:x", "k string, `n 1` string, v string")
     for at, source, code in ((1, frame, None), (2, frame.limit(1), "mass-delete")):

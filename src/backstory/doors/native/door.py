@@ -29,6 +29,8 @@ from backstory.sources.databases.address import is_database, parse_address
 from backstory.stores.iceberg.store import Store, load
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from backstory.doors.native.source import Source
 
 __all__ = ["apply", "parse_options", "snapshot"]
@@ -99,6 +101,15 @@ def _types(given: Request) -> dict[str, ColumnType]:
     return {given.rename.get(name, name): type_ for name, type_ in given.retype.items()}
 
 
+def _refuse_stream(frame: "DataFrame") -> None:
+    if frame.isStreaming:
+        raise UsageError(
+            "streaming-frame",
+            "The frame is of a stream, which has no last row.",
+            "Write its batches: `frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
+        )
+
+
 @contextmanager
 def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterator["Source"]:
     import pyarrow as pa
@@ -121,6 +132,7 @@ def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterato
     if not isinstance(source, str | Path) or str(source).startswith(TABLE):
         given.files.refuse_all("a table" if isinstance(source, str) else f"a {type(source).__name__}")
     if isinstance(source, DataFrame):
+        _refuse_stream(source)
         yield rows_of_frame(source)
         return
     if isinstance(source, str) and source.startswith(TABLE):

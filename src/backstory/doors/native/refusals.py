@@ -110,11 +110,12 @@ def refuse_duplicates(keys: Sequence[str], key: Sequence[str]) -> None:
 
 
 def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
-    """V119: two versions at one instant."""
+    """V119: two versions at one instant, or one that never began."""
     if keys:
         raise Refused(
             "spoilt-table",
-            f"The table has two versions of a record at the same time; the key is ({', '.join(key)}).",
+            "The table has two versions of a record at the same time, or one without `valid_from`; "
+            f"the key is ({', '.join(key)}).",
             "Nothing was written; repair the table with `backstory repair`.",
             keys,
         )

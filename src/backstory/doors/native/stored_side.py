@@ -154,7 +154,7 @@ def stored_here(sides: CopySides, delivered: Rows | None, lease: MemoryLease) ->
 
 def _decisive(terms: CopyTerms) -> set[str]:
     """The columns by which is decided what becomes of a version."""
-    times = () if terms.in_order else (VALID_FROM, VALID_TO)
+    times = (VALID_FROM,) if terms.in_order else (VALID_FROM, VALID_TO)
     own = () if terms.among is None else (MEMORY, *(name for name, _ in terms.scope or ()))
     values = (*terms.compared, *terms.renewed, *(name for name, _ in terms.successions))
     return {*own, *terms.key, *values, *PLACES, *times}

@@ -44,6 +44,7 @@ from backstory.strategies.copies.frames import (
     BEFORE,
     NEXT,
     REPLACED,
+    begun_never,
     carries_over,
     differs,
     has,
@@ -87,6 +88,8 @@ def plan_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
 
     Raises Refused for a NULL in a key, for rows of one key that differ, and for a spoilt slice.
     """
+    from pyspark import StorageLevel
+
     with ExitStack() as kept:
         if sides.terms.among is not None or sides.terms.scope is not None:
             yield kept.enter_context(plan_among(sides))
@@ -100,7 +103,9 @@ def plan_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
             found = kept.enter_context(_sifted(sides, _collapsed(sides)))
         acts = None
         if found.changed or found.vanished:
-            acts = _acts(sides, found).persist()
+            acts = _acts(sides, found).persist(
+                StorageLevel.DISK_ONLY
+            )  # rows in memory would take what tasks sort in
             kept.callback(acts.unpersist)
         yield _planned(sides, found, acts)
 
@@ -140,7 +145,8 @@ def _content(sides: CopySides) -> "Column":
 
 def _spoilt_keys(sides: CopySides, found: Outcomes) -> list[str]:
     if sides.terms.in_order and not found.repeats_stored:
-        return []
+        open_ = begun_never(sides.stored).where(column(VALID_TO).isNull())
+        return keys_of(open_, sides.terms.key)
     return keys_of(spoilt(sides.stored, sides.terms), sides.terms.key)
 
 

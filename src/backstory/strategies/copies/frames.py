@@ -67,16 +67,21 @@ def stored_states(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
 
 
 def spoilt(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
-    """The keys of the slice that have two versions at one instant (V119)."""
+    """The keys of the slice that have two versions at one instant (V119), or one that never began."""
     from pyspark.sql.functions import count_if
 
     at, start, end = instant(terms.at), column(VALID_FROM), column(VALID_TO)
     slice_ = rows.where(version() & (end.isNull() | (end >= at)))
     covers = (start <= at) & (end.isNull() | (end > at))
     counted = [covers, start < at, end.isNull()]
-    twice = reduce(or_, (count_if(each) > 1 for each in counted))
+    twice = reduce(or_, (count_if(each) > 1 for each in counted)) | (count_if(start.isNull()) > 0)
     names = [quoted(name) for name in terms.key]
     return slice_.groupBy(*names).agg(twice.alias(TWICE)).where(column(TWICE)).select(*names)
+
+
+def begun_never(rows: "DataFrame") -> "DataFrame":
+    """The versions without a beginning; Iceberg passes over files that have none."""
+    return rows.where(version() & column(VALID_FROM).isNull())
 
 
 def of(row: str, name: str) -> "Column":

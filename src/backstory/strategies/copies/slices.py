@@ -23,7 +23,10 @@ def rows_at(terms: CopyTerms, slice_: pa.Table) -> pa.Array:
 
 
 def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
-    """Rows of the records that have two versions at one instant (V119), a row of each such record."""
+    """Rows of the records that have two versions at one instant (V119), a row of each such record.
+
+    And of those with a version that never began, which no door writes.
+    """
     (codes,), count = key_codes([keys_by_value(slice_, terms.key)], terms.key)
     if terms.in_order:
         together = [np.ones(len(slice_), bool)]
@@ -31,8 +34,9 @@ def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
         start, end = micros(slice_[VALID_FROM]), micros(slice_[VALID_TO])
         together = [(start <= terms.at) & (end > terms.at), start < terms.at, end == OPEN]
     numbers = (np.bincount(codes[each], minlength=count) > 1 for each in together)
-    twice = np.flatnonzero(reduce(np.logical_or, numbers))
-    return slice_.take(pa.array(last_of(codes, count)[twice]))
+    never = np.bincount(codes[np.asarray(slice_[VALID_FROM].is_null())], minlength=count) > 0
+    wrong = np.flatnonzero(reduce(np.logical_or, numbers, never))
+    return slice_.take(pa.array(last_of(codes, count)[wrong]))
 
 
 def touched_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> Touched:

@@ -119,12 +119,14 @@ class StoredRecords:
         return np.where(fits, found, -1)
 
     def spoilt(self) -> np.ndarray:
-        """Places of versions that begin before the one before them ends (V119)."""
+        """Places of versions that begin before the one before them ends (V119), or that never began."""
         versions = np.flatnonzero(self.version)
         order = versions[np.lexsort((self.start[versions], self.record[versions]))]
         one, other = order[:-1], order[1:]
         beside = self.record[one] == self.record[other]
-        return other[beside & ((self.end[one] > self.start[other]) | (self.start[one] == self.start[other]))]
+        wrong = beside & ((self.end[one] > self.start[other]) | (self.start[one] == self.start[other]))
+        never = np.flatnonzero(self.version & np.asarray(self.rows[VALID_FROM].is_null()))
+        return np.concatenate([other[wrong], never])
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,7 @@ def outcomes(
     conditions of records on both sides, changed or not. Each side is read once. A key that a side
     has more than once shows in `repeats_…`; the outcomes then mean nothing.
     """
+    from pyspark import StorageLevel
     from pyspark.sql.functions import coalesce, col, count, count_distinct, lit, struct, when
 
     number = count(lit(1)).alias("rows")
@@ -91,7 +92,9 @@ def outcomes(
         count(when(only_right, 1)).alias("vanished"),
         *paired,
     )
-    actions = told.where(col("action").isNotNull()).persist()
+    actions = told.where(col("action").isNotNull()).persist(
+        StorageLevel.DISK_ONLY
+    )  # rows in memory would take what tasks sort in
     try:
         told_keys = (coalesce(col(f"{DELIVERED}.{name}"), col(f"{STORED}.{name}")) for name in keys)
         distinct = count_distinct(*told_keys).alias("keys")
