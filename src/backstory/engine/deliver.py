@@ -5,6 +5,8 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
+import structlog
+
 from backstory.engine.attempts import attempt
 from backstory.engine.rehearsal import rehearse
 from backstory.engine.runs import marked, noting_seconds
@@ -13,6 +15,8 @@ from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
 from backstory.stores.commit import commit
 from backstory.stores.port import Store, StoredTable
+
+log = structlog.get_logger()
 
 Result = TypeVar("Result")
 Place = TypeVar("Place", bound=Store)
@@ -80,7 +84,12 @@ def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
 
 
 def carry_out(store: Store, plan: Plan[Result]) -> Result:
-    """Commit what was planned, and give its receipt; the only call of a store's commit."""
+    """Commit what was planned, and give its receipt; the only call of a store's commit.
+
+    A line of the log warns of what other programs did to the table.
+    """
+    for told in () if plan.table is None else plan.table.foreign_writes:
+        log.warning(f"{plan.table.shape.table}: {told}" if plan.table else told)
     if plan.change is None:
         return plan.receipt(None)
     if plan.dry_run:

@@ -57,6 +57,10 @@ class ToldTable(Protocol):
     def rows(self) -> int:
         """The number of rows that data files hold, deleted ones included; 0 when there are none."""
 
+    @property
+    def foreign_writes(self) -> Sequence[str]:
+        """What other programs did to it since its door last wrote, in words."""
+
 
 class StoredTable(Protocol):
     """A table as it was when it was loaded."""
@@ -92,6 +96,10 @@ class StoredTable(Protocol):
     @property
     def snapshots(self) -> Sequence[Snapshot]:
         """Every commit of rows, oldest first."""
+
+    @property
+    def foreign_writes(self) -> Sequence[str]:
+        """What other programs did to it since its door last wrote, in words."""
 
 
 Found = TypeVar("Found", bound=StoredTable)

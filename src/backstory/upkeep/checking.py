@@ -42,11 +42,16 @@ STRANGE: Final = "unknown-layout"
 OK, VIOLATED, UNCHECKED = "ok", "violated", "unchecked"
 
 
+# What breaks no law and is worth a look: what other programs did since the last delivery.
+_NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": [], "status": "noted"}
+
+
 def check(store: Store, table: TableName) -> list[dict[str, Any]]:
     """A record `{"table", "law", "violations", "keys", "status"}` for each law of the layout, in one scan.
 
     `violations` is 0 and `status` is `ok` where the law holds, else `violated`; `keys` are up to ten, as
-    people write them; of `offsets` they are offsets, of `properties` names of properties and columns.
+    people write them; of `offsets` they are offsets, of `properties` names of properties and columns. What
+    other programs did since the last delivery is a record of its own, with status `noted`.
     UsageError for a table that is not there, or of no layout that backstory knows.
     """
     with translate_faults(table):
@@ -65,15 +70,19 @@ def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
     if wrong:
         broken = {**broken, Law.PROPERTIES: (len(wrong), wrong[:MAX_KEYS])}
     laws = ((law, *broken.get(law, (0, []))) for law in LAWS[table.shape.layout])
+    foreign = table.foreign_writes
     return [
-        {
-            "table": str(table.shape.table),
-            "law": law.value,
-            "violations": times,
-            "keys": keys,
-            "status": VIOLATED if times else OK,
-        }
-        for law, times, keys in laws
+        *([{**_NOTED, "table": str(table.shape.table), "keys": list(foreign)}] if foreign else []),
+        *(
+            {
+                "table": str(table.shape.table),
+                "law": law.value,
+                "violations": times,
+                "keys": keys,
+                "status": VIOLATED if times else OK,
+            }
+            for law, times, keys in laws
+        ),
     ]
 
 

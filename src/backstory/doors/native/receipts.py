@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from backstory.doors.native.evolution import Evolved
 from backstory.errors import option
@@ -15,13 +15,22 @@ COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryReceipt(Receipt):
-    """The table, what it counts by outcome, and the commit; the last two are None without one."""
+    """The table, what it counts by outcome, and the commit, which may be None with its time.
+
+    `warnings` say what other programs did to the table since the delivery before.
+    """
 
     table: str
     counts: Mapping[str, int]
     schema_changes: Sequence[str] = ()
     recorded_at: str | None = None
     snapshot_id: int | None = None
+    warnings: Sequence[str] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Its fields; warnings only where there are any."""
+        found = Receipt.to_dict(self)
+        return found if self.warnings else {name: found[name] for name in found if name != "warnings"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)

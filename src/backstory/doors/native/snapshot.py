@@ -137,11 +137,12 @@ class NativeSnapshot:
 
     def _receipt(self, sides: CopySides, copy: PlannedCopy) -> Callable[[Committed | None], Answer]:
         table = str(self.name)
+        foreign = () if sides.table is None else sides.table.foreign_writes
         absences = new_absences(sides.table, sides.evolved, "copy")
         in_words = partial(schema_changes, sides.evolved, copy.likeness, self.source.with_commas, absences)
         if self.asked.dry_run:
             keys = copy.keys_of_outcomes() if copy.differing else {}
-            warnings = warnings_of(copy.losses)
+            warnings = [*foreign, *warnings_of(copy.losses)]
             plan = SnapshotPlan(
                 table, copy.outcomes, keys, copy.driving, in_words(), copy.taken_back, warnings
             )
@@ -152,7 +153,7 @@ class NativeSnapshot:
             recorded = None if snapshot is None else iso(sides.place.recorded)
             before = iso(sides.place.recorded - timedelta(microseconds=1))
             undo = "" if snapshot is None else f"backstory rewind {table} {before}"
-            return SnapshotReceipt(table, copy.outcomes, in_words(undo), recorded, snapshot)
+            return SnapshotReceipt(table, copy.outcomes, in_words(undo), recorded, snapshot, foreign)
 
         return receipt
 

@@ -10,6 +10,7 @@ from typing import Any
 import structlog
 
 from backstory.errors import Refused
+from backstory.model.foreign_writes import COLUMNS_STATE
 from backstory.model.layout import YEAR
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -165,6 +166,7 @@ def _own(store: Store, shape: Shape) -> dict[str, str]:
         LAYOUT: shape.layout.value,
         KEY: json.dumps(list(shape.key), ensure_ascii=False),
         "format-version": str(store.format_version),
+        COLUMNS_STATE: "0",
         **(SORTED if shape.layout.sorted else IN_ORDER),
         **({CALLED: called(shape)} if any(column.called for column in shape.columns) else {}),
     }

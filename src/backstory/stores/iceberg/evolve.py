@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from backstory.model.change import Change, Tag
+from backstory.model.foreign_writes import COLUMNS_STATE
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.types import parts_added, widens
@@ -33,6 +34,11 @@ def stage(store: Store, table: StoredTable, change: Change) -> Any:
         sort_by_key(store, transaction, table.shape)
     if change.properties:
         _set_properties(transaction, change.properties)
+    left = str(transaction.table().schema().schemaId())
+    if change.into is not None or (
+        COLUMNS_STATE in table.properties and table.properties[COLUMNS_STATE] != left
+    ):
+        _set_properties(transaction, {COLUMNS_STATE: left})
     if change.tags:
         _set_tags(transaction, table.tags, change.tags)
     return transaction

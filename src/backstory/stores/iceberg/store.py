@@ -2,13 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.formats.memory import Memory
-from backstory.model.change import TOKEN
+from backstory.model.change import DOOR, TOKEN
+from backstory.model.foreign_writes import COLUMNS_STATE, foreign_writes
 from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
@@ -147,6 +148,22 @@ class StoredTable:
         return transaction
 
     @property
+    def foreign_writes(self) -> Sequence[str]:
+        """What other programs did to it since its door last wrote, in words."""
+        left = self.properties.get(COLUMNS_STATE)
+        then = None if left is None else self.iceberg.schemas().get(int(left))
+        known = None if then is None or int(left or 0) == self.schema_id else _names(then)
+        now = {} if known is None else _names(self.iceberg.schema())
+        return foreign_writes(self.shape.layout, self._ancestry(), known, now)
+
+    def _ancestry(self) -> Iterator[tuple[int, str, str | None]]:
+        snapshot = self.iceberg.currentSnapshot()
+        while snapshot is not None:
+            yield int(snapshot.snapshotId()), str(snapshot.operation()), snapshot.summary().get(DOOR)
+            parent = snapshot.parentId()
+            snapshot = None if parent is None else self.iceberg.snapshot(parent)
+
+    @property
     def disorderly(self) -> bool:
         """Whether a sender once brought versions of a key that do not stand one after the other."""
         return self.iceberg.properties().get(DISORDER) == "true"
@@ -210,6 +227,10 @@ class StoredTable:
         A REST catalog is told which snapshot and which schema a commit began with, and nothing else.
         """
         return str(self.iceberg.operations().getClass().getSimpleName()) != "RESTTableOperations"
+
+
+def _names(schema: Any) -> dict[int, str]:
+    return {int(each.fieldId()): str(each.name()) for each in schema.columns()}
 
 
 def load(store: Store, table: TableName) -> StoredTable | None:

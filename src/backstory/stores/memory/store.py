@@ -97,6 +97,11 @@ class MemoryTable:
         return 0 if self.state.current is None else int(self.state.current.rows.num_rows)
 
     @property
+    def foreign_writes(self) -> Sequence[str]:
+        """None: nobody else reaches it."""
+        return ()
+
+    @property
     def disorderly(self) -> bool:
         """Whether a sender once brought versions of a key that do not stand one after the other."""
         return self.state.properties.get(DISORDER) == "true"

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Protocol
 
+from backstory.model.change import DOOR
+from backstory.model.foreign_writes import COLUMNS_STATE, foreign_writes
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
@@ -79,6 +81,22 @@ class Described:
         while found is not None:
             yield found
             found = self.snapshot_by_id(found.get("parent-snapshot-id"))
+
+    @property
+    def foreign_writes(self) -> Sequence[str]:
+        """What other programs did to it since its door last wrote, in words."""
+        left, now = self.properties.get(COLUMNS_STATE), self.told.get("current-schema-id")
+        known = left is not None and str(now) != left
+        numbers = [each.get("schema-id") for each in self.told.get("schemas") or ()]
+        then = self.fields_then(int(left or 0)) if known and int(left or 0) in numbers else None
+        names = [
+            None if each is None else {field["id"]: field["name"] for field in each}
+            for each in (then, self.fields)
+        ]
+        commits = (
+            (each.id, each.operation, each.properties.get(DOOR)) for each in map(_commit, self.ancestry)
+        )
+        return foreign_writes(self.shape.layout, commits, names[0], names[1] or {})
 
     @property
     def rows(self) -> int:

@@ -1,0 +1,53 @@
+"""What other programs did to a table since its door last wrote."""
+
+import pytest
+
+from backstory.model.foreign_writes import foreign_writes
+from backstory.model.layout import Layout
+
+COLUMNS = {1: "id", 2: "name"}
+OURS = (7, "overwrite", "native")
+
+
+@pytest.mark.parametrize(
+    ("commits", "words"),
+    [
+        ([], []),
+        ([OURS], []),
+        ([(8, "replace", None), OURS], []),
+        ([(8, "delete", None), OURS], ["8 (delete)"]),
+        ([(9, "replace", None), (8, "overwrite", None), OURS], ["8 (overwrite)"]),
+        ([(9, "append", None), (8, "delete", None), OURS], ["2 commits: 9 (append), 8 (delete)"]),
+        ([OURS, (6, "append", None)], []),
+    ],
+)
+def test_commits_since_the_last_delivery_that_no_door_made_are_named(commits, words):
+    """Moves of rows between files are none of them; what lies before the last delivery was said then."""
+    told = foreign_writes(Layout.VERSIONS, commits, COLUMNS, COLUMNS)
+    assert len(told) == len(words)
+    assert all(word in each for word, each in zip(words, told, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("now", "words"),
+    [
+        (COLUMNS, ""),
+        ({1: "id"}, "name was dropped"),
+        ({1: "id", 2: "called"}, "name was renamed called"),
+        ({1: "id", 2: "name", 3: "name_2"}, "name_2 was added"),
+        ({1: "id", 3: "name"}, "name was dropped, name was added"),
+    ],
+)
+def test_columns_that_were_altered_are_named_by_their_ids(now, words):
+    told = foreign_writes(Layout.HIST, [OURS], COLUMNS, now)
+    assert [each.partition(": ")[2] for each in told] == ([words] if words else [])
+
+
+def test_a_table_of_an_earlier_version_says_nothing_of_its_columns():
+    """Nobody noted how its door left them."""
+    assert foreign_writes(Layout.VERSIONS, [OURS], None, COLUMNS) == []
+
+
+@pytest.mark.parametrize("layout", [Layout.BASE, Layout.FOREIGN, Layout.DBT])
+def test_a_table_that_others_may_write_is_left_alone(layout):
+    assert foreign_writes(layout, [(8, "append", None)], COLUMNS, COLUMNS) == []
