@@ -29,7 +29,7 @@ from backstory.spark.settled import SETTLED
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA = 17
+JAVA, LAST_JAVA = 17, 23  # Hadoop's users need what Java 24 took away
 DATABASE = b"SQLite format 3\0"  # how each begins that is not empty
 # Iceberg's own, of its schema's version V1.
 CATALOG_TABLES = """
@@ -283,15 +283,15 @@ def _require_java() -> Path:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     number = _java_version(Path(java)) if java else 0
-    if number < JAVA:
+    if not JAVA <= number <= LAST_JAVA:
         where = f"JAVA_HOME, which is {home}," if home else java
         lack = f"{where} is Java {number}" if number else f"{where} has no Java" if home else "there is none"
         raise UsageError(
             "no-java",
-            f"Java {JAVA} or later is needed to run Spark: {lack}.",
+            f"Java {JAVA} to {LAST_JAVA} is needed to run Spark: {lack}.",
             ("Correct or unset JAVA_HOME. " if home else "")
             + "On Debian or Ubuntu: apt-get install openjdk-17-jre-headless; "
-            "elsewhere: any JDK 17 or later, with JAVA_HOME naming its folder.",
+            "elsewhere: JDK 17 or 21, with JAVA_HOME naming its folder.",
         )
     return Path(str(java))
 
