@@ -164,13 +164,37 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
     )
 
 
-def parts_added(old: ColumnType, new: ColumnType) -> tuple[tuple[str, ColumnType], ...] | None:
-    """The parts that one struct has beyond another, all of whose parts it has too; None for other types."""
-    if not old.kind is new.kind is Kind.STRUCT:
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A field that a struct has beyond another one; `within` leads from the column to that struct."""
+
+    within: tuple[str, ...]
+    name: str
+    type: ColumnType
+
+
+def parts_added(old: ColumnType, new: ColumnType) -> tuple[Part, ...] | None:
+    """The fields that structs of a type have beyond those of another one, at any depth.
+
+    None where the types differ in anything else: no other field, order or type of an element.
+    """
+    return None if old == new else _growth(old, new, ())
+
+
+def _growth(old: ColumnType, new: ColumnType, within: tuple[str, ...]) -> tuple[Part, ...] | None:
+    if old == new:
+        return ()
+    known, coming = dict(old.parts), dict(new.parts)
+    standing = [name for name in coming if name in known]
+    if old.kind is not new.kind or not known or standing != list(known):
         return None
-    known = dict(old.parts)
-    kept = [part for part in new.parts if part[0] in known]
-    return tuple(part for part in new.parts if part[0] not in known) if kept == list(old.parts) else None
+    if old.kind is Kind.MAP and known["key"] != coming["key"]:
+        return None  # the key of an entry never changes
+    deeper = [_growth(known[name], coming[name], (*within, name)) for name in standing]
+    if None in deeper:
+        return None
+    added = (Part(within, name, type_) for name, type_ in coming.items() if name not in known)
+    return (*added, *(part for parts in deeper if parts for part in parts))
 
 
 def fits(old: ColumnType, new: ColumnType) -> bool:

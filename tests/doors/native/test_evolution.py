@@ -14,6 +14,10 @@ TABLE = TableName("s", "t")
 OWN = ["valid_from", "valid_to", "is_current", "recorded_at", "_memory"]
 
 
+_STRUCTS = {
+    "struct<a>": t.StructType([t.StructField("a", t.IntegerType())]),
+    "struct<a,b>": t.StructType([t.StructField(name, t.IntegerType()) for name in "ab"]),
+}
 TYPES = {
     "tinyint": t.ByteType(),
     "smallint": t.ShortType(),
@@ -24,6 +28,7 @@ TYPES = {
     "decimal(10,2)": t.DecimalType(10, 2),
     "decimal(12,2)": t.DecimalType(12, 2),
     "decimal(12,4)": t.DecimalType(12, 4),
+    "decimal(18,2)": t.DecimalType(18, 2),
     "string": t.StringType(),
     "varchar(3)": t.VarcharType(3),
     "date": t.DateType(),
@@ -34,8 +39,11 @@ TYPES = {
     "array<int>": t.ArrayType(t.IntegerType()),
     "array<bigint>": t.ArrayType(t.LongType()),
     "array<void>": t.ArrayType(t.NullType()),
-    "struct<a>": t.StructType([t.StructField("a", t.IntegerType())]),
-    "struct<a,b>": t.StructType([t.StructField(name, t.IntegerType()) for name in "ab"]),
+    **_STRUCTS,
+    **{f"array<{name}>": t.ArrayType(type_) for name, type_ in _STRUCTS.items()},
+    **{f"map<{name}>": t.MapType(t.StringType(), type_) for name, type_ in _STRUCTS.items()},
+    "struct<s<a>>": t.StructType([t.StructField("s", _STRUCTS["struct<a>"])]),
+    "struct<s<a,b>>": t.StructType([t.StructField("s", _STRUCTS["struct<a,b>"])]),
     "struct<>": t.StructType([]),
     "array<struct<>>": t.ArrayType(t.StructType([])),
     "struct<s<>>": t.StructType([t.StructField("s", t.StructType([]))]),
@@ -77,6 +85,9 @@ def types(found):
         ("date", "void", "NAIVE_DATE"),
         ("array<int>", "array<void>", "LIST(INT)"),
         ("struct<a>", "struct<a,b>", "STRUCT(a INT, b INT)"),
+        ("array<struct<a>>", "array<struct<a,b>>", "LIST(STRUCT(a INT, b INT))"),
+        ("map<struct<a>>", "map<struct<a,b>>", "MAP(STRING, STRUCT(a INT, b INT))"),
+        ("struct<s<a>>", "struct<s<a,b>>", "STRUCT(s STRUCT(a INT, b INT))"),
     ],
 )
 def test_a_type_that_widens_is_widened(stored, delivered, now):
@@ -93,6 +104,8 @@ def test_a_type_that_widens_is_widened(stored, delivered, now):
         ("date", "timestamp"),
         ("timestamp", "timestamp_ntz"),
         ("array<int>", "array<bigint>"),
+        ("array<struct<a,b>>", "array<struct<a>>"),
+        ("array<int>", "array<struct<a>>"),
         ("struct<a,b>", "struct<a>"),
         ("struct<a,b>", "struct<b,a>"),
     ],
@@ -149,6 +162,7 @@ def test_a_column_takes_the_type_that_it_is_given():
         ("decimal(10,2)", "decimal(12,4)", "DECIMAL(12,4)"),
         ("date", "timestamp", "UTC_DATETIME"),
         ("int", "string", "STRING"),
+        ("string", "struct<a>", None),
         ("array<int>", "array<bigint>", None),
     ],
 )
@@ -214,3 +228,26 @@ def test_a_struct_without_fields_is_of_no_type_that_a_table_holds(type_):
     with pytest.raises(BackstoryError) as told:
         after("k int", f"k int, v {type_}")
     assert (told.value.code, told.value.keys) == ("unsupported-type", ["v"])
+
+
+@pytest.mark.parametrize(
+    ("stored", "delivered", "way"),
+    [
+        ("string", "struct<a>", "`type={'v': 'STRING'}`"),
+        ("string", "array<struct<a>>", "`type={'v': 'STRING'}`"),
+        ("bigint", "double", "`retype={'v': 'STRING'}` for all others"),
+        ("double", "bigint", "`retype={'v': 'STRING'}` for all others"),
+        ("decimal(18,2)", "double", "`retype={'v': 'STRING'}` for all others"),
+    ],
+)
+def test_the_remedy_for_a_type_is_no_dead_end(stored, delivered, way):
+    """Numbers that no double holds and nested values that come to a text have a way, too."""
+    with pytest.raises(BackstoryError) as told:
+        after(f"k int, v {stored}", f"k int, v {delivered}")
+    assert way in told.value.remedy
+
+
+def test_a_type_that_holds_all_values_of_both_is_named_alone():
+    with pytest.raises(BackstoryError) as told:
+        after("k int, v int, w string, x decimal(10,2)", "k int, v decimal(10,2), w int, x double")
+    assert "for types that hold both" in told.value.remedy

@@ -379,3 +379,45 @@ def test_a_feed_of_doubles_leaves_a_column_of_floats_alone_and_floats_are_double
     assert stop.value.code == "type-changed"
     feed(pa.float64(), 72.1, double)
     assert feed(pa.float32(), 72.1, double).counts["duplicate"] == 1
+
+
+ELEMENT = pa.struct([("a", pa.int64())])
+GROWN = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
+
+
+def _nested(element, value):
+    """A column of each nested kind with one value of this type within, a NULL and an empty one."""
+    kinds = {
+        "l": (pa.list_(element), [[value, None], None, []]),
+        "m": (pa.map_(pa.string(), element), [[("x", value)], None, []]),
+        "s": (pa.struct([("n", element), ("z", pa.int64())]), [{"n": value, "z": 1}, None, {"n": None}]),
+        "ll": (pa.list_(pa.list_(element)), [[[value]], None, [None]]),
+    }
+    columns = {name: pa.array(values, type_) for name, (type_, values) in kinds.items()}
+    return pa.table({"k": ["a", "b", "c"], **columns})
+
+
+@every_way
+@pytest.mark.parametrize("late", [False, True])
+def test_a_field_comes_to_structs_wherever_they_are(kept, late):
+    """In lists, maps and structs a younger field is NULL in what is stored: no version begins for it."""
+    at = 0 if late else 2
+    kept.copy(1, _nested(ELEMENT, {"a": 1}))
+    receipt = kept.copy(at, _nested(GROWN, {"a": 1, "b": None}))
+    assert (receipt.counts["changed"], len(receipt.schema_changes)) == (0, 4)
+    assert kept.copy(3, _nested(GROWN, {"a": 1, "b": {"c": "x"}})).counts["changed"] == 1
+    table = kept.warehouse.table(kept.name)
+    (past,) = table.as_of(DAY + timedelta(days=1), key="a").collect()
+    (now,) = table.current(key="a").collect()
+    assert [row.l[0].b and row.l[0].b.c for row in (past, now)] == [None, "x"]
+    assert [row.m["x"].b and row.m["x"].b.c for row in (past, now)] == [None, "x"]
+    assert (now.s.n.b.c, now.ll[0][0].b.c) == ("x", "x")
+    assert kept.sound()
+
+
+def test_a_struct_takes_a_field_under_a_new_name(kept):
+    """A rename and a new field are one commit."""
+    kept.copy(1, _nested(ELEMENT, {"a": 1}).select(["k", "l"]))
+    renamed = _nested(GROWN, {"a": 1, "b": None}).select(["k", "l"]).rename_columns(["k", "r"])
+    assert kept.copy(2, renamed, rename={"l": "r"}).counts["changed"] == 0
+    assert kept.rows("r")[0].keys() == {"r"}

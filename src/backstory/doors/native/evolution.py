@@ -14,7 +14,9 @@ from backstory.model.remembered import OWN_COLUMNS, RESERVED
 from backstory.model.schema import Column, Shape
 from backstory.model.spelling import fields_alike, is_reserved, other_spelling, spelling_hint
 from backstory.model.table import TableName
-from backstory.model.types import ColumnType, Kind, common, parts_added, widens
+from backstory.model.types import NESTED_KINDS, ColumnType, Kind, common, parts_added, widens
+
+_DIGITS_OF_DOUBLE: Final = 15
 
 # The end of the name of a column that came by mistake, and was taken back.
 TAKEN_BACK: Final = "_taken_back"
@@ -339,6 +341,22 @@ class TypeChange:
     both: ColumnType | None
 
 
+def _holds_all(change: TypeChange) -> bool:
+    """Whether every value of both types is one of the type for both, if there is one.
+
+    A DOUBLE holds no number of more than fifteen digits for certain.
+    """
+    if change.both is None or change.both.kind is not Kind.DOUBLE:
+        return True
+    sides = (change.stored, change.delivered)
+    return not any(each.kind is Kind.LONG or each.precision > _DIGITS_OF_DOUBLE for each in sides)
+
+
+def _is_text_of_nested(change: TypeChange) -> bool:
+    """Whether a nested value comes to a text, as `{"k": 1}` does after an `{}`, which has no fields."""
+    return change.stored.kind is Kind.STRING and change.delivered.kind in NESTED_KINDS
+
+
 def type_changed(changes: Sequence[TypeChange]) -> Refused:
     """The error for columns that come in types that do not hold what is stored (N2)."""
     names = [each.name for each in changes]
@@ -351,11 +369,14 @@ def type_changed(changes: Sequence[TypeChange]) -> Refused:
         holds = (
             f"{'a type' if len(types) == 1 else 'types'} that {'holds' if len(types) == 1 else 'hold'} both"
         )
-        if all(each.both == each.stored for each in changes if each.both is not None):
-            # Some of what comes may not fit, which its values alone tell.
+        if not all(map(_holds_all, changes)):
+            # Some numbers may not fit, which the values alone tell.
             texts = option("retype", dict.fromkeys(types, str(Kind.STRING)))
             holds = f"values that fit it, {texts} for all others"
         remedy = f"use {retype} for {holds}, {remedy}"
+    if nested := [each.name for each in changes if _is_text_of_nested(each)]:
+        texts = option("type", dict.fromkeys(nested, str(Kind.STRING)))
+        remedy = f"read it as text with {texts} of JSON files or `to_json` of a frame, {remedy}"
     told = (f"olumn {each.name} has type {each.stored} in the table and {each.delivered}" for each in changes)
     return Refused(
         "type-changed",

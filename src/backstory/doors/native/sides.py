@@ -16,7 +16,7 @@ from backstory.doors.native.source import Source
 from backstory.formats.delivered import arrow_schema
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Column
-from backstory.model.types import parts_added
+from backstory.model.types import ColumnType, Kind, parts_added
 from backstory.stores.iceberg.frames import spark_fields
 from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import micros_of, quoted, text_literal
@@ -138,13 +138,27 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: Evolved) -> "D
 def _stored(before: Column | None, now: Column, name: str) -> str:
     """A stored column, if there is one, in its type to be; fields that come to a struct are NULL."""
     value = "NULL" if before is None else quoted(name)
-    if before is not None and (added := dict(parts_added(before.type, now.type) or ())):
-        parts = (
-            f"{text_literal(part)}, {'NULL' if part in added else f'{value}.{quoted(part)}'}"
-            for part, _ in now.type.parts
-        )
-        value = f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+    if before is not None and parts_added(before.type, now.type):
+        value = _grown(value, before.type, now.type)
     return f"CAST({value} AS {spark_type(now.type)}) AS {quoted(now.name)}"
+
+
+def _grown(value: str, before: ColumnType, now: ColumnType, depth: int = 0) -> str:
+    """A nested value, as Spark's text, with NULL in the fields that its structs do not have yet."""
+    if before == now:
+        return value
+    old, inner = dict(before.parts), f"part_{depth}"
+    if now.kind is Kind.LIST:
+        return f"transform({value}, {inner} -> {_grown(inner, old['element'], now.parts[0][1], depth + 1)})"
+    if now.kind is Kind.MAP:
+        grown = _grown(inner, old["value"], dict(now.parts)["value"], depth + 1)
+        return f"transform_values({value}, (key_{depth}, {inner}) -> {grown})"
+    parts = (
+        f"{text_literal(name)}, "
+        + (_grown(f"{value}.{quoted(name)}", old[name], type_, depth) if name in old else "NULL")
+        for name, type_ in now.parts
+    )
+    return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
 
 
 def _cast(evolved: Evolved, told: Column, name: str) -> str:

@@ -104,7 +104,8 @@ def _evolve_columns(
     for old, new in renamed.items():
         wanted = into.column(new)
         # What becomes another column goes under its old name: Iceberg knows no other yet.
-        if old != new and (wanted is None or widens(known[new], wanted.type)):
+        stays = wanted is None or widens(known[new], wanted.type) or parts_added(known[new], wanted.type)
+        if old != new and stays:
             schema.renameColumn(old, new)
     for name in known.keys() - set(into.names):
         schema.deleteColumn(name)
@@ -117,8 +118,9 @@ def _evolve_columns(
             _widen(store, schema, column, iceberg_name(stored))
             continue
         if stored is not None and (added := parts_added(stored, column.type)) is not None:
-            for name, type_ in added:
-                schema.addColumn(column.name, name, iceberg_type(store.jvm, type_))
+            for part in added:
+                parent = ".".join((former.get(column.name, column.name), *part.within))
+                schema.addColumn(parent, part.name, iceberg_type(store.jvm, part.type))
             continue
         if stored is not None:
             schema.deleteColumn(former.get(column.name, column.name))
