@@ -18,11 +18,14 @@ install() { # install PACKAGE "what to do where this script cannot install it"
 
 java_found() {
   local java="${JAVA_HOME:+$JAVA_HOME/bin/}java"
-  command -v "$java" >/dev/null && [ "$("$java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p')" -ge 17 ]
+  command -v "$java" >/dev/null || return 1
+  local number
+  number="$("$java" -version 2>&1 | sed -nE 's/.*version "([0-9]+).*/\1/p')"
+  [ "$number" -ge 17 ] && [ "$number" -le 23 ]
 }
 
 java_found 2>/dev/null || install openjdk-17-jre-headless \
-  "Java 17 or later is needed: install a JDK (Debian, Ubuntu: apt-get install openjdk-17-jre-headless) or set JAVA_HOME."
+  "Java 17 to 23 is needed: install JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one."
 
 if [ "${1:-}" = --tests ]; then
   compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || install postgresql \
