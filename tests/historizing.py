@@ -232,7 +232,7 @@ class Place:
     # The history
 
     def put(self, text: str) -> "Place":
-        """Versions that stand in the history already; `!hash` at the end of a line is one without hash."""
+        """Versions that stand in the history already; `!hash` or `!start` at the end of a line is what one lacks."""
         hist = sync_hist(self.dataset, None, DAY)
         if not self.has("rawcore", hist.target_dataset_name):
             self.create("rawcore", hist.target_dataset_name, hist.target_columns)
@@ -250,7 +250,7 @@ class Place:
             self.dataset.key: entity,
             **row,
             "row_hash": None if lacks == "hash" else self.hashes.row_hash(self.dataset, row),
-            "version_started_at": started,
+            "version_started_at": None if lacks == "start" else started,
             "version_ended_at": None if told["end"] == "-" else second(told["end"]),
             "version_state": told["state"],
             "load_run_id": told["run"],

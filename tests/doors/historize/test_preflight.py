@@ -85,6 +85,14 @@ def test_p4_two_open_versions(loaded):
     assert (error["code"], error["keys"]) == ("MULTIPLE_OPEN", FIRST_TEN)
 
 
+def test_a_version_without_a_beginning(loaded):
+    """No door writes an open version without its start; nobody knows where the one before it ends."""
+    loaded.put("z 9 [1,-) new r0!start")
+    error = refused(loaded)
+
+    assert (error["code"], error["keys"]) == ("spoilt-table", ["z"])
+
+
 @pytest.mark.parametrize("at", [1, 0.5])
 def test_a30_p5_closing_at_or_before_the_start(loaded, at):
     """P5, A30: a version is never closed at or before its own start."""

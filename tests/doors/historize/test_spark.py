@@ -202,6 +202,17 @@ def test_what_would_not_be_right_is_refused(place):
         assert (receipt.error["code"], receipt.error["keys"]) == ("MULTIPLE_OPEN", ["a"])
 
 
+@pytest.mark.parametrize("key", ["a", "z"])
+def test_a_version_that_never_began_is_refused(place, key):
+    """A row that SQL inserted without a start: of a record that is delivered, and of one that is not."""
+    place.mode("auto").base("b:1").load("r1", 1)
+    before = place.put(f"{key} 1 [1,-) new r0!start").dump("rawcore.rc_c_hist")
+    for receipt in both_ways(place.base("a:2 b:1"), "r2", 2):
+        assert (receipt.status, receipt.error["code"]) == ("rejected", "spoilt-table")
+        assert receipt.error["keys"] == [key]
+    assert place.dump("rawcore.rc_c_hist") == before
+
+
 def test_a_partial_snapshot_closes_what_is_in_scope(place):
     """R25: with a scope only keys in it, without one none."""
     place.mode("auto", snapshot="partial", delete_scope="a = '1'").base("a:1 b:2 c:1").load("r1", 1)

@@ -21,6 +21,7 @@ from backstory.strategies.scd2.parts import (
     GOES,
     INTERRUPTED,
     LIVE_TWICE,
+    NEVER_BEGAN,
     NO_HASH,
     NO_KEY,
     OPEN_TWICE,
@@ -47,6 +48,7 @@ CODES = {
     NO_HASH: "NULL_ROW_HASH",
     LIVE_TWICE: "DUPLICATE_KEY",
     OPEN_TWICE: "MULTIPLE_OPEN",
+    NEVER_BEGAN: "spoilt-table",
     ENDS_EARLY: "NON_MONOTONIC_TIMESTAMP",
     BEGINS_EARLY: "NON_MONOTONIC_TIMESTAMP",
 }
@@ -176,6 +178,14 @@ def test_a_load_that_was_interrupted_goes_on():
     part = plan_load(terms(WORDS, 5), sides)
     assert part.rows[BEGINS][STATE].to_pylist() == ["changed"]
     assert [part.counts.get(name, 0) for name in (INTERRUPTED, SEEN)] == [1, 0]
+
+
+@pytest.mark.parametrize("value", ["1", "2"])
+def test_an_open_version_that_never_began_is_refused(value):
+    """Whether its record changes or not."""
+    stands = Version("h", "x", "#1", {"a": "1"}, None, None, "new", "r0", DAY)
+    sides = sides_of([stands], [_row("x", value, broken=False)], (), lambda _: True)
+    assert plan_load(terms(WORDS, 5), sides).keys == {NEVER_BEGAN: ["1"]}
 
 
 @pytest.mark.parametrize("date", ["2025-01-01", None])

@@ -162,6 +162,7 @@ class DatasetLoads:
                 outcome.counts,
                 list(outcome.schema_changes),
                 keys=outcome.keys if run.dry_run else None,
+                warnings=outcome.warnings,
             )
 
         outcome = self.target.load(load, run, finished)

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from backstory.doors.historize.columns import business_keys, user_columns
-from backstory.doors.historize.preflight import KEYS_CHANGED, mass_delete, rejection
+from backstory.doors.historize.preflight import KEYS_CHANGED, NO_BEGINNING, mass_delete, rejection
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import MAX_KEYS
 from backstory.strategies.scd2.parts import (
@@ -14,6 +14,7 @@ from backstory.strategies.scd2.parts import (
     ENDS_EARLY,
     LIVE_TWICE,
     LONG,
+    NEVER_BEGAN,
     NO_HASH,
     NO_KEY,
     NULL,
@@ -68,6 +69,7 @@ def _refuse_history(work: SparkWork, sums: LoadPart) -> None:
     _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, NO_HASH)
     _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, LIVE_TWICE)
     _refuse("MULTIPLE_OPEN", "Keys have more than one open version.", sums, OPEN_TWICE)
+    _refuse("spoilt-table", NO_BEGINNING, sums, NEVER_BEGAN)
     compared = compared_of(OPEN, sums.counts)
     if compared.stored and not compared.delivered and not rules.allow_empty_snapshot:
         raise rejection("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")

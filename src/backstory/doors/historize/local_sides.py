@@ -41,7 +41,8 @@ def local_sides(
             yield BASE, rows
     if not load.closes_deleted or not hist_scope(load.dataset, load.hist, load.dialect, "v"):
         dating = rules.effective_dating
-        names = [load.dataset.key, ColumnRole.ROW_HASH, *([dating.column] if dating else [])]
+        own = (ColumnRole.ROW_HASH, ColumnRole.STARTED)
+        names = [load.dataset.key, *own, *([dating.column] if dating else [])]
         flags = {IN_SCOPE: load.closes_deleted}
         if (rows := _rows(work, hist, list(dict.fromkeys(names)), flags, open_=True)) is not None:
             yield OPEN, rows

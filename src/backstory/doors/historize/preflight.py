@@ -30,6 +30,8 @@ REMEDIES = {
     "was renamed in the stage, set key_name to its old name.",
     "MULTIPLE_OPEN": "Close all but the newest open version of each key; in a warehouse `backstory repair` "
     "does this.",
+    "spoilt-table": "Give these versions their beginning, or delete them; in a warehouse `backstory repair` "
+    "does this.",
     "NON_MONOTONIC_TIMESTAMP": "Load with a later timestamp, under a new run id.",
     "EMPTY_SNAPSHOT": "Check the stage; `allow_empty=True`, or allow_empty_snapshot in the model, lets it "
     "close every version.",
@@ -41,6 +43,7 @@ REMEDIES = {
 
 
 KEYS_CHANGED = "Records of the base have other keys now: all of their versions would end and begin again."
+NO_BEGINNING = f"The history has open versions without {ColumnRole.STARTED}: another program wrote to it."
 
 
 class Check(NamedTuple):
@@ -129,6 +132,8 @@ def hist_checks(load: Load) -> Iterator[Check]:
     several = _repeated(load, mirrored, hist, "h", lambda alias: f" AND {load.pair.is_open(alias)}")
     yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
     started, ended = load.of("h", ColumnRole.STARTED), load.of("h", ColumnRole.ENDED)
+    never = f"{load.pair.is_open('h')} AND {started} IS NULL"
+    yield Check("spoilt-table", _keys(load, mirrored, hist, "h", never), NO_BEGINNING)
     closes = " OR ".join(f"({condition})" for condition in closing(load.pair).values())
     early = f"{load.pair.is_open('h')} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
     told = "Versions begin or end at or after the load's timestamp."

@@ -27,8 +27,8 @@ class LoadOutcome:
     """The number of records by outcome, the schema changes, and the steps.
 
     `base` is the count of base rows that were read, `version` what the database calls that state.
-    `changed_base` counts rows of the base that were written or taken away. `healed` says that an
-    interrupted load was completed.
+    `changed_base` counts rows of the base that were written or taken away. `warnings` say what other
+    programs did to the history since the load before.
     """
 
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
@@ -38,6 +38,7 @@ class LoadOutcome:
     changed_base: int = 0
     version: str | None = None
     keys: Mapping[str, Sequence[object]] = field(default_factory=dict)
+    warnings: Sequence[str] = ()
 
     @property
     def status(self) -> Status:
@@ -51,7 +52,8 @@ class HistoryReceipt(Receipt):
     """One dataset's load.
 
     `load_timestamp` is an instant in UTC as ISO text, None if the load ended before it had one.
-    A dry run also gives up to ten `keys` for each outcome.
+    A dry run also gives up to ten `keys` for each outcome. `warnings` say what other programs did to the
+    history since the load before.
     """
 
     dataset: str
@@ -62,11 +64,13 @@ class HistoryReceipt(Receipt):
     schema_changes: Sequence[str] = ()
     error: BackstoryError | None = None
     keys: Mapping[str, Sequence[object]] | None = None
+    warnings: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them."""
+        """The fields, as `--output json` prints them; keys and warnings only where there are any."""
         told = Receipt.to_dict(self)
-        return told if told["keys"] is not None else {name: told[name] for name in told if name != "keys"}
+        left_out = {name for name in ("keys", "warnings") if told[name] in (None, [])}
+        return {name: told[name] for name in told if name not in left_out}
 
 
 def stored_receipt(told: Mapping[str, Any]) -> HistoryReceipt:

@@ -102,13 +102,13 @@ class SparkTarget(Target):
 
     def _loaded(self, work: SparkWork, finished: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
-        told: Sequence[str] = ()
+        before = LoadOutcome(warnings=self._foreign_writes(work))
         recover(work)
         base, hist = self._table_plans(work)
         work = replace(work, base=base.table)
         if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
-            with self._planned(work, base, hist) as planned:
-                told = planned.history.outcome.schema_changes
+            with self._planned(work, base, hist, before) as planned:
+                before = replace(before, schema_changes=planned.history.outcome.schema_changes)
             # Spark runs no frame any more whose table got other columns: it is planned anew below.
             apply_shape(work, base)
             apply_shape(work, hist)
@@ -116,7 +116,7 @@ class SparkTarget(Target):
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
             base, hist = self._table_plans(work)
             work = replace(work, base=base.table)
-        with self._planned(work, base, hist, told) as planned:
+        with self._planned(work, base, hist, before) as planned:
             of_base, history = planned.base, planned.history
             if work.run.dry_run:
                 counts = {} if of_base is None else of_base.counts
@@ -132,6 +132,10 @@ class SparkTarget(Target):
             with hold_lease(work, base_table, hist_table) as held:
                 of_base.commit(work, base_table)
                 return history.commit(work, held, finished, {LOADING: None})
+
+    def _foreign_writes(self, work: SparkWork) -> Sequence[str]:
+        hist = load(self._store, hist_shape(work.load).table)
+        return () if hist is None else hist.foreign_writes
 
     def _table_plans(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
         model_load, store = work.load, self._store
@@ -155,13 +159,12 @@ class SparkTarget(Target):
 
     @contextmanager
     def _planned(
-        self, work: SparkWork, base: TablePlan, hist: TablePlan, told: Sequence[str] = ()
+        self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
     ) -> Iterator[PlannedLoad]:
-        """Base and history compared; `told` are schema changes that were made already."""
+        """Base and history compared; `before` has what the load did and found already."""
         _require_input(work, base)
-        loaded = LoadOutcome(
-            schema_changes=[*told, *base.changes, *hist.changes], steps=[LoadStep("preflight")]
-        )
+        changes = [*before.schema_changes, *base.changes, *hist.changes]
+        loaded = replace(before, schema_changes=changes, steps=[LoadStep("preflight")])
         began = time.monotonic()
         newest = None if hist.table is None else newest_of(work.store, hist.table)
         terms = load_terms(work, newest)

@@ -38,7 +38,8 @@ class DeliveryPlan(Receipt):
     """What a delivery would do (V120): `keys` are up to ten of each outcome.
 
     `columns` counts by the columns that differ: of a copy the records that change, of a feed the versions
-    that begin. `taken_back` are the statements that the table would not make any more.
+    that begin. `taken_back` are the statements that the table would not make any more. `warnings` say what
+    other programs did to the table since the delivery before, and which columns of a copy lose values.
     """
 
     table: str
@@ -47,6 +48,7 @@ class DeliveryPlan(Receipt):
     columns: Mapping[str, int] = field(default_factory=dict)
     schema_changes: Sequence[str] = ()
     taken_back: int = 0
+    warnings: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -56,9 +58,7 @@ class SnapshotReceipt(DeliveryReceipt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SnapshotPlan(DeliveryPlan):
-    """What a snapshot would do to them; `warnings` are of columns that lose values."""
-
-    warnings: Sequence[str] = ()
+    """What a snapshot would do to them."""
 
 
 def schema_changes(

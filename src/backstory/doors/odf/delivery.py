@@ -110,7 +110,8 @@ class FileDelivery:
             known = _receipt(dataset, head, head.system_time)
             yield Plan(dataset.table, None, note, lambda _: (known, False))
             return
-        now, notes = work.run.system_time, []
+        now = work.run.system_time
+        notes = [] if dataset.table is None else list(dataset.table.foreign_writes)
         if head.system_time is not None and now < head.system_time:
             notes.append(
                 f"The system time {iso(now)} was raised to {iso(head.system_time)}, the newest one of the "

@@ -24,6 +24,7 @@ CAME, WENT = "came", "went"
 NULL, LONG = "null ", "long "
 STAGE_TWICE, BASE_TWICE = "stage twice", "base twice"
 NO_KEY, NO_HASH, LIVE_TWICE, OPEN_TWICE = "no key", "no hash", "live twice", "open twice"
+NEVER_BEGAN: Final = "never began"
 EARLIER_DATE, ENDS_EARLY, BEGINS_EARLY = "earlier date", "ends early", "begins early"
 # Records that changed under one hash, by the column in which they did.
 UNSEEN: Final = "unseen "

@@ -22,6 +22,7 @@ from backstory.strategies.scd2.parts import (
     GOES,
     INTERRUPTED,
     LIVE_TWICE,
+    NEVER_BEGAN,
     NO_HASH,
     NO_KEY,
     OPEN_TWICE,
@@ -91,6 +92,7 @@ def plan_history(
         NO_HASH: _lacking(live, ROW_HASH),
         LIVE_TWICE: unlike,
         OPEN_TWICE: whole(with_key_of_others(open_, terms.key, repeats[1])),
+        NEVER_BEGAN: whole(_lacking(open_, STARTED)),
     }
     if refused := refused_part(terms, faults):
         return refused

@@ -133,6 +133,8 @@ def _open(history: Sequence[Version]) -> dict[Any, Version]:
         if version.ended is None:
             if version.key in found:
                 raise LoadRejected("MULTIPLE_OPEN", [version.key])
+            if version.started is None:
+                raise LoadRejected("spoilt-table", [version.key])
             found[version.key] = version
     return found
 

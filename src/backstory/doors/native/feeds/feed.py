@@ -88,6 +88,7 @@ class NativeFeed:
     def _receipt(self, feed: Feed, planned: PlannedFeed) -> Callable[[Committed | None], Answer]:
         table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in COUNTS}
         evolved = feed.agreement.evolved
+        foreign = () if feed.table is None else feed.table.foreign_writes
         absences = new_absences(feed.table, evolved, "feed")
         changes = [*evolved.changes, *absences, *columns_left_out(evolved)] if planned.added else []
         if self.request.dry_run:
@@ -97,13 +98,14 @@ class NativeFeed:
                 for name, count in planned.counts.items()
                 if name.startswith(DRIVES)
             }
-            plan = FeedPlan(table, counts, keys, driving, changes, planned.taken_back)
+            plan = FeedPlan(table, counts, keys, driving, changes, planned.taken_back, foreign)
             return lambda _committed: plan
 
         def receipt(committed: Committed | None) -> FeedReceipt:
             if committed is None or committed.snapshot_id is None:
-                return FeedReceipt(table, counts)
-            return FeedReceipt(table, counts, changes, iso(feed.remembered.recorded), committed.snapshot_id)
+                return FeedReceipt(table, counts, warnings=foreign)
+            recorded = iso(feed.remembered.recorded)
+            return FeedReceipt(table, counts, changes, recorded, committed.snapshot_id, foreign)
 
         return receipt
 
