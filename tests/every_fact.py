@@ -3,7 +3,7 @@
 It stores no versions, reads nothing off a table and shares no code with the rule: the oracle of the rule.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
 
@@ -34,11 +34,12 @@ class EveryFact:
         return sorted(version for key in KEYS for version in self._life(key))
 
     def _life(self, key):
-        told = [(each.at, 0, each.sequence, each) for each in self.events if each.key in {key, None}]
-        told += [(each.copy.at, 1, each.scope or (), each) for each in self.copies]
-        told.sort(key=lambda each: each[:3])
+        mine = [each for each in self.events if each.key in {key, None}]
+        told = [(at, 0, each.logged, each.sequence, each) for at, each in _instants(mine)]
+        told += [(each.copy.at, 1, False, each.scope or (), each) for each in self.copies]
+        told.sort(key=lambda each: each[:4])
         state, found = None, []
-        for place, (at, _, _, said) in enumerate(told):
+        for place, (at, *_, said) in enumerate(told):
             state = _after(state, said, key)
             if place + 1 < len(told) and told[place + 1][0] == at:
                 continue
@@ -49,6 +50,25 @@ class EveryFact:
                 if state is not None:
                     found.append((at, 0, state))
         return [(key, start, end, repr(values)) for start, end, values in found]
+
+
+def _instants(events):
+    """Each event at its instant: of a log by the definition of V131, one event at a time."""
+    log = [each for each in events if each.logged]
+    for one in events:
+        if not one.logged:
+            yield one.at, one
+            continue
+        until = [each for each in log if each.sequence <= one.sequence]
+        yield max(_time(each, log) for each in until), one
+
+
+def _time(event, log):
+    """The own time of a change; of a read, if it is earlier, that of the first change after it."""
+    later = [each for each in log if each.sequence > event.sequence and each.sequence[-1]]
+    if event.sequence[-1] or not later:
+        return event.at
+    return min(event.at, min(later, key=lambda each: each.sequence).at)
 
 
 @dataclass(frozen=True)
@@ -106,7 +126,24 @@ def copies(draw):
     ]
 
 
-EVENTS = st.lists(events(), max_size=14, unique_by=lambda each: (each.key, each.at, each.sequence))
+@st.composite
+def logged(draw, instants=INSTANTS):
+    """A message of a log whose clock runs as it likes; now and then a read, some of these without a position."""
+    one = replace(draw(events(instants)), sequence=())
+    read = one.kind is Told.UPSERT and draw(st.integers(0, 2)) == 0
+    if read and draw(st.integers(0, 3)) == 0:
+        return one
+    number = draw(st.integers(1, 9)) + (0.5 if one.kind is Told.TRUNCATE else 0)
+    return replace(one, sequence=(number, not read), logged=True)
+
+
+def _identity(event):
+    return (event.key, event.logged or event.at, event.sequence)
+
+
+ORDERED = st.lists(events(), max_size=14, unique_by=lambda each: (each.key, each.at, each.sequence))
+LOGS = st.lists(logged(), max_size=14, unique_by=_identity)
+EVENTS = ORDERED | LOGS
 COPIES = st.lists(copies(), max_size=3, unique_by=lambda each: each[0].copy.at)
 
 

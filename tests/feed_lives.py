@@ -2,6 +2,7 @@
 
 `k:a10 m:-20 k:b10.2 *30`: a at 10, a delete at 20, b at 10 with the further sequence 2, a truncate at 30. Of two
 columns `ann/oslo10`; `_` is unmodified, `~` NULL. A copy is `k:a m:b`. The n-th commit is recorded at n.
+In a log `k:b10#900` is a change of the own time 10 at position 900, and `k:a40#157r` a read.
 """
 
 import json
@@ -17,23 +18,28 @@ from backstory.model.remembered import Told
 from backstory.strategies.copies.rule import Copy
 from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.strategies.feeds.copies import take_among
+from backstory.strategies.feeds.order import settled_position
 from backstory.strategies.feeds.remembering import Window
 from backstory.strategies.feeds.rule import Event, Feed, apply
 from backstory.strategies.rewind.rule import rewound
 from backstory.upkeep.laws.rule import violations
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 
-EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+))?")
+EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+)|#(\d+)(r?))?")
 
 
 def event(text, columns=("v",)):
-    key, said, at, further = EVENT.fullmatch(text).groups()
+    key, said, at, further, position, read = EVENT.fullmatch(text).groups()
     sequence = () if further is None else (int(further),)
+    logged = position is not None
+    if logged:
+        sequence = (int(position), not read)
     if said in "-*":
-        return Event(key, int(at), Told.DELETE if said == "-" else Told.TRUNCATE, sequence=sequence)
+        kind = Told.DELETE if said == "-" else Told.TRUNCATE
+        return Event(key, int(at), kind, sequence=sequence, logged=logged)
     cells = dict(zip(columns, said.split("/"), strict=True))
     values = {name: None if cell == "~" else cell for name, cell in cells.items() if cell != "_"}
-    return Event(key, int(at), values=values, columns=tuple(values), sequence=sequence)
+    return Event(key, int(at), values=values, columns=tuple(values), sequence=sequence, logged=logged)
 
 
 class Life:
@@ -110,10 +116,21 @@ def forgetful(table):
 
 
 def settled_before(table, instant):
-    """The table once facts up to an instant are settled (V33); what is settled stays so."""
+    """The table once facts up to an instant are settled (V33); what is settled stays so.
+
+    Of each log the last position of a record stays, and so do truncates, which each record has its instant of.
+    """
     instant = max([instant, *table.settled[1:]])
-    rows = (row for row in table.rows if row.role != "fact" or row.start > instant)
-    return replace(table, rows=tuple(rows), settled=(None, instant))
+    settled = replace(table, settled=(None, instant))
+    last = {row.key: settled_position(settled, row.key) for row in table.rows}
+    rows = [row for row in table.rows if row.role != "fact" or row.start > instant or _stays(row, last)]
+    return replace(settled, rows=tuple(rows))
+
+
+def _stays(row, last):
+    if row.time is None or not row.is_live:
+        return False
+    return row.kind in {Told.TRUNCATE, Told.VOID} or row.sequence == last[row.key]
 
 
 def rewound_to(table, recorded, now_):
@@ -123,7 +140,7 @@ def rewound_to(table, recorded, now_):
 
 
 def _mapping(row):
-    fields = ("role", "ended_at", "end_before", "kind", "columns", "scope")
+    fields = ("role", "ended_at", "end_before", "kind", "columns", "scope", "time")
     memory = {name: each for name in fields if (each := getattr(row, name)) is not None}
     memory |= {"sequence": row.sequence} if row.sequence else {}
     own = (row.start, row.end, row.end is None, row.recorded, memory or None)
@@ -146,7 +163,7 @@ def judged(table, newest):
         remembers=True,
         newest=newest,
         settled=table.settled or None,
-        marks=tuple(RememberedMark(row.start, row.kind, row.sequence, row.scope) for row in marks),
+        marks=tuple(RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time) for row in marks),
         tracked=tuple(table.tracked),
         numbers=numbers,
     )
@@ -170,5 +187,6 @@ def _record_row(place, row, numbers):
         sequence=row.sequence,
         columns=None if row.columns is None else [numbers[name] for name in row.columns],
         scope=None if row.scope is None else json.dumps(dict(row.scope)),
+        time=row.time,
         values=row.values,
     )

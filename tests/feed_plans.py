@@ -14,7 +14,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.copies.rows import mark, memory_field, micros, withdraw_facts
+from backstory.strategies.copies.rows import OPEN, mark, memory_field, micros, withdraw_facts
 from backstory.strategies.copies.sifted import joined_plans as join_copies
 from backstory.strategies.copies.sifted import plan_rows
 from backstory.strategies.copies.terms import CopyTerms
@@ -28,7 +28,7 @@ from backstory.strategies.keys import key_parts
 DATA = ("v", "w", "i", "o")
 NUMBERS = {name: number + 2 for number, name in enumerate(DATA)}
 TEXT, NUMBER = ColumnType(Kind.STRING), ColumnType(Kind.DOUBLE)
-FURTHER_TYPE = ColumnType(Kind.STRUCT, parts=(("s", NUMBER),))
+FURTHER_TYPE = ColumnType(Kind.STRUCT, parts=(("s", NUMBER), ("c", ColumnType(Kind.BOOLEAN))))
 MEMORY = ColumnType(Kind.STRUCT, parts=(*MEMORY_TYPE.parts, ("sequence", FURTHER_TYPE)))
 OWN = (*OWN_COLUMNS[:-1], Column(OWN_COLUMNS[-1].name, MEMORY))
 USERS = tuple(Column(name, TEXT) for name in ("k", *DATA))
@@ -39,14 +39,14 @@ DELIVERED = pa.schema(
         *arrow_schema({each.name: each.type for each in USERS}),
         pa.field(AT, pa.timestamp("us", "UTC")),
         pa.field(KIND, pa.string()),
-        pa.field(FURTHER, pa.struct([("s", pa.float64())])),
+        pa.field(FURTHER, pa.struct([("s", pa.float64()), ("c", pa.bool_())])),
         pa.field(ASSERTED, pa.list_(pa.int32())),
         pa.field(BEFORE, pa.struct([(name, pa.string()) for name in DATA])),
     ]
 )
 
 
-def terms_of(table, recorded, **more):
+def terms_of(table, recorded, *, log=False, **more):
     return FeedTerms(
         columns=tuple(each for each in COLUMNS if each.name not in DATA or each.name in table.columns),
         key=("k",),
@@ -54,7 +54,8 @@ def terms_of(table, recorded, **more):
         recorded=recorded,
         numbers={name: NUMBERS[name] for name in table.columns},
         overwritten=tuple(name for name in DATA if name in table.overwritten),
-        sequence=("s",),
+        sequence=("s", "c") if log else ("s",),
+        log=log,
         settled=table.settled,
         ids=True,
         **more,
@@ -70,7 +71,8 @@ def stored(rows):
             "ended_at": row.ended_at,
             "end_before": row.end_before,
             "kind": row.kind and row.kind.value,
-            "sequence": {"s": row.sequence[0]} if row.sequence else None,
+            "sequence": _sequence(row.sequence),
+            "time": row.time,
             "columns": None if row.columns is None else [NUMBERS[name] for name in row.columns],
             "scope": None if row.scope is None else json.dumps(dict(row.scope)),
         }
@@ -87,13 +89,17 @@ def delivered(events):
             **each.values,
             AT: each.at,
             KIND: each.kind.value,
-            FURTHER: {"s": each.sequence[0]} if each.sequence else None,
+            FURTHER: _sequence(each.sequence),
             ASSERTED: None if each.columns is None else [NUMBERS[name] for name in each.columns],
             BEFORE: each.before,
         }
         for each in events
     ]
     return pa.Table.from_pylist(rows, DELIVERED)
+
+
+def _sequence(values):
+    return dict(zip("sc", (*values, None), strict=False)) if values else None
 
 
 def differences(rows, others):
@@ -110,6 +116,7 @@ def _plain(row):
         row["recorded_at"],
         memory.get("ended_at"),
         memory.get("end_before"),
+        memory.get("time"),
     )
     columns = memory.get("columns")
     said = [memory.get(name) for name in ("role", "kind", "sequence", "scope")]
@@ -124,16 +131,26 @@ def placed(rows):
     return rows.append_column(POSITION, pa.array(range(len(rows)), pa.int64()))
 
 
-def slice_of(rows, since):
-    """The rows that are open or end at or after an instant (V78)."""
+def slice_of(rows, since, low=None):
+    """The rows that are open or end at or after an instant (V78), or are of a log and not before a position.
+
+    These count from their own times on (V134).
+    """
+    if low is not None:
+        own, position = micros(memory_field(rows, "time")), memory_field(rows, "sequence").to_pylist()
+        behind = np.array([each is not None and (each["s"], each["c"]) >= low for each in position], bool)
+        behind &= own < OPEN
+        since = min([since, *own[behind], *micros(rows["valid_from"])[behind]])
+        raised = np.array(memory_field(rows, "kind").to_pylist()) == Told.TRUNCATE.value
+        return rows.filter(pa.array((micros(rows[VALID_TO]) >= since) | behind | (raised & (own < OPEN))))
     return rows.filter(pa.array(micros(rows[VALID_TO]) >= since))
 
 
-def planned(terms, events, rows, parts=1, since=None):
+def planned(terms, events, rows, parts=1, since=None, low=None):
     """The plan, and the rows of the table after it; rows that are written anew keep their ids."""
     rows = placed(rows)
     live = live_rows(rows)
-    live = live if since is None else slice_of(live, since)
+    live = live if since is None else slice_of(live, since, low)
     mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
     marks, records = live.filter(mark), live.filter(pc.invert(pc.fill_null(mark, False)))
     arrival = arrive(terms, events, marks)
@@ -151,7 +168,7 @@ def planned(terms, events, rows, parts=1, since=None):
 def copied(terms, place, copy, rows, parts=1):
     """The same of a copy: its counts by outcome, the keys that appear, and the rows after it."""
     rows = placed(rows)
-    live = slice_of(live_rows(rows), place.at)
+    live = slice_of(live_rows(rows), place.at, (float("inf"), True) if terms.log else None)
     is_mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
     marks, records = live.filter(is_mark), live.filter(pc.invert(pc.fill_null(is_mark, False)))
     wanted = [(start, scope) == (place.at, place.text) for start, scope in _places_of(marks)]

@@ -37,6 +37,8 @@ def apply(
     restate_until: str | None = None,
     all_keys: Flag = False,
     allow_empty: Flag = False,
+    new_log: Flag = False,
+    allow_future: Flag = False,
     format: FileFormat | None = None,  # noqa: A002 - the option's name
     files: FileFlags = AS_EXPECTED,
     query: str | None = None,
@@ -73,6 +75,8 @@ def apply(
         restate_until: The end of what is replaced. Default: just after the last delivered time.
         all_keys: Replace what is stored of all keys.
         allow_empty: Accept an empty source, with option --all-keys.
+        new_log: Accept messages of a log that starts again; everything before it is then settled.
+        allow_future: Accept messages that say that they are of a time more than a day from now.
         format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
         files: How the files are written.
         query: The rows of a database, as a SELECT statement, in place of those of a table.
@@ -98,6 +102,8 @@ def apply(
         restate_until=restate_until,
         all_keys=all_keys,
         allow_empty=allow_empty,
+        new_log=new_log,
+        allow_future=allow_future,
         format=format,
         query=query,
         dry_run=dry_run,

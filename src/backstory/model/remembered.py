@@ -33,6 +33,8 @@ KIND: Final = "kind"
 SEQUENCE: Final = "sequence"
 COLUMNS: Final = "columns"
 SCOPE: Final = "scope"
+# When a message of a log says that its change was; what has no place in a log has none (V133).
+OWN_TIME: Final = "time"
 
 _TEXT: Final = ColumnType(Kind.STRING)
 _INSTANT: Final = ColumnType(Kind.UTC_DATETIME)
@@ -46,6 +48,7 @@ MEMORY_TYPE: Final = ColumnType(
         (KIND, _TEXT),
         (COLUMNS, ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.INT)),))),
         (SCOPE, _TEXT),
+        (OWN_TIME, _INSTANT),
     ),
 )
 # The columns behind the user's own (V1).
@@ -78,6 +81,8 @@ TRACK: Final = "backstory.track"
 IGNORE: Final = "backstory.ignore"
 OVERWRITE: Final = "backstory.overwrite"
 ORDERED_BY: Final = "backstory.sequence"
+# Of which log the messages are, and how far it is known (V136).
+LOG: Final = "backstory.log"
 SETTLE_AFTER: Final = "backstory.settle-after"
 KNOWN_FROM: Final = "backstory.known-from"
 # The memories that rewinds ended, each with its bounds, from when until when it lasted: a later rewind may

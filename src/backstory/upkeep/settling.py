@@ -9,11 +9,25 @@ from backstory.engine.deliver import TableChange, deliver
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso, milliseconds_of, parse_instant
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
-from backstory.model.remembered import ENDED_AT, KNOWN_FROM, ROLE, SETTLE_AFTER, SETTLED, Role
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import (
+    ENDED_AT,
+    KIND,
+    KNOWN_FROM,
+    LOG,
+    OWN_TIME,
+    ROLE,
+    SEQUENCE,
+    SETTLE_AFTER,
+    SETTLED,
+    Role,
+    Told,
+)
 from backstory.model.table import TableName
 from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.upkeep.carried import carried
 
@@ -55,7 +69,10 @@ def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> i
         if not gone:
             return table, None
         condition = gone[0] if len(gone) == 1 else gone[0] | gone[1]
-        change = delete_where(store, table, condition) or Change(snapshot=True)
+        if moving.settle_before is not None and LOG in table.properties:
+            change = _without_places(store, table, condition, moving.settle_before) or Change(snapshot=True)
+        else:
+            change = delete_where(store, table, condition) or Change(snapshot=True)
         removed[0] = change.counts.get("deleted", 0)
         return table, Change(
             {"settled": removed[0]}, change.gone, properties=_properties(moving), snapshot=change.snapshot
@@ -117,6 +134,33 @@ def _facts(before: datetime | None) -> "Column | None":
     if before is None:
         return None
     return (column(MEMORY)[ROLE] == Role.FACT.value) & (column(VALID_FROM) <= instant(micros_of(before)))
+
+
+def _without_places(store: Store, table: StoredTable, condition: "Column", before: datetime) -> Change | None:
+    """The rows go, but for the last settled place of each record in its log, and for truncates (V135).
+
+    A record has its own instant of each truncate. None if there are none.
+    """
+    from pyspark.sql import Window
+    from pyspark.sql.functions import coalesce, lit, when
+    from pyspark.sql.functions import max as last
+
+    memory, early = column(MEMORY), column(VALID_FROM) <= instant(micros_of(before))
+    live = memory[ENDED_AT].isNull() & (memory[ROLE] == Role.FACT.value)
+    logged = memory[OWN_TIME].isNotNull()
+    event = memory[KIND].isin(Told.UPSERT.value, Told.DELETE.value) & (live | memory[ROLE].isNull())
+    place = when(event & logged & early, memory[SEQUENCE])
+    with translate_faults(table.shape.table):
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        record = Window.partitionBy(*(column(name) for name in table.shape.key))
+        is_last = place == last(place).over(record)
+        every = memory[KIND].isin(Told.TRUNCATE.value, Told.VOID.value)
+        stays = live & logged & (every | coalesce(is_last, lit(False)))
+        marked = rows.select(FILE, POSITION, (condition & ~coalesce(stays, lit(False))).alias("goes"))
+        positions = positions_of(marked.where("goes"))
+    if not positions:
+        return None
+    return Change({"deleted": sum(len(bitmap) for bitmap in positions.values())}, gone=positions)
 
 
 def _past(since: datetime | None) -> "Column | None":

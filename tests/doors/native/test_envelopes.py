@@ -166,3 +166,161 @@ def test_V65_a_table_kept_downstream_by_the_changes_of_another(lake, name, way, 
         mine = {key: row["v"] for key, row in now(lake, name, ["k"]).items()}
         theirs = {key: row["v"] for key, row in now(lake, source, ["k"]).items()}
         assert mine == theirs
+
+
+def log_message(connector, op, second, position, value, **more):
+    """A message of key 1 at a position of a log; `second` is its own time."""
+    places = {
+        "postgresql": {"lsn": position},
+        "mysql": {"file": "mysql-bin.000003", "pos": position, "row": 0, "server_id": 1},
+        "mariadb": {"file": "bin.000003", "pos": position, "row": 0, "server_id": 1},
+        "sqlserver": {
+            "commit_lsn": f"00000027:{position:08x}:0001",
+            "change_lsn": None,
+            "event_serial_no": 1,
+        },
+    }
+    place = {"connector": connector, "name": "shop", "db": "shop", "table": "item", "ts_ms": second * 1000}
+    place |= places[connector]
+    if op != "r" and "change_lsn" in place:
+        place["change_lsn"] = place["commit_lsn"]
+    row = None if value is None else {"id": 1, "v": value}
+    images = {"before": row if op == "d" else None, "after": None if op in "dt" else row}
+    return json.dumps({"op": op, **images, "source": {**place, **more}, "ts_ms": second * 1000})
+
+
+def apply_lines(lake, name, folder, *lines, **options):
+    file = folder / "log.jsonl"
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return lake.apply(str(file), into=name, **options)
+
+
+def shown_versions(lake, name):
+    rows = lake.spark.sql(
+        f"SELECT * EXCEPT (recorded_at, _memory) FROM backstory.{name} WHERE _memory.role IS NULL"
+    ).toArrow()
+    return sorted(map(repr, rows.select(sorted(rows.column_names)).to_pylist()))
+
+
+def is_healthy(lake, name):
+    return not any(each["violations"] for each in lake.check(name))
+
+
+def refusal(lake, name, folder, *lines, **options):
+    with pytest.raises(BackstoryError) as stop:
+        apply_lines(lake, name, folder, *lines, **options)
+    return stop.value.code
+
+
+LATE_READS = {
+    "a change": ([("r", 40, 157, "old"), ("u", 10, 900, "new")], ["new"]),
+    "a delete": ([("r", 40, 157, "old"), ("d", 10, 900, "old")], []),
+    "a clock set back": ([("c", 30, 500, "old"), ("u", 10, 900, "new"), ("u", 20, 950, "newer")], ["newer"]),
+    "a truncate": ([("c", 30, 500, "old"), ("t", 10, 900, None)], []),
+}
+
+
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("connector", ["postgresql", "mysql", "sqlserver"])
+def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, name, tmp_path, request):
+    """Late reads, clocks that are set back, deletes and truncates; together, and one by one."""
+    lake = request.getfixturevalue(way)
+    for number, (told, values) in enumerate(LATE_READS.values()):
+        lines = [log_message(connector, *each) for each in told]
+        whole = apply_lines(lake, f"{name}w{number}", tmp_path, *lines, key="id", envelope="debezium")
+        assert whole.counts["raised"] > 0
+        for line in lines:
+            apply_lines(lake, f"{name}p{number}", tmp_path, line, key="id", envelope="debezium")
+        for table in (f"{name}w{number}", f"{name}p{number}"):
+            assert [row["v"] for row in lake.table(table).current().toArrow().to_pylist()] == values
+            assert is_healthy(lake, table)
+        assert shown_versions(lake, f"{name}w{number}") == shown_versions(lake, f"{name}p{number}")
+
+
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_path, request):
+    """A version that had ended before the delivery's time ends later."""
+    lake = request.getfixturevalue(way)
+    early = [log_message("postgresql", "c", 1, 100, "a"), log_message("postgresql", "u", 5, 300, "b")]
+    late = log_message("postgresql", "u", 9, 200, "c")
+    further = log_message("postgresql", "u", 12, 400, "d")
+    apply_lines(lake, name, tmp_path, *early, further, key="id", envelope="debezium")
+    apply_lines(lake, name, tmp_path, late)
+    apply_lines(lake, f"{name}w", tmp_path, *early, late, further, key="id", envelope="debezium")
+    rows = lake.spark.sql(
+        f"SELECT v, valid_from FROM backstory.{name} WHERE _memory.role IS NULL ORDER BY valid_from"
+    )
+    shown = [(row.v, row.valid_from.second) for row in rows.collect()]
+    assert shown == [("a", 1), ("b", 9), ("d", 12)]
+    assert is_healthy(lake, name)
+
+
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, name, tmp_path, request):
+    """Positions that fall while times rise, another server or connector; what was before is then settled."""
+    lake = request.getfixturevalue(way)
+    mysql = [log_message("mysql", "c", 10, 500, "a"), log_message("mysql", "u", 20, 900, "b")]
+    apply_lines(lake, name, tmp_path, *mysql, key="id", envelope="debezium")
+    anew = log_message("mysql", "u", 30, 4, "c")
+    assert refusal(lake, name, tmp_path, anew) == "log-restarted"
+    assert (
+        refusal(lake, name, tmp_path, log_message("mysql", "u", 30, 999, "c", server_id=2)) == "log-restarted"
+    )
+    assert refusal(lake, name, tmp_path, log_message("postgresql", "u", 30, 999, "c")) == "log-restarted"
+    assert (
+        refusal(lake, name, tmp_path, log_message("mysql", "u", 30, 999, "c", table="x")) == "several-sources"
+    )
+    servers = [log_message("mysql", "u", 30, 999, "c", server_id=number) for number in (1, 2)]
+    assert refusal(lake, name, tmp_path, *servers) == "log-restarted"
+    assert apply_lines(lake, name, tmp_path, anew, new_log=True).counts["began"] == 1
+    assert apply_lines(lake, name, tmp_path, anew, new_log=True).snapshot_id is None
+    assert refusal(lake, name, tmp_path, *mysql) == "settled"
+    assert apply_lines(lake, name, tmp_path, *mysql, late="drop").counts["too_late"] == 2
+    apply_lines(lake, name, tmp_path, log_message("mysql", "u", 25, 5, "d"))
+    assert now(lake, name, ["id"])[1,]["v"] == "d"
+    assert is_healthy(lake, name)
+
+
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_V136_times_far_ahead_are_refused_unless_they_are_allowed(way, name, tmp_path, request):
+    lake = request.getfixturevalue(way)
+    ahead = log_message("mysql", "c", 32_503_680_000, 500, "a")
+    options = {"key": "id", "envelope": "debezium"}
+    assert refusal(lake, name, tmp_path, ahead, **options) == "time-ahead"
+    assert apply_lines(lake, name, tmp_path, ahead, allow_future=True, **options).counts["began"] == 1
+
+
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, name, tmp_path, request):
+    """No row has a column of the record then; the split of a feed decides nothing."""
+    lake = request.getfixturevalue(way)
+    apply_lines(
+        lake, name, tmp_path, log_message("postgresql", "c", 10, 1, "a"), key="id", envelope="debezium"
+    )
+    assert apply_lines(lake, name, tmp_path, log_message("postgresql", "t", 20, 2, None)).counts["ended"] == 1
+    assert now(lake, name, ["id"]) == {}
+    (tmp_path / "p.jsonl").write_text('{"id": 1, "v": "a", "op": "U", "at": "2026-01-01T00:00:00Z"}\n')
+    options = {"sequence_by": "at", "apply_as_truncates": "op = 'T'", "drop": ["op"]}
+    lake.apply(str(tmp_path / "p.jsonl"), into=f"{name}p", key="id", **options)
+    (tmp_path / "p.jsonl").write_text('{"op": "T", "at": "2026-01-02T00:00:00Z"}\n')
+    assert lake.apply(str(tmp_path / "p.jsonl"), into=f"{name}p").counts["ended"] == 1
+
+
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_V138_a_line_of_json_asserts_the_columns_that_it_has(way, name, tmp_path, request):
+    """Whatever other lines of the delivery have, and in whatever split."""
+    lake = request.getfixturevalue(way)
+    lines = [
+        '{"id": 1, "v": "a", "w": "b", "at": "2026-01-01T00:00:00Z"}',
+        '{"id": 1, "v": "c", "at": "2026-01-02T00:00:00Z"}',
+        '{"id": 1, "v": null, "at": "2026-01-03T00:00:00Z"}',
+    ]
+    options = {"key": "id", "sequence_by": "at"}
+    apply_lines(lake, f"{name}w", tmp_path, *lines, **options)
+    for number, order in enumerate([lines, lines[::-1]]):
+        for line in order:
+            apply_lines(lake, f"{name}{number}", tmp_path, line, **options)
+        assert shown_versions(lake, f"{name}{number}") == shown_versions(lake, f"{name}w")
+        assert apply_lines(lake, f"{name}{number}", tmp_path, *lines).counts["duplicate"] == 3
+    row = now(lake, f"{name}w", ["id"])[1,]
+    assert (row["v"], row["w"]) == (None, "b")

@@ -12,7 +12,7 @@ from backstory.warehouse import Warehouse
 FEED = {"key": "k", "sequence_by": "at", "apply_as_deletes": "op = 'D'", "drop": "op"}
 TYPES = {"k": pa.string(), "v": pa.string(), "at": pa.timestamp("us", "UTC"), "op": pa.string()}
 NUMBERS = iter(range(1000))
-COUNTS = {"began", "ended", "silent", "duplicate", "too_late", "late", "partial", "mismatched"}
+COUNTS = {"began", "ended", "silent", "duplicate", "too_late", "late", "partial", "mismatched", "raised"}
 
 
 class Fed:

@@ -114,7 +114,7 @@ def test_a_feed_of_texts_is_read_as_files_have_it():
         rows = rows.set_column(rows.column_names.index(column), column, pa.array([text]))
     unwrapped = unwrap_changes(rows, ["id"])
     assert unwrapped.instants.to_pylist() == [DAY.replace(second=7)]
-    assert unwrapped.sequence.to_pylist() == [{"_commit_version": 7}]
+    assert unwrapped.sequence.to_pylist() == [{"_commit_version": 7, "is_change": True}]
 
 
 def test_keys_of_several_columns_are_compared_whole():

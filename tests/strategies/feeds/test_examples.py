@@ -1,7 +1,9 @@
 """What feeds make of a table of layout `versions`: the worked examples of native.md."""
 
 from dataclasses import replace
+from itertools import permutations
 
+import pytest
 from feed_lives import Life, forgetful, known, now, rewound_to, settled_before
 
 from backstory.strategies.copies.rule import Copy, take
@@ -259,11 +261,109 @@ def test_V72_a_restatement_silences_marks_for_the_keys_that_it_names_alone():
     assert (life.shown("k"), life.shown("m")) == ("a[10,)", "a[10,)")
 
 
-def test_V60_events_from_before_a_column_came_are_the_same_when_they_come_again():
+def test_V138_events_from_before_a_column_came_are_the_same_when_they_come_again():
     life = Life("v")
     life.feed("k:a10")
     life.table = replace(life.table, columns=("v", "w"))
     assert life.feed("k:a/_10") == {"duplicate": 1}
     assert life.refused(life.feed, "k:a/e10") == "sequence-conflict"
     life.feed("k:a/e5")
-    assert life.shown("k") == "a/e[5,10) a/~[10,)"
+    assert life.shown("k") == "a/e[5,)"
+
+
+LOGS = """
+a read that is stamped late, at a position before the change's          | k:a40#157r k:b10#900               | b[10,)
+a read that is stamped late of a record that is gone since              | k:a40#157r k:-10#900               |
+a read at the position of the change                                    | k:a40#900r k:b10#900               | b[10,)
+a read that is stamped before the change                                | k:a5#157r k:b10#900                | a[5,10) b[10,)
+a statement that is older than the commit before it                     | k:a30#500 k:b10#900                | b[30,)
+a clock that is set back, and runs on                                   | k:a30#1 k:b10#2 k:c20#3 k:d40#4    | c[30,40) d[40,)
+a delete whose clock is behind                                          | k:a30#1 k:-10#2                    |
+a record that comes back behind it                                      | k:a30#1 k:-10#2 k:b20#3            | b[30,)
+equal times, in the order of their positions                            | k:b10#2 k:a10#1                    | b[10,)
+a truncate whose clock is behind a record's                             | k:a30#1 *10#2 k:b20#3              | b[30,)
+a truncate between changes of one record, and before those of another   | k:a10#1 *20#2 k:b5#3               | a[10,20) b[20,)
+two reads, of which the later one is raised by the earlier one          | k:a40#1r k:b30#2r                  | b[40,)
+two reads before a change whose clock is behind                         | k:a40#1r k:b30#2r k:c10#3          | c[10,)
+a read without a position meets the rest by its time                    | k:a20#1 k:r10 k:b30#2              | r[10,20) a[20,30) b[30,)
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [[part.strip() for part in line.split("|")[1:]] for line in LOGS.strip().splitlines()],
+    ids=[line.split("|")[0].strip() for line in LOGS.strip().splitlines()],
+)
+def test_V131_the_order_of_a_log_decides_in_any_order_and_split(text, shown):
+    """All at once, and one by one in each order of arrival."""
+    whole = Life()
+    whole.feed(text)
+    assert whole.shown("k") == shown
+    for order in permutations(text.split()):
+        life = Life()
+        for each in order:
+            life.feed(each)
+        assert life.shown("k") == shown
+        assert all(known(life.table, recorded) == told for recorded, told in life.told.items())
+
+
+def test_V132_copies_neither_raise_nor_are_raised():
+    """A copy at 20 stays the copy, whatever comes to stand before or behind it."""
+    life = Life()
+    life.feed("k:a30#500 m:a10#400")
+    life.copy(20, "k:x m:y")
+    assert (life.shown("k"), life.shown("m")) == ("x[20,30) a[30,)", "a[10,20) y[20,)")
+    assert life.feed("k:b10#900 m:z25#300") == {"began": 1, "silent": 1, "late": 1, "raised": 1}
+    assert (life.shown("k"), life.shown("m")) == ("x[20,30) b[30,)", "y[20,25) a[25,)")
+
+
+def test_V133_an_event_that_comes_again_keeps_its_earliest_time():
+    life = Life()
+    assert life.feed("k:a30#500 k:b10#900") == {"began": 1, "silent": 1, "raised": 1}
+    assert life.feed("k:a20#500") == {"duplicate": 1}
+    assert life.shown("k") == "b[20,)"
+    commits = life.commits
+    assert life.feed("k:a25#500") == {"duplicate": 1}
+    assert (life.shown("k"), life.commits) == ("b[20,)", commits)
+    assert life.refused(life.feed, "k:c20#500") == "sequence-conflict"
+    assert life.refused(life.feed, "k:-20#500") == "sequence-conflict"
+    assert life.refused(life.feed, "*20#500") == "sequence-conflict"
+
+
+def test_V134_a_late_low_position_rewrites_the_rest_of_its_record_alone():
+    life = Life()
+    life.feed("k:a1#100 k:b5#300 m:a1#150 m:b5#350")
+    before = [row for row in life.table.rows if row.key == "m"]
+    assert life.feed("k:c9#200") == {"silent": 1, "late": 1}
+    assert life.shown("k") == "a[1,9) b[9,)"
+    assert [row for row in life.table.rows if row.key == "m"] == before
+
+
+def test_V135_what_is_settled_keeps_the_last_place_of_each_record():
+    """Deleted records included; what is not behind it is too late, whatever it says that it is of."""
+    life = Life()
+    life.feed("k:a5#100 k:a6#200 m:a5#110 m:-7#210")
+    life.table = settled_before(life.table, 10)
+    for late in ("k:x20#150", "k:x20#200", "m:x20#205", "k:x9#300"):
+        assert life.refused(life.feed, late) == "settled"
+        assert life.feed(late, late="drop") == {"too_late": 1}
+    life.feed("k:b20#300 m:b20#220 n:b20#1")
+    assert [life.shown(key) for key in "kmn"] == ["a[5,20) b[20,)", "a[5,7) b[20,)", "b[20,)"]
+
+
+def test_V135_a_restatement_tests_own_times():
+    life = Life()
+    life.feed("k:a30#500 k:b10#900")
+    life.feed("k:c31#600", window=(30, 40))
+    assert life.shown("k") == "b[31,)"
+    life.feed("", window=(30, 40), all_keys=True)
+    assert life.shown("k") == "b[10,)"
+
+
+def test_V138_a_column_that_comes_later_was_not_asserted_before():
+    """Whichever comes first, and in whatever split."""
+    for texts in (["k:a/_10", "k:a/e5"], ["k:a/e5", "k:a/_10"], ["k:a/_10 k:a/e5"]):
+        life = Life("v", "w")
+        for text in texts:
+            life.feed(text)
+        assert life.shown("k") == "a/e[5,)"

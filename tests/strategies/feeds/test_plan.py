@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from every_fact import COLUMNS, INSTANTS, KEYS, SCOPES, Scoped, arrivals, events
+from every_fact import COLUMNS, INSTANTS, KEYS, SCOPES, Scoped, arrivals, events, logged
 from feed_lives import settled_before
 from feed_plans import NUMBERS, CopyPlace, copied, delivered, differences, planned, stored, terms_of
 from hypothesis import given
@@ -24,17 +24,26 @@ PARTS = st.sampled_from([1, 3])
 @given(arrivals(), PARTS, st.booleans())
 def test_L15_a_feed_among_copies_gives_the_rules_rows(two, parts, whole):
     """On the slice from the delivery's first instant on, and on the whole table."""
-    table = StoredVersions(COLUMNS, settled=())
+    table, log = StoredVersions(COLUMNS, settled=()), _is_log(two[0])
     for number, delivery in enumerate(two[0]):
         if isinstance(delivery, Scoped):
             table = take_among(table, delivery.copy, number, delivery.scope).table
             continue
         applied = apply(table, Feed(tuple(delivery)), number)
         since = None if whole else min(each.at for each in delivery)
-        plan, rows = planned(terms_of(table, number), delivered(delivery), stored(table.rows), parts, since)
+        low = min((each.sequence for each in delivery if each.logged), default=(float("inf"), True))
+        terms = terms_of(table, number, log=log)
+        plan, rows = planned(
+            terms, delivered(delivery), stored(table.rows), parts, since, low if log else None
+        )
         table = applied.table
         assert differences(rows, stored(table.rows)) == ([], [])
         assert _outcomes(plan) == {name: count for name, count in applied.counts.items() if count}
+
+
+def _is_log(deliveries):
+    told = [each for delivery in deliveries if not isinstance(delivery, Scoped) for each in delivery]
+    return any(each.logged or not each.sequence for each in told)
 
 
 EVERYTHING = ("v", "w", "i", "o")
@@ -50,9 +59,9 @@ CELLS = st.sampled_from(["e", "u", None])
 
 
 @st.composite
-def whole_events(draw, instants=INSTANTS):
+def whole_events(draw, instants=INSTANTS, log=False):
     """Events of four columns, now and then without a key or a sequence, and with images of what was before."""
-    one = draw(events(instants))
+    one = draw(logged(instants) if log else events(instants))
     columns = draw(
         st.sampled_from([EVERYTHING, EVERYTHING, None, ("v",), ("w", "i"), ("v", "o"), ("i",), ()])
     )
@@ -62,18 +71,21 @@ def whole_events(draw, instants=INSTANTS):
     if one.kind is not Told.TRUNCATE:
         said["before"] = image
     if draw(st.integers(0, 60)) == 0:
-        said |= draw(st.sampled_from([{"key": None}, {"sequence": (None,)}, {"sequence": (float("nan"),)}]))
+        lacks = [{"sequence": (None,)}, {"sequence": (float("nan"),)}]
+        lacks = [{"sequence": (None, True), "logged": True}] if log else lacks
+        said |= draw(st.sampled_from([{"key": None}, *lacks]))
     return replace(one, **said)
 
 
 @st.composite
-def feeds(draw):
+def feeds(draw, log):
     """A delivery, perhaps one that restates a window."""
     if draw(st.booleans()):
-        return Feed(tuple(draw(st.lists(whole_events(), min_size=1, max_size=6))), draw(st.booleans()))
+        told = draw(st.lists(whole_events(log=log), min_size=1, max_size=6))
+        return Feed(tuple(told), draw(st.booleans()))
     start = draw(INSTANTS)
     end = draw(st.integers(start + 1, 11))
-    inside = st.lists(whole_events(st.integers(start, end - 1)), max_size=4)
+    inside = st.lists(whole_events(st.integers(start, end - 1), log), max_size=4)
     return Feed(tuple(draw(inside)), window=Window(start, end), all_keys=draw(st.booleans()))
 
 
@@ -91,36 +103,47 @@ def whole_copies(draw):
     return Scoped(Copy(draw(INSTANTS), rows, columns, restate=draw(st.booleans())), scope)
 
 
-SERIES = st.lists(st.one_of(feeds(), feeds(), whole_copies(), st.integers(0, 6)), min_size=2, max_size=9)
+SERIES = st.booleans().flatmap(
+    lambda log: st.tuples(
+        st.lists(
+            st.one_of(feeds(log), feeds(log), whole_copies(), st.integers(0, 6)), min_size=2, max_size=9
+        ),
+        st.just(log),
+    )
+)
 
 
 @given(SERIES, KEPT, st.sampled_from([(), None, (4, 6)]), PARTS)
 def test_any_series_gives_the_rules_rows_or_its_refusals(series, settings, settled, parts):
     """Restatements, settled instants, ties, columns without a history and images of what was before."""
+    deliveries, log = series
     table = StoredVersions(EVERYTHING, settled=() if settled == () else None, **settings)
     if settled:
         for at in settled:
             table = take(table, Copy(at, {"k": dict.fromkeys(EVERYTHING, str(at))}, EVERYTHING), -1).table
-    for number, delivery in enumerate(series):
-        table = _after(table, delivery, number, parts)
+    for number, delivery in enumerate(deliveries):
+        table = _after(table, delivery, number, parts, log)
 
 
-def _after(table, delivery, number, parts):
+def _after(table, delivery, number, parts, log):
     """The table after a delivery; the plan of a feed gives the same, or finds a fault where the rule does."""
     if isinstance(delivery, int):
         return settled_before(table, delivery) if table.settled is not None else table
     if isinstance(delivery, Scoped):
-        return _after_copy(table, delivery.copy, delivery.scope, number, parts)
+        return _after_copy(table, delivery.copy, delivery.scope, number, parts, log)
     events, window = delivered(delivery.events), delivery.window
     terms = terms_of(
         remembering(table),
         number,
+        log=log,
         drops=delivery.drops,
         window=window and (window.start, window.end),
         all_keys=delivery.all_keys,
     )
     first = min([each.at for each in delivery.events] + ([window.start] if window else []))
-    plan, rows = planned(terms, events, stored(table.rows), parts, first)
+    lows = [each.sequence for each in delivery.events if each.logged and None not in each.sequence]
+    low = min(lows, default=(float("inf"), True)) if window is None else (0, False)
+    plan, rows = planned(terms, events, stored(table.rows), parts, first, low if log else None)
     try:
         applied = apply(table, delivery, number)
     except Refused:
@@ -132,7 +155,7 @@ def _after(table, delivery, number, parts):
     return applied.table
 
 
-def _after_copy(table, copy, scope, number, parts):
+def _after_copy(table, copy, scope, number, parts, log):
     """The table after a copy; its plan gives the same."""
     try:
         taken = take_among(table, copy, number, scope)
@@ -143,7 +166,7 @@ def _after_copy(table, copy, scope, number, parts):
     known = remembering(table)
     columns = None if set(copy.columns) >= set(EVERYTHING) else tuple(NUMBERS[name] for name in copy.columns)
     place = CopyPlace(copy.at, columns, scope)
-    counts, appeared, rows = copied(terms_of(known, number), place, copy, stored(table.rows), parts)
+    counts, appeared, rows = copied(terms_of(known, number, log=log), place, copy, stored(table.rows), parts)
     assert differences(rows, stored(taken.table.rows)) == ([], [])
     reopened = sum(bool(table.life(key)) for key in appeared)
     names = {"new": len(appeared) - reopened, "reopened": reopened}

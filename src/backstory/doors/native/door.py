@@ -13,7 +13,7 @@ from backstory.doors.native.feeds.feed import NativeFeed
 from backstory.doors.native.feeds.messages import messages_of_lines, messages_of_rows, unwrap_either_way
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.receipts import nothing_applied
-from backstory.doors.native.feeds.row_meaning import unmodified_text
+from backstory.doors.native.feeds.row_meaning import unmodified_text, with_stored_envelope
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.unwrapping import FeedRows
 from backstory.doors.native.request import TABLE, SnapshotRequest, names_files, parse_options
@@ -57,6 +57,8 @@ def apply(
 
     The source is what `snapshot` takes; `batch` says of which batch of a stream it is.
     """
+    table = load(store, into)
+    request = with_stored_envelope(request, {} if table is None else table.properties)
     with translate_disk_errors("the source"), _feed_rows(store, source, into, request) as found:
         if not found:
             return nothing_applied(into, request)

@@ -30,6 +30,7 @@ from backstory.formats.file_columns import (
     reader_options,
 )
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
+from backstory.formats.json.options import JsonOptions
 from backstory.formats.memory import unpacked_size
 from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.plain import plain_parquet
@@ -62,7 +63,8 @@ def rows_of_files(
 
     `rename` are new names of its columns, `retype` types that the copy's are read in, `written` says how the
     files are written. Cells of a CSV that are the text which `unmodified` gives for the table are NULL, and
-    a column beside says so. Whatever is malformed is refused with its line before Spark begins.
+    a column beside says so, as of columns that a row of JSON does not have (V138). Whatever is malformed is
+    refused with its line before Spark begins.
     """
     written.refuse_misplaced(source.format)  # before Java is started for the table
     table = load(store, into)
@@ -76,6 +78,8 @@ def rows_of_files(
         options = reader_options(source, files, written)
         if isinstance(options, CsvOptions) and unmodified is not None:
             options = replace(options, unmodified=unmodified(table))
+        if isinstance(options, JsonOptions):
+            options = replace(options, keeps=unmodified is not None)
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path
             if plain_parquet(path, None, known):

@@ -7,7 +7,8 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.doors.native.evolution import Evolved
-from backstory.doors.native.feeds.stored import stored_marks
+from backstory.doors.native.feeds.logs import stored_log
+from backstory.doors.native.feeds.stored import stored_marks, stored_truncates
 from backstory.doors.native.field_ids import ids_of_columns
 from backstory.doors.native.instants import Placing
 from backstory.doors.native.request import bad_option
@@ -20,7 +21,7 @@ from backstory.model.spelling import spelling_hint
 from backstory.reading.keys import exact
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.strategies.copies.rows import mark
+from backstory.strategies.copies.rows import mark, micros
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.feeds.copy_plan import Among
 from backstory.strategies.feeds.terms import FeedTerms, Scope
@@ -79,8 +80,13 @@ def among_events(
         sequence=() if sequence is None else tuple(name for name, _ in sequence.parts),
         settled=settled,  # type: ignore[arg-type]  # no or two
         ids=terms.ids,
+        log=(known := stored_log(table.properties)) is not None,
     )
     marks = stored_marks(store, table, shape.columns, at)
+    if known is not None and known.truncate is not None:
+        # Each record has its own instant of the truncates of a log.
+        before = stored_truncates(store, table, shape.columns)
+        marks = pa.concat_tables([marks, before.filter(pa.array(micros(before[VALID_FROM]) < at))])
     memory = marks[MEMORY].combine_chunks()
     same = pa.array(
         [

@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused, UsageError
+from backstory.formats.envelopes.log_positions import CHANGE
+from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.envelopes.parsing import REMEDY
 from backstory.formats.envelopes.structs import whole_columns
 from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
@@ -64,7 +66,8 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed"
         rows=pa.table(bare),
         kinds=pc.if_else(upserts, UPSERT, DELETE),
         instants=instants.take(taken),
-        sequence=pa.table({COMMIT_VERSION: versions.take(taken)}),
+        sequence=pa.table({COMMIT_VERSION: versions.take(taken), CHANGE: pa.repeat(True, len(places))}),
+        source=LogSource(frozenset({"changes"})),
         unmodified=pa.table({}),
         before=records.take(images) if has_before.true_count else None,
         has_before=has_before,

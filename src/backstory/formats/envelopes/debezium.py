@@ -10,7 +10,14 @@ import pyarrow.compute as pc
 from backstory.errors import Refused
 from backstory.formats.envelopes.changed_keys import end_changed_keys
 from backstory.formats.envelopes.images import Images, before_images, record_rows, unmodified_cells
-from backstory.formats.envelopes.log_positions import connector_of, instants, log_positions, logs_whole_rows
+from backstory.formats.envelopes.log_positions import (
+    connector_of,
+    instants,
+    log_positions,
+    log_source,
+    logs_whole_rows,
+    refuse_several,
+)
 from backstory.formats.envelopes.messages import UNMODIFIED
 from backstory.formats.envelopes.parsing import (
     AFTER,
@@ -70,6 +77,8 @@ def unwrap_debezium(
     stated = fields_of(columns.get(UNMODIFIED, pa.nulls(len(kinds))))
     unmodified = unmodified_cells(images, stated, key, records.column_names, unavailable)
     connector = connector_of(source.get("connector", pa.nulls(len(kinds))), name, place)
+    log = log_source(connector, source, len(kinds))
+    refuse_several(log, name)
     imaged = pc.equal(operations, "u")
     if logs_whole_rows(connector):
         imaged = pc.or_(imaged, images.is_delete)
@@ -85,6 +94,7 @@ def unwrap_debezium(
         before=before,
         has_before=has_before,
         places=pa.array(places),
+        source=log,
         unordered="" if sequence.column_names or not len(kinds) else connector or "unknown",
     )
 

@@ -1,6 +1,6 @@
-"""When a change was, and where it is in its connector's log (native.md, V62)."""
+"""When a change was, and where it is in its connector's log (native.md, V62, V131, V137)."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -8,13 +8,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.errors import Refused
+from backstory.errors import MAX_KEYS, Refused
+from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.envelopes.unwrapped import INSTANT
 from backstory.formats.produced import malformed
 from backstory.formats.values.cells import DAY, require_years
 
 REMEDY: Final = "Nothing was written; fix the message, or order events by other columns with `sequence_by`."
-CHANGE: Final = "is_change"  # reads of a snapshot come before changes of the same instant
+CHANGE: Final = "is_change"  # at one position reads of a snapshot come before changes
+# What a source calls its table, and the server whose log it is.
+_TABLE: Final = ("db", "schema", "table", "collection")
+_SERVER: Final = ("name", "server_id")
 _FILE = r"\.(?P<number>[0-9]{1,18})$"
 _LSN = r"^(?P<log>[0-9a-f]{1,8}):(?P<block>[0-9a-f]{1,8}):(?P<slot>[0-9a-f]{1,4})$"
 _LSN_WIDTHS = (8, 8, 4)
@@ -88,14 +92,41 @@ def connector_of(names: pa.Array, name: str, place: Place) -> str:
             row = pc.index(names.is_valid(), True).as_py()
             raise malformed(name, place(row), "`source.connector` is not a text", REMEDY)
         return ""
-    several = sorted(str(each) for each in pc.unique(names).to_pylist() if each is not None)
-    if len(several) > 1:
-        raise Refused(
-            "malformed-row",
-            f"{name} has messages of several connectors: {', '.join(several)}.",
-            "Nothing was written; apply the messages of each connector separately.",
-        )
-    return several[0] if several else ""
+    several = {str(each) for each in pc.unique(names).to_pylist() if each is not None}
+    refuse_several(LogSource(frozenset(several)), name)
+    return several.pop() if several else ""
+
+
+def refuse_several(source: LogSource, name: str) -> None:
+    """Raise Refused for messages of several tables or connectors, whose changes have no order together."""
+    for said, of in ((source.connectors, "connector"), (source.tables, "table")):
+        if len(said) > 1:
+            raise Refused(
+                "several-sources",
+                f"{name} has messages of several {of}s: {', '.join(sorted(said)[:MAX_KEYS])}.",
+                f"Nothing was written; apply the messages of each {of} separately, to a table of its own.",
+            )
+
+
+def log_source(connector: str, source: Columns, count: int) -> LogSource:
+    """Whose log messages are of; reads of a snapshot, which say 0, do not name their server."""
+    servers = {each for each in _distinct(source, _SERVER, count) if each}
+    named = {each.split("/")[0] for each in servers if "/" in each}
+    return LogSource(
+        frozenset({connector} - {""}),
+        frozenset(each for each in servers if "/" in each or each not in named),
+        frozenset(_distinct(source, _TABLE, count) - {""}),
+    )
+
+
+def _distinct(source: Columns, names: Sequence[str], count: int) -> set[str]:
+    """The differing values of these fields, which are there, together."""
+    parts = [source[each] for each in names if each in source and source[each].null_count < count]
+    if not parts or any(pa.types.is_nested(each.type) for each in parts):
+        return set()
+    texts = [pc.fill_null(each.cast(pa.string()), "") for each in parts]
+    joined = pc.unique(pc.binary_join_element_wise(*texts, "/")).to_pylist()
+    return {"/".join(part for part in each.split("/") if part not in {"", "0"}) for each in joined}
 
 
 def logs_whole_rows(connector: str) -> bool:
@@ -104,13 +135,13 @@ def logs_whole_rows(connector: str) -> bool:
 
 
 def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, place: Place) -> pa.Table:
-    """Columns that order changes of one instant; none for a connector whose positions are not known.
+    """The places of messages in the log, first those parts that lead; none for connectors that are not known.
 
-    A read without a position is before all others. Refused for a position that cannot be read.
+    A read without a position has no place. Refused for a position that cannot be read.
     """
     if connector not in CONNECTORS:
         return pa.table({})
-    columns = {CHANGE: pc.invert(reads)}
+    columns: dict[str, pa.Array] = {}
     for field, read in CONNECTORS[connector].positions.items():
         values = source.get(field, pa.nulls(len(reads)))
         try:
@@ -119,8 +150,12 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
             why = f"`source.{field}` is not a log position of {connector}"
             raise malformed(name, place(stop.row), why, REMEDY) from None
         first = "" if pa.types.is_string(built.type) else 0
-        columns[field] = pc.if_else(pc.and_(reads, built.is_null()), pa.scalar(first, built.type), built)
-    return pa.table(columns)
+        lacks = pc.and_(reads, built.is_null())
+        if not columns:
+            placeless = lacks
+        columns[field] = pc.if_else(lacks, pa.scalar(first, built.type), built)
+    columns[CHANGE] = pc.invert(reads)
+    return pa.table({each: pc.if_else(placeless, None, part) for each, part in columns.items()})
 
 
 def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place: Place) -> pa.Array:

@@ -16,6 +16,7 @@ class JsonOptions:
         encoding: Python's name of the text's encoding.
         forms: how numbers, dates and times are written.
         strict: whether keys that nobody declares are refused.
+        keeps: whether a column beside another one says which rows do not have it (V138).
     """
 
     lines: bool = False
@@ -24,3 +25,4 @@ class JsonOptions:
     encoding: str = "utf-8"
     forms: TextForms = field(default_factory=TextForms)
     strict: bool = False
+    keeps: bool = False

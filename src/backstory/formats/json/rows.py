@@ -1,5 +1,6 @@
 """Rows of JSON and GeoJSON, whole documents or a row a line (section 1.6, B15, B22, B24)."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,6 +16,7 @@ from backstory.formats.json.inference import DEEPEST, Fitting, Seen, TooDeep, in
 from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.text import NotJson, dumps, line_of_element, loads
 from backstory.formats.json.values import JsonColumn, typed
+from backstory.formats.kept_cells import KEEPS, kept_column
 from backstory.formats.produced import (
     BATCH,
     MEND,
@@ -77,12 +79,21 @@ class JsonDocument:
         return pa.schema([*found, *told.values()]) if rows else found
 
     def look(
-        self, seen: dict[str, Seen], told: Told = UNTOLD, known: Mapping[str, Fitting] = _UNKNOWN
+        self,
+        seen: dict[str, Seen],
+        told: Told = UNTOLD,
+        known: Mapping[str, Fitting] = _UNKNOWN,
+        there: "Counter[str] | None" = None,
     ) -> int:
-        """Take note of the values of all columns but those that are told; the number of rows."""
+        """Take note of the values of all columns but those that are told; the number of rows.
+
+        `there` counts the rows that have each column.
+        """
         rows = 0
         for number, row in self.objects():
             rows += 1
+            if there is not None:
+                there.update(row.keys())
             for key in row.keys() - told.keys() if told else row:
                 try:
                     seen.setdefault(key, Seen()).look(row[key])
@@ -122,17 +133,25 @@ def json_columns(
 ) -> pa.Schema:
     """What files have for columns between them, all their values looked at; a missing key is NULL.
 
-    Numbers are of the type that is `known` of their column if all may be; `fixed` columns are as they are.
+    With `keeps` a column beside each that some rows do not have says which these are. Numbers are of the type
+    that is `known` of their column if all may be; `fixed` columns are as they are.
     """
     seen: dict[str, Seen] = {}
     fitting = {name: Fitting(each.type) for name, each in known.items() if _is_number(each.type)}
+    rows, there = 0, Counter[str]()
     for path, name in files:
-        _document(path, name, options, wanted=False).look(seen, known=fitting)
+        rows += _document(path, name, options, wanted=False).look(seen, known=fitting, there=there)
     kept = {name: known[name] for name, each in fitting.items() if name in seen and each.fits()}
     kept |= {name: each for name, each in fixed.items() if name in seen}
     others = {name: each for name, each in seen.items() if name not in kept}
     found = inferred(others, ", ".join(name for _, name in files[:3]), sort=False)
-    return pa.schema([kept[name] if name in kept else found.field(name) for name in seen])
+    lacking = [name for name in seen if options.keeps and there[name] < rows]
+    return pa.schema(
+        [
+            *(kept[name] if name in kept else found.field(name) for name in seen),
+            *(pa.field(KEEPS.format(name), pa.bool_()) for name in lacking),
+        ]
+    )
 
 
 def _is_number(type_: pa.DataType) -> bool:
@@ -210,5 +229,10 @@ def _batches(document: JsonDocument, schema: pa.Schema) -> Iterator[pa.RecordBat
             if document.strict and (extra := [key for key in values if key not in names]):
                 raise unknown(document.name, extra, place(row))
         column = JsonColumn(document.name, place, document.forms, document.strict)
-        arrays = [typed([values.get(field.name) for _, values in part], field, column) for field in schema]
+        arrays = []
+        for field in schema:
+            if (of := kept_column(field.name)) is not None:
+                arrays.append(pa.array([of not in values for _, values in part], pa.bool_()))
+                continue
+            arrays.append(typed([values.get(field.name) for _, values in part], field, column))
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

@@ -18,7 +18,10 @@ Scope = tuple[tuple[str, Any], ...]
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A stored row (V1, V2); a mark has no key and no values."""
+    """A stored row (V1, V2); a mark has no key and no values.
+
+    With a `time` of its own it is a message of a log: `sequence` is its position there (V133).
+    """
 
     key: Key | None
     values: Values
@@ -32,6 +35,7 @@ class StoredRow:
     columns: tuple[str, ...] | None = None
     sequence: tuple[Any, ...] = ()
     scope: Scope | None = None
+    time: Instant | None = None
 
     @property
     def is_version(self) -> bool:

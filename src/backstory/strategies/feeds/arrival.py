@@ -14,7 +14,8 @@ from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import Role, Told
 from backstory.strategies.alike import Values
 from backstory.strategies.copies.rows import OPEN, micros, withdraw_facts
-from backstory.strategies.feeds.records import is_of, sequence_codes, sequences
+from backstory.strategies.feeds.log_order import has_position, in_interval, place_in_order, times_to_store
+from backstory.strategies.feeds.records import is_of, own_times, sequence_codes, sequences
 from backstory.strategies.feeds.rows import Remembered, kinds, rows_of
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
@@ -37,8 +38,9 @@ class Arrival:
     """A delivery of events against the marks of its table.
 
     `events` are those of records, `truncates` those of all that are not known. `standing` are the live marks
-    that still speak, `silenced` those that a restatement silences for the keys that it names; `later` says of
-    each truncate whether a mark is known that comes after it. `gone` and `come` are rows of marks. With
+    that still speak, `silenced` those that a restatement silences for the keys that it names, `inside` the
+    truncates of a log in its window; `later` says of each truncate whether a mark is known that comes after
+    it. `gone` and `come` are rows of marks. With
     faults in `counts` nothing else is to be trusted.
     """
 
@@ -47,6 +49,7 @@ class Arrival:
     later: np.ndarray
     standing: pa.Table
     silenced: pa.Table
+    inside: pa.Table
     gone: pa.Table
     come: pa.Table
     counts: Mapping[str, int]
@@ -58,10 +61,11 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     truncate = of_kind(delivered, Told.TRUNCATE)
     flags = {
         NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key], nan=False),
-        NO_SEQUENCE: _any_null([delivered[AT], *_further(terms, delivered)], nan=True),
+        NO_SEQUENCE: _lacks_sequence(terms, delivered),
     }
     at = micros(delivered[AT])
-    late = in_interval(at, terms.settled)
+    # When a message of a log was for its record, only the rest of its log says.
+    late = in_interval(at, terms.settled) & (truncate | ~has_position(terms, delivered))
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
     keys = delivered.select(terms.key)
     found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
@@ -99,20 +103,24 @@ def _placed(
 ) -> Arrival:
     """Truncates against the marks: one that is known is a duplicate, unless it is restated (V52, V86)."""
     at, known_at = micros(truncates[AT]), micros(marks[VALID_FROM])
+    own = np.where(has_position(terms, truncates), at, FIRST)
+    places = place_in_order(np.concatenate([at, known_at]), np.concatenate([own, own_times(marks)]))
     sides = [(further(terms, truncates), len(truncates)), (sequences(marks), len(marks))]
     mine, theirs = sequence_codes(terms, sides)
     copy = is_of(marks, Told.COPY)
-    codes, _ = pair_codes(
-        np.concatenate([mine, np.where(copy, -1, theirs)]) + 1, np.concatenate([at, known_at])
-    )
+    codes, size = pair_codes(np.concatenate([mine, np.where(copy, -1, theirs)]) + 1, places)
     mine_codes, their_codes = np.split(codes, [len(at)])
-    first = np.zeros(len(at), bool)
-    first[np.unique(mine_codes, return_index=True)[1]] = True
-    known = np.isin(mine_codes, their_codes[~copy])
+    first, earliest = np.zeros(len(at), bool), np.argsort(at, kind="stable")
+    first[earliest[np.unique(mine_codes[earliest], return_index=True)[1]]] = True
+    since = np.full(size, FIRST)
+    since[their_codes[~copy]] = known_at[~copy]
+    # A truncate of a log that was earlier than its mark takes its place (V133).
+    known = np.isin(mine_codes, their_codes[~copy]) & ~((own != FIRST) & (at < since[mine_codes]))
     inside = in_window(known_at, terms.window) & (terms.window is not None)
+    replaced = ~copy & np.isin(their_codes, mine_codes[first & ~known])
     again = ~copy & np.isin(their_codes, mine_codes) & inside
     kept = first & (~known if terms.window is None else True)
-    goes = inside & ~again & terms.all_keys
+    goes = (inside & ~again & terms.all_keys) | replaced
     left = truncates.filter(pa.array(kept))
     come = _new_marks(terms, left.filter(pa.array(~known[kept])))
     ended = marks.filter(pa.array(goes))
@@ -123,6 +131,7 @@ def _placed(
         _later(at[kept], mine[kept], known_at, np.where(copy, OPEN, theirs)),
         marks.filter(pa.array(~again & ~goes)),
         marks.filter(pa.array(inside & ~again & (not terms.all_keys))),
+        marks.filter(pa.array(inside & (own_times(marks) != FIRST))),
         ended.select([FILE, POSITION]),
         pa.concat_tables([come, back]),
         {**counts, DUPLICATE: int((~kept).sum())},
@@ -138,19 +147,31 @@ def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.nd
 
 
 def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
-    told = Remembered(kinds(len(truncates), Told.TRUNCATE), further(terms, truncates), role=Role.FACT)
     at = micros(truncates[AT])
+    time = times_to_store(np.where(has_position(terms, truncates), at, FIRST))
+    kind = kinds(len(truncates), Told.TRUNCATE)
+    told = Remembered(kind, further(terms, truncates), role=Role.FACT, time=time)
     return rows_of(terms, {}, at, at, told)
 
 
 def further(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
     """The further sequence of delivered events; None where the feed has none."""
-    return delivered[FURTHER].combine_chunks() if terms.sequence else None
+    if not terms.sequence:
+        return None
+    sequence = delivered[FURTHER].combine_chunks()
+    if not terms.log:
+        return sequence
+    return pc.if_else(pa.array(has_position(terms, delivered)), sequence, pa.scalar(None, sequence.type))
 
 
-def _further(terms: FeedTerms, delivered: pa.Table) -> Sequence[Values]:
-    side = further(terms, delivered)
-    return [] if side is None else [pc.struct_field(side, name) for name in terms.sequence]
+def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
+    """Whether an event has no time, or lacks part of its order; reads may have no place in their log."""
+    side = delivered[FURTHER].combine_chunks() if terms.sequence else None
+    parts = [] if side is None else [pc.struct_field(side, name) for name in terms.sequence]
+    lacks = _any_null([delivered[AT]], nan=True)
+    if not parts:
+        return lacks
+    return lacks | (_any_null(parts, nan=True) & (has_position(terms, delivered) | (not terms.log)))
 
 
 def of_kind(delivered: pa.Table, kind: Told) -> np.ndarray:
@@ -162,14 +183,6 @@ def _any_null(columns: Sequence[Values], *, nan: bool) -> np.ndarray:
     """Whether a value of a row is NULL; in a sequence NaN is NULL (V47), as a key it is a value (V16)."""
     found = [pc.is_null(each, nan_is_null=nan) for each in columns]
     return np.logical_or.reduce([np.asarray(each) for each in found])
-
-
-def in_interval(at: np.ndarray, interval: tuple[int | None, int] | tuple[()]) -> np.ndarray:
-    """Whether instants lie in an interval, bounds included; its first may be None, which is always."""
-    if not interval:
-        return np.zeros(len(at), bool)
-    first, last = interval
-    return (at <= last) & (True if first is None else at >= first)
 
 
 def in_window(at: np.ndarray, window: tuple[int, int] | None) -> np.ndarray:

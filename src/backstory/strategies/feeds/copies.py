@@ -14,9 +14,9 @@ from backstory.model.values import equal_in
 from backstory.strategies.copies.rule import OUTCOMES, Copy, Taken
 from backstory.strategies.copies.stored import Instant, Key, Scope, StoredRow, StoredVersions
 from backstory.strategies.feeds.fold import Fact, Life, folded, lies_in, same
+from backstory.strategies.feeds.order import is_settled, placed
 from backstory.strategies.feeds.remembering import (
     facts_of,
-    is_settled,
     mark_of,
     recorded_life,
     voids_of,
@@ -39,7 +39,8 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
     for key in keys:
         others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
         listed = copy.rows.get(key)
-        life = folded(table, key, [*others, Fact(Told.COPY, copy.at, listed, columns, scope=scope)], copy.at)
+        own = Fact(Told.COPY, copy.at, listed, columns, scope=scope)
+        life = folded(table, key, placed(table, [*others, own])[0], copy.at)
         counts.update(_outcome(table, key, life, copy))
         rows += recorded_life(table, key, life, recorded)
         rows += voids_of(table, key, [], {mark_of(mark)} if copy.restate or not stored else set(), recorded)

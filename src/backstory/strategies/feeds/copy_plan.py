@@ -149,6 +149,7 @@ def _arrival(among: Among, events: pa.Table) -> Arrival:
         np.zeros(0, bool),
         among.marks,
         none,
+        none,
         none.select([]),
         none.select([]),
         {},

@@ -6,14 +6,16 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.model.remembered import Role, Told
 from backstory.strategies.copies.rows import OPEN, left_behind, moved, withdraw_facts
 from backstory.strategies.feeds.gathering import BEFORE, CLEAR, UPSERT, Facts
+from backstory.strategies.feeds.log_order import times_to_store
 from backstory.strategies.feeds.records import Pool, StoredRecords
 from backstory.strategies.feeds.rows import Remembered, renewed, rows_of, values_at
 from backstory.strategies.feeds.states import Runs, States
-from backstory.strategies.feeds.terms import FeedTerms
+from backstory.strategies.feeds.terms import FIRST, FeedTerms
 
 
 @dataclass(frozen=True)
@@ -71,10 +73,17 @@ class Difference:
         for name in (*self.terms.tracked, *self.terms.ignored):
             where = np.flatnonzero(found)
             found[where] = self.pool.alike(name, self.places(name)[where], rows[where])
+        event = np.flatnonzero(found & (self.facts.said[begin] == UPSERT))
+        found[event] = self._stands_in(begin[event], rows[event])
         told = self.facts.told[begin]
         where = np.flatnonzero(found & (self.facts.event[begin] >= 0))
         found[where] = self._same_columns(told[where], rows[where])
         return found
+
+    def _stands_in(self, facts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+        """Whether facts are where their rows are, and of the time that these say (V133)."""
+        same: np.ndarray = self.stored.start[rows] == self.facts.at[facts]
+        return same & (self.stored.own[rows] == self.facts.own[facts])
 
     def _same_columns(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Whether lists of columns name the same."""
@@ -134,7 +143,10 @@ class Difference:
         values |= {name: self.pool.at(name, self.places(name)[new]) for name in self.terms.data}
         event = self.facts.said[begin] == UPSERT
         kind = pa.array(np.full(len(begin), Told.UPSERT.value), pa.string(), mask=~event)
-        told = Remembered(kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event))
+        time = times_to_store(np.where(event, self.facts.own[begin], FIRST))
+        told = Remembered(
+            kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event), time=time
+        )
         return rows_of(self.terms, values, self.facts.at[begin], self.runs.end[new], told)
 
     @cached_property
@@ -153,7 +165,7 @@ class Difference:
         )
         rows, source = rows[there], self.facts.source[self._silent[there]]
         told = self.facts.told[self._silent[there]]
-        same = self._same_columns(told, rows)
+        same = self._same_columns(told, rows) & self._stands_in(self._silent[there], rows)
         for name in (*self.terms.tracked, *self.terms.ignored):
             says = self.pool.has(name)[told]
             same &= ~says | self.pool.alike(name, source, rows)
@@ -181,12 +193,16 @@ class Difference:
         for name in self.terms.data:
             values[name] = self.pool.at(name, np.where(self.pool.has(name)[told] & ~delete, row, -1))
         kind = pa.array(np.where(delete, Told.DELETE.value, Told.UPSERT.value), pa.string())
-        kept = Remembered(kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT)
+        time = times_to_store(self.facts.own[places])
+        kept = Remembered(kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT, time=time)
         return rows_of(self.terms, values, self.facts.at[places], self.facts.at[places], kept)
 
     def _sequence(self, rows: np.ndarray) -> pa.Array | None:
         return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))
 
     def _lists(self, places: np.ndarray, event: np.ndarray) -> pa.Array:
+        """The columns that events assert, each named: those that come later are none of them (V138)."""
         told = np.where(event, self.facts.told[places], -1)
-        return self.pool.lists.take(pa.array(told, mask=told < 0))
+        lists = self.pool.lists.take(pa.array(told, mask=told < 0))
+        every = pa.scalar(sorted(self.terms.numbers.values()), lists.type)
+        return pc.if_else(pa.array(event & np.asarray(lists.is_null())), every, lists)

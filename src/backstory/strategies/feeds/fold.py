@@ -14,8 +14,9 @@ class Fact:
     """One thing that was said of one record (V20).
 
     Of a copy `values` are what it listed of the record, None where it did not list it. `columns` are those
-    that an upsert asserts or a copy delivers, None for all. `row` is the live row of a stored fact; a `new`
-    one comes with a delivery.
+    that an upsert asserts or a copy delivers, None for all. `row` is the live row of a stored fact, `event`
+    what a new one is of. A message of a log has its `own` time, and in `sequence` its position, which ends
+    with whether it is a change, and no read (V130).
     """
 
     kind: Told
@@ -25,14 +26,25 @@ class Fact:
     sequence: tuple[object, ...] = ()
     scope: Scope | None = None
     row: StoredRow | None = None
-    new: bool = False
+    event: object = None
+    own: Instant | None = None
 
     @property
-    def place(self) -> tuple[Instant, bool, tuple[object, ...]]:
+    def new(self) -> bool:
+        """Whether it comes with a delivery."""
+        return self.event is not None
+
+    @property
+    def is_read(self) -> bool:
+        """Whether it is a read of a snapshot, which shows what was before any later change (V131)."""
+        return self.own is not None and not self.sequence[-1]
+
+    @property
+    def place(self) -> tuple[Instant, bool, bool, tuple[object, ...]]:
         """Its place among the record's facts: copies come after the events of their instant (V21)."""
         if self.kind is Told.COPY:
-            return (self.at, True, self.scope or ())
-        return (self.at, False, self.sequence)
+            return (self.at, True, False, self.scope or ())
+        return (self.at, False, self.own is not None, self.sequence)
 
 
 @dataclass(frozen=True, slots=True)

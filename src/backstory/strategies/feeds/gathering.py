@@ -22,7 +22,8 @@ class Facts:
     `source` is the place of its values in the pool, of a copy those that it listed. `told` is the place of
     the list of its columns. `stored` is the place of the live row that stands for it, `event` that of the
     delivered event, `truncate` that of the delivered truncate, `mark` that of the stored mark. `order` is its
-    place among the facts of its instant.
+    place among the facts of its instant, and of its log. `own` is the own time of a message of a log, `FIRST`
+    of all others; `read` says which are reads of a snapshot.
     """
 
     record: np.ndarray
@@ -35,6 +36,8 @@ class Facts:
     event: np.ndarray
     truncate: np.ndarray
     mark: np.ndarray
+    own: np.ndarray
+    read: np.ndarray
 
     def __len__(self) -> int:
         return len(self.record)
@@ -52,16 +55,26 @@ class Facts:
 def facts(record: np.ndarray, at: np.ndarray, said: np.ndarray | int, **more: np.ndarray) -> Facts:
     """Facts; what is not given of them is `NONE`, their order 0."""
     nothing = np.full(len(record), NONE, np.int64)
-    given = {"order": np.zeros(len(record), np.int64), **more}
+    count = len(record)
+    given = {
+        "order": np.zeros(count, np.int64),
+        "own": np.full(count, FIRST),
+        "read": np.zeros(count, bool),
+        **more,
+    }
     names = [each.name for each in fields(Facts)][3:]
     return Facts(
         record, at, np.broadcast_to(said, len(record)), *(given.get(name, nothing) for name in names)
     )
 
 
-def in_order(parts: Sequence[Facts]) -> Facts:
-    """All of them by record, instant, and their place in it: events before copies (V21)."""
-    joined = Facts(*(np.concatenate([getattr(each, of.name) for each in parts]) for of in fields(Facts)))
+def joined_facts(parts: Sequence[Facts]) -> Facts:
+    """All of them."""
+    return Facts(*(np.concatenate([getattr(each, of.name) for each in parts]) for of in fields(Facts)))
+
+
+def in_order(joined: Facts) -> Facts:
+    """Facts by record, instant, and their place in it: events before copies (V21)."""
     phase = joined.said == COPY
     return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
 

@@ -10,7 +10,8 @@ import pyarrow.compute as pc
 from backstory.model.layout import VALID_FROM
 from backstory.model.remembered import COLUMNS, SCOPE, Told
 from backstory.strategies.copies.rows import memory_field, micros
-from backstory.strategies.feeds.records import StoredRecords, is_of
+from backstory.strategies.feeds.log_order import place_in_order
+from backstory.strategies.feeds.records import StoredRecords, is_of, own_times
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import pair_codes, ranks
 
@@ -19,10 +20,13 @@ from backstory.strategies.keys import pair_codes, ranks
 class Marks:
     """Marks: an instant for each, whether it is a truncate, and its place among the facts of its instant.
 
+    `own` are the own times of truncates of a log, `FIRST` for all others.
+
     `scopes` are those of copies. `silent` are pairs of a record and a mark, as numbers.
     """
 
     at: np.ndarray
+    own: np.ndarray
     truncate: np.ndarray
     order: np.ndarray
     scopes: list[Scope | None]
@@ -42,7 +46,9 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
     order = ranks(scopes)
     truncate = np.concatenate([is_of(rows, Told.TRUNCATE), of_truncates(stored.rows)[voids]])
+    own = np.concatenate([own_times(rows), stored.own[voids]])
     at = np.concatenate([micros(rows[VALID_FROM]), stored.start[voids]])
+    at, instants = place_in_order(at, own), at
     identity, _ = pair_codes(at, np.concatenate([codes, stored_codes[voids]]))
     identity, _ = pair_codes(identity, order)
     identity, size = pair_codes(identity, truncate.astype(np.int64))
@@ -53,7 +59,8 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
     silent = (stored.record[voids] * count + of_void)[of_void >= 0]
     of_copies = order[:count] + 1
     told = [scope_of(each) for each in scopes.slice(0, count).to_pylist()]
-    return Marks(at[:count], truncate[:count], np.where(truncate[:count], codes, of_copies), told, silent)
+    orders = np.where(truncate[:count], codes, of_copies)
+    return Marks(instants[:count], own[:count], truncate[:count], orders, told, silent)
 
 
 def scope_of(text: str | None) -> Scope | None:

@@ -9,8 +9,10 @@ import pyarrow.compute as pc
 from backstory.strategies.alike import alike
 from backstory.strategies.feeds.gathering import BEFORE, CLEAR, UPSERT
 from backstory.strategies.feeds.states import States
+from backstory.strategies.feeds.terms import FIRST
 
-BEGAN, ENDED, SILENT, LATE, PARTIAL, MISMATCHED = "began", "ended", "silent", "late", "partial", "mismatched"
+BEGAN, ENDED, SILENT, LATE = "began", "ended", "silent", "late"
+PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,7 @@ class Outcomes:
     late: np.ndarray
     partial: np.ndarray
     mismatched: np.ndarray
+    raised: np.ndarray
 
 
 def outcomes(states: States, before: pa.Array | None) -> Outcomes:
@@ -47,6 +50,7 @@ def outcomes(states: States, before: pa.Array | None) -> Outcomes:
         last[facts.record] > np.arange(count),
         sparse & ~there_before,
         _mismatched(states, there_before, before),
+        (facts.own != FIRST) & (facts.at != facts.own),
     )
 
 

@@ -16,7 +16,7 @@ from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.copies.touched import DRIVES, TAKEN_BACK
-from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SPOILT, Arrival
+from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SETTLED, SPOILT, TOO_LATE, Arrival
 from backstory.strategies.feeds.difference import Difference
 from backstory.strategies.feeds.outcomes import (
     BEGAN,
@@ -24,6 +24,7 @@ from backstory.strategies.feeds.outcomes import (
     LATE,
     MISMATCHED,
     PARTIAL,
+    RAISED,
     SILENT,
     Outcomes,
     driving,
@@ -41,8 +42,8 @@ class FeedPlan:
 
     `gone` are places of stored rows, `come` the rows to write with the ids that they keep; a row that is
     written anew is in both. `counts` are events by outcome (V58), by column those that changed it (`DRIVES`),
-    faults, and statements that are taken back; `samples` are a few keys of each. `ended` and `late` say so of
-    each truncate of the arrival, of these records.
+    faults, and statements that are taken back; `samples` are a few keys of each. `ended`, `late` and
+    `raised` say so of each truncate of the arrival, of these records.
     """
 
     gone: pa.Table
@@ -51,6 +52,7 @@ class FeedPlan:
     samples: Mapping[str, pa.Table]
     ended: np.ndarray
     late: np.ndarray
+    raised: np.ndarray
 
 
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> FeedPlan:
@@ -68,7 +70,7 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
         counts = {name: len(rows) for name, rows in faults.items()}
         samples = {name: rows.slice(0, MAX_KEYS) for name, rows in faults.items()}
         return FeedPlan(
-            none, shaped(none.select([]), terms.columns, ids=terms.ids), counts, samples, nothing, nothing
+            none, shaped(none.select([]), terms.columns, ids=terms.ids), counts, samples, *[nothing] * 3
         )
     made = difference_of(records)
     parts = [*made.rows(), *voids(records)]
@@ -82,7 +84,7 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
         pa.concat_tables([shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]),
         counts,
         samples,
-        *(_of_truncates(records, flags, nothing) for flags in (found.ended, found.late)),
+        *(_of_truncates(records, flags, nothing) for flags in (found.ended, found.late, found.raised)),
     )
 
 
@@ -102,13 +104,15 @@ def joined_plans(arrival: Arrival, plans: Sequence[FeedPlan]) -> FeedPlan:
             samples[kind] = pa.concat_tables([samples.get(kind, rows.slice(0, 0)), rows]).slice(0, MAX_KEYS)
     ended = np.logical_or.reduce([plan.ended for plan in plans])
     late = np.logical_or.reduce([arrival.later, *(plan.late for plan in plans)])
-    counts.update({ENDED: int(ended.sum()), SILENT: int((~ended).sum()), LATE: int(late.sum())})
+    raised = np.logical_or.reduce([plan.raised for plan in plans])
+    counts.update({ENDED: int(ended.sum()), SILENT: int((~ended).sum())})
+    counts.update({LATE: int(late.sum()), RAISED: int(raised.sum())})
     gone, come = (
         pa.concat_tables([getattr(arrival, name), *(getattr(plan, name) for plan in plans)])
         for name in ("gone", "come")
     )
     return FeedPlan(
-        gone, come, {name: count for name, count in counts.items() if count}, samples, ended, late
+        gone, come, {name: count for name, count in counts.items() if count}, samples, ended, late, raised
     )
 
 
@@ -120,6 +124,10 @@ def _faults(records: Records) -> dict[str, pa.Table]:
     found = {
         CONFLICT: [(records.events, conflicts), (records.rows, stored)],
         SPOILT: [(records.rows, records.stored.spoilt())],
+        SETTLED: [
+            (records.events, records.too_late[:0] if records.terms.drops else records.too_late),
+            (records.rows, records.settling),
+        ],
     }
     keys = {
         name: pa.concat_tables([rows.select(key).take(pa.array(places)) for rows, places in each])
@@ -140,10 +148,12 @@ def _counted(records: Records, found: Outcomes) -> tuple[dict[str, int], dict[st
         LATE: found.late & event,
         PARTIAL: found.partial & event,
         MISMATCHED: found.mismatched,
+        RAISED: found.raised & event,
     }
     keys = records.events.select(list(records.terms.key))
     places = {name: facts.event[rows] for name, rows in kinds.items()} | {
-        DUPLICATE: np.flatnonzero(records.ties.again)
+        DUPLICATE: np.flatnonzero(records.ties.again),
+        TOO_LATE: records.too_late,
     }
     counts = {name: len(each) for name, each in places.items() if len(each)}
     samples = {name: keys.take(pa.array(places[name][:MAX_KEYS])) for name in counts}

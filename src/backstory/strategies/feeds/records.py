@@ -10,11 +10,11 @@ import pyarrow.compute as pc
 
 from backstory.formats.delivered import shaped
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
-from backstory.model.remembered import COLUMNS, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role, Told
+from backstory.model.remembered import COLUMNS, ENDED_AT, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, Role, Told
 from backstory.model.schema import Column
 from backstory.strategies.alike import alike
-from backstory.strategies.copies.rows import memory_field, micros
-from backstory.strategies.feeds.terms import FeedTerms, Scope
+from backstory.strategies.copies.rows import OPEN, memory_field, micros
+from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
 from backstory.strategies.keys import ranks
 
 
@@ -23,6 +23,12 @@ def live_rows(rows: pa.Table) -> pa.Table:
     role, ended = memory_field(rows, ROLE), memory_field(rows, ENDED_AT)
     fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), ended.is_null())
     return rows.filter(pc.or_(role.is_null(), fact))
+
+
+def own_times(rows: pa.Table) -> np.ndarray:
+    """When messages of a log say that they were, of stored rows; `FIRST` for what has no place in a log."""
+    times = micros(memory_field(rows, OWN_TIME))
+    return np.where(times == OPEN, FIRST, times)
 
 
 def is_of(rows: pa.Table, *kinds: Told) -> np.ndarray:
@@ -76,6 +82,11 @@ class StoredRecords:
     def end(self) -> np.ndarray:
         """The instants at which versions end."""
         return micros(self.rows[VALID_TO])
+
+    @cached_property
+    def own(self) -> np.ndarray:
+        """The own times of messages of a log; `FIRST` for all others."""
+        return own_times(self.rows)
 
     @cached_property
     def version(self) -> np.ndarray:

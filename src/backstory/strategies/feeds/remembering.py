@@ -17,6 +17,7 @@ from backstory.strategies.copies.stored import (
     take_back,
 )
 from backstory.strategies.feeds.fold import Fact, Life, lies_in
+from backstory.strategies.feeds.order import is_beyond, is_settled, settled_position
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +36,23 @@ def facts_of(table: StoredVersions, key: Key, window: Window | None = None) -> l
     """What the table remembers of a record, but for what a window takes back of it."""
     rows = [row for row in table.rows if row.key == key and row.is_live]
     said = [
-        Fact(row.kind, row.start, asserted(row), row.columns, row.sequence, row=row)
+        Fact(row.kind, row.start, asserted(row), row.columns, row.sequence, row=row, own=row.time)
         for row in rows
         if row.is_event and row.kind is not None and not is_settled(table, row.start)
     ]
     voided = {mark_of(row) for row in rows if row.kind is Told.VOID}
     marks = (row for row in table.rows if row.key is None and row.is_live and mark_of(row) not in voided)
     told = [*said, *(mark_fact(table, key, row) for row in marks)]
-    return [*_settled(table, key), *(fact for fact in told if window is None or not window.has(fact.at))]
+    last = settled_position(table, key)
+    return [
+        *_settled(table, key),
+        *(fact for fact in told if is_beyond(fact, last) and not (window and window.has(time_of(fact)))),
+    ]
+
+
+def time_of(fact: Fact) -> Instant:
+    """The time by which a restatement takes a fact back: its own (V135)."""
+    return fact.at if fact.own is None else fact.own
 
 
 def asserted(row: StoredRow) -> Values:
@@ -50,10 +60,13 @@ def asserted(row: StoredRow) -> Values:
     return row.values if row.columns is None else {name: row.values.get(name) for name in row.columns}
 
 
-def mark_of(row: StoredRow) -> tuple[Instant, bool, tuple[Any, ...], Scope | None]:
-    """The mark that a row is, or that it voids; the void of a truncate names no columns, not all (V72)."""
+def mark_of(row: StoredRow) -> tuple[Instant | None, bool, tuple[Any, ...], Scope | None]:
+    """The mark that a row is, or that it voids; the void of a truncate names no columns, not all (V72).
+
+    A truncate of a log is the one of its position, whenever it was.
+    """
     truncate = row.kind is Told.TRUNCATE or (row.kind is Told.VOID and row.columns == ())
-    return (row.start, truncate, row.sequence, row.scope)
+    return (row.start if row.time is None else None, truncate, row.sequence, row.scope)
 
 
 def voids_of(
@@ -83,19 +96,11 @@ def voids_of(
     return [*kept, *new]
 
 
-def is_settled(table: StoredVersions, instant: Instant) -> bool:
-    """Whether nothing moves any more at an instant; bounds are included (V29)."""
-    if not table.settled:
-        return False
-    first, last = table.settled
-    return bool((first is None or first <= instant) and instant <= last)
-
-
 def mark_fact(table: StoredVersions, key: Key | None, mark: StoredRow) -> Fact:
     """What a mark says of a record: a copy, what the table has at its instant and in its scope (V31)."""
     assert mark.kind is not None
     if mark.kind is Told.TRUNCATE:
-        return Fact(Told.TRUNCATE, mark.start, sequence=mark.sequence)
+        return Fact(Told.TRUNCATE, mark.start, sequence=mark.sequence, own=mark.time)
     found = table.as_of(key, mark.start)
     listed = found if lies_in(table, mark.scope, key, found) else None
     return Fact(Told.COPY, mark.start, listed, mark.columns, scope=mark.scope)
@@ -141,9 +146,9 @@ def _rows_of(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> 
         kind = Told.UPSERT if fact.kind is Told.UPSERT else (said.kind if said else None)
         columns = fact.columns if fact.kind is Told.UPSERT else (said.columns if said else None)
         sequence = fact.sequence if fact.kind is Told.UPSERT else (said.sequence if said else ())
-        yield StoredRow(
-            key, each.values, each.start, each.end, recorded, kind=kind, columns=columns, sequence=sequence
-        )
+        time = fact.own if fact.kind is Told.UPSERT else (said.time if said else None)
+        memory = {"kind": kind, "columns": columns, "sequence": sequence, "time": time}
+        yield StoredRow(key, each.values, each.start, each.end, recorded, **memory)  # type: ignore[arg-type]
     for step in life.steps:
         fact = step.fact
         if fact.kind in {Told.UPSERT, Told.DELETE} and not step.begins:
@@ -158,6 +163,7 @@ def _rows_of(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> 
                 kind=fact.kind,
                 columns=fact.columns,
                 sequence=fact.sequence,
+                time=fact.own,
             )
 
 
@@ -168,7 +174,9 @@ def _identity(row: StoredRow) -> tuple[Any, ...]:
 
 def _tells_the_same(table: StoredVersions, row: StoredRow, new: StoredRow) -> bool:
     names = (name for name in table.columns if name not in table.overwritten)
-    return row.role is new.role and row.columns == new.columns and equal_in(names, row.values, new.values)
+    if (row.role, row.columns, row.time) != (new.role, new.columns, new.time):
+        return False
+    return equal_in(names, row.values, new.values)
 
 
 def _renewed(table: StoredVersions, row: StoredRow, new: StoredRow) -> Mapping[str, Any]:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from backstory.formats.delivered import shaped
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.remembered import COLUMNS, KIND, ROLE, SCOPE, SEQUENCE, Role, Told
+from backstory.model.remembered import COLUMNS, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, Role, Told
 from backstory.strategies.copies.rows import INSTANT, OPEN, instants, with_columns
 from backstory.strategies.feeds.records import Pool
 from backstory.strategies.feeds.terms import FeedTerms
@@ -24,6 +24,7 @@ class Remembered:
     sequence: pa.Array | None = None
     columns: pa.Array | None = None
     scope: pa.Array | None = None
+    time: pa.Array | None = None
     role: Role | None = None
 
 
@@ -49,7 +50,14 @@ def rows_of(
 def _memory(terms: FeedTerms, told: Remembered, count: int) -> pa.Array:
     """The struct; NULL where all its fields are (V1)."""
     role = None if told.role is None else pa.repeat(told.role.value, count)
-    given = {ROLE: role, KIND: told.kind, SEQUENCE: told.sequence, COLUMNS: told.columns, SCOPE: told.scope}
+    given = {
+        ROLE: role,
+        KIND: told.kind,
+        SEQUENCE: told.sequence,
+        COLUMNS: told.columns,
+        SCOPE: told.scope,
+        OWN_TIME: told.time,
+    }
     types = {name: arrow_type(type_) for name, type_ in terms.memory.parts}
     parts = []
     for name, type_ in types.items():

@@ -16,24 +16,34 @@ from backstory.model.remembered import Role, Told
 from backstory.model.values import alike, equal_in
 from backstory.strategies.copies.stored import Instant, Key, StoredRow, StoredVersions, Values
 from backstory.strategies.feeds.fold import Fact, Life, Step, folded, same
+from backstory.strategies.feeds.order import (
+    first_instant,
+    first_position,
+    is_beyond,
+    is_settled,
+    is_truncate,
+    placed,
+    settled_position,
+)
 from backstory.strategies.feeds.remembering import (
     Window,
     facts_of,
-    is_settled,
     mark_fact,
     mark_of,
     recorded_life,
+    time_of,
     voids_of,
 )
 
-OUTCOMES = ("began", "ended", "silent", "duplicate", "too_late", "late", "partial", "mismatched")
+OUTCOMES = ("began", "ended", "silent", "duplicate", "too_late", "late", "partial", "mismatched", "raised")
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """A delivered event (V45 to V50): an upsert of the columns that it asserts, a delete, or a truncate.
 
-    `columns` None are all. `before` is what the source says the record was until then (V64).
+    `columns` None are all. `before` is what the source says the record was until then (V64). Of a `logged`
+    one `at` is its own time, and `sequence` its position, which ends with whether it is a change (V130).
     """
 
     key: Key | None
@@ -43,6 +53,7 @@ class Event:
     columns: tuple[str, ...] | None = None
     sequence: tuple[Any, ...] = ()
     before: Values | None = None
+    logged: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,34 +83,76 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
     before, table = table, remembering(table)
     _refuse_nulls(feed.events)
     _refuse_outside(table, feed)
-    timely = [each for each in feed.events if not is_settled(table, each.at)]
-    if len(timely) < len(feed.events) and not feed.drops:
-        raise Refused("settled", "The time is settled.")
+    timely = [each for each in feed.events if not _is_too_late(table, each)]
+    _refuse_settled(feed, len(feed.events) - len(timely))
     named = {each.key for each in timely if each.kind is not Told.TRUNCATE}
     known = _facts_before(table, feed, named)
-    events = _distinct(table, feed, timely, known)
+    events, known = _distinct(table, feed, timely, known)
     steps: list[tuple[Event, Key, Life]] = []
     rows: list[StoredRow] = _marks(table, feed, events, recorded)
     silenced = _silenced(table, feed)
     spoken = {_mark(each) for each in events if each.kind is Told.TRUNCATE} | _restated(feed)
-    for key in known:
-        mine = [each for each in events if each.key == key or each.kind is Told.TRUNCATE]
-        since = [*(each.at for each in mine), *([feed.window.start] if feed.window else [])]
-        new = [_fact(table, each) for each in mine]
-        life = folded(table, key, [*known[key], *new], min(since)) if since else None
-        if life is None:  # nothing is said of the record
+    late: list[Event] = []
+    for key, facts in known.items():
+        mine, since = _new_facts(table, feed, key, events, facts, restates=feed.all_keys or key in named)
+        if since is None:  # nothing is said of the record
             rows += [row for row in table.rows if row.key == key]
             continue
-        steps += ((each, key, life) for each in mine)
+        there, settled = placed(table, [*facts, *mine])
+        late += [fact.event for fact in settled if fact.new and not is_truncate(fact)]  # type: ignore[misc]
+        if any(fact.row is not None for fact in settled):
+            raise Refused("settled", "A stored change would move to a settled time.")
+        life = folded(table, key, there, since)
+        steps += ((each.event, key, life) for each in mine)  # type: ignore[misc]
         rows += recorded_life(table, key, life, recorded)
         rows += voids_of(table, key, silenced if key in named else [], spoken, recorded)
-    counts = Counter({"duplicate": len(timely) - len(events), "too_late": len(feed.events) - len(timely)})
-    for event in events:
-        told = [(key, life) for each, key, life in steps if each is event]
-        counts.update(_outcomes(table, event, told, known))
+    _refuse_settled(feed, len(late))
+    too_late = len(feed.events) - len(timely) + len(late)
+    counts = Counter({"duplicate": len(timely) - len(events), "too_late": too_late})
+    for event in (each for each in events if not any(each is one for one in late)):
+        counts.update(_outcomes(table, event, [life for each, _, life in steps if each is event]))
     after = replace(table, rows=tuple(rows))
     changed = Counter(map(repr, rows)) != Counter(map(repr, table.rows))
     return Applied(after if changed else before, {name: counts[name] for name in OUTCOMES})
+
+
+def _is_too_late(table: StoredVersions, event: Event) -> bool:
+    """Whether an event is settled by itself, whatever else comes (V29, V135)."""
+    if event.logged and event.kind is not Told.TRUNCATE:
+        return not is_beyond(_fact(table, event), settled_position(table, event.key))
+    return is_settled(table, event.at)
+
+
+def _refuse_settled(feed: Feed, number: int) -> None:
+    if number and not feed.drops:
+        raise Refused("settled", "The time is settled.")
+
+
+def _new_facts(
+    table: StoredVersions,
+    feed: Feed,
+    key: Key,
+    events: Sequence[Event],
+    known: Sequence[Fact],
+    *,
+    restates: bool,
+) -> tuple[list[Fact], Instant | None]:
+    """What is said anew of a record, and from when on it may move; None for a record that does not."""
+    last = settled_position(table, key)
+    mine = [_fact(table, each) for each in events if each.key == key or each.kind is Told.TRUNCATE]
+    beyond = [fact for fact in mine if is_beyond(fact, last)]
+    _refuse_settled(feed, len(mine) - len(beyond))
+    there = [fact for fact in known if fact.own is not None and fact.row is not None]
+    renewed = [fact for fact in there if fact.row is not None and fact.own != fact.row.time]
+    since = [fact.at for fact in beyond] + [fact.own for fact in renewed]
+    marks = (mark_fact(table, key, row) for row in table.rows if row.is_live and row.kind is Told.TRUNCATE)
+    stored = [*(fact for fact in facts_of(table, key) if not is_truncate(fact)), *marks]
+    gone: list[Fact] = []
+    if feed.window is not None and restates:
+        since.append(feed.window.start)
+        gone = [fact for fact in stored if feed.window.has(time_of(fact))]
+    low = first_position([*beyond, *renewed, *gone])
+    return beyond, first_instant(table, stored, since, low) if since else None
 
 
 def remembering(table: StoredVersions) -> StoredVersions:
@@ -150,55 +203,80 @@ def _restated(feed: Feed) -> set[Any]:
 
 
 def _mark(truncate: Event | Fact) -> Any:
-    return (truncate.at, True, truncate.sequence, None)
+    logged = truncate.logged if isinstance(truncate, Event) else truncate.own is not None
+    return (None if logged else truncate.at, True, truncate.sequence, None)
 
 
 def _distinct(
     table: StoredVersions, feed: Feed, events: Sequence[Event], known: Mapping[Key, Sequence[Fact]]
-) -> list[Event]:
-    """The events that are not known, each once (V52); Refused where two of one sequence differ (V53)."""
+) -> tuple[list[Event], dict[Key, list[Fact]]]:
+    """The events that are not known, each once (V52); Refused where two of one sequence differ (V53).
+
+    What is known, or comes several times, with several own times has the earliest of them (V133). A truncate
+    with an earlier one takes the place of its mark.
+    """
     restated = _restated(feed)
+    facts = {key: list(mine) for key, mine in known.items()}
     marks = (row for row in table.rows if row.is_live and row.kind is Told.TRUNCATE)
     truncates = [mark_fact(table, None, row) for row in marks if mark_of(row) not in restated]
     kept: list[Event] = []
     for event in events:
+        fact = _fact(table, event)
         stored = known[event.key] if event.key is not None else [*chain(*known.values()), *truncates]
-        rivals = [
-            fact for fact in stored if fact.kind is not Told.COPY and fact.place == _fact(table, event).place
-        ]
-        rivals += [_fact(table, each) for each in kept if _meet(event, each)]
-        if any(not _is_one(table, event, fact) for fact in rivals):
+        rivals = [each for each in stored if each.kind is not Told.COPY and _is_at_one(each, fact)]
+        again = [each for each in kept if _meet(event, each)]
+        if any(not _is_one(table, event, each) for each in [*rivals, *(_fact(table, one) for one in again)]):
             raise Refused("sequence-conflict", "Events of one sequence differ.")
-        if not rivals:
+        if is_truncate(fact) and fact.own is not None and all(event.at < each.at for each in rivals):
+            rivals = []
+            facts = {
+                key: [each for each in mine if not _is_at_one(each, fact)] for key, mine in facts.items()
+            }
+        if event.logged and event.kind is not Told.TRUNCATE:
+            facts[event.key] = [
+                replace(each, own=min(each.own, event.at)) if _is_at_one(each, fact) else each
+                for each in facts[event.key]
+            ]
+        if again:
+            kept = [event if each is again[0] and event.at < each.at else each for each in kept]
+        elif not rivals:
             kept.append(event)
-    return kept
+    return kept, facts
+
+
+def _is_at_one(one: Fact, other: Fact) -> bool:
+    """Whether two facts of a record, or of all, have one place in its log, or without one in its order."""
+    if one.kind is Told.COPY or other.own is None or one.own is None:
+        return one.place == other.place
+    return one.sequence == other.sequence
 
 
 def _meet(one: Event, other: Event) -> bool:
-    """Whether two events are of one instant and sequence, and of one record or of all."""
+    """Whether two events are of one instant and sequence, or of one position, and of one record or of all."""
     everyone = Told.TRUNCATE in {one.kind, other.kind}
-    return (one.at, one.sequence) == (other.at, other.sequence) and (everyone or one.key == other.key)
+    same = one.logged is other.logged and one.sequence == other.sequence
+    return same and (one.logged or one.at == other.at) and (everyone or one.key == other.key)
 
 
 def _is_one(table: StoredVersions, event: Event, fact: Fact) -> bool:
-    """Whether an event is this one: also a stored one with NULL in all columns that the event lacks (V60)."""
+    """Whether an event is this one, which asserts the same columns and tracked values (V52)."""
     told = _fact(table, event)
     if told.kind is not fact.kind or told.kind is not Told.UPSERT:
         return told.kind is fact.kind
-    lacks = told.columns is not None and fact.columns is None and fact.row is not None
-    if told.columns != fact.columns and not lacks:
+    if told.columns != fact.columns:
         return False
     return equal_in(table.tracked, told.values or {}, fact.values or {})
 
 
 def _fact(table: StoredVersions, event: Event) -> Fact:
-    """An event as a fact; one that asserts every column names none (V2)."""
+    """An event as a fact, which names the columns that it asserts (V138)."""
+    own = event.at if event.logged else None
     if event.kind is not Told.UPSERT:
-        return Fact(event.kind, event.at, sequence=event.sequence, new=True)
+        return Fact(event.kind, event.at, sequence=event.sequence, event=event, own=own)
     names = table.columns if event.columns is None else event.columns
-    columns = None if set(names) >= set(table.columns) else tuple(sorted(names, key=table.columns.index))
+    columns = tuple(sorted(names, key=table.columns.index))
     values = {name: event.values.get(name) for name in names}
-    return Fact(Told.UPSERT, event.at, values, columns, event.sequence, new=True)
+    return Fact(Told.UPSERT, event.at, values, columns, event.sequence, event=event, own=own)
 
 
 def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded: Instant) -> list[StoredRow]:
@@ -208,14 +286,25 @@ def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded:
     for row in (row for row in table.rows if row.key is None):
         goes = row.is_live and feed.all_keys and feed.window is not None and feed.window.has(row.start)
         if row.is_live and mark_of(row) in said:
-            said.pop(mark_of(row))
-            goes = False
+            goes = row.start != said[mark_of(row)].at
+            if not goes:
+                said.pop(mark_of(row))
         kept.append(replace(row, ended_at=recorded) if goes else row)
-    new = (
-        StoredRow(None, {}, each.at, each.at, recorded, Role.FACT, kind=Told.TRUNCATE, sequence=each.sequence)
+    kept += [
+        StoredRow(
+            None,
+            {},
+            each.at,
+            each.at,
+            recorded,
+            Role.FACT,
+            kind=Told.TRUNCATE,
+            sequence=each.sequence,
+            time=each.at if each.logged else None,
+        )
         for each in said.values()
-    )
-    return [*kept, *new]
+    ]
+    return kept
 
 
 def _silenced(table: StoredVersions, feed: Feed) -> list[StoredRow]:
@@ -226,27 +315,26 @@ def _silenced(table: StoredVersions, feed: Feed) -> list[StoredRow]:
     return [row for row in marks if mark_of(row) not in _restated(feed)]
 
 
-def _outcomes(
-    table: StoredVersions,
-    event: Event,
-    lives: Sequence[tuple[Key, Life]],
-    known: Mapping[Key, Sequence[Fact]],
-) -> dict[str, int]:
-    """What an event counts as (V58), of a truncate whether it is so of any record."""
+def _outcomes(table: StoredVersions, event: Event, lives: Sequence[Life]) -> dict[str, int]:
+    """What an event counts as (V58, V137), of a truncate whether it is so of any record."""
     fact = _fact(table, event)
-    steps = [step for _, life in lives for step in life.steps if step.fact.new and step.fact == fact]
+    steps = [(life, step) for life in lives for step in life.steps if step.fact.event is event]
+    mine = [step for _, step in steps]
     marks = (row for row in table.rows if row.key is None and row.is_live)
-    later = any(each.place > fact.place for key, _ in lives for each in known[key])
+    later = any(
+        not each.fact.new and each.fact.place > step.fact.place for life, step in steps for each in life.steps
+    )
     if event.kind is Told.TRUNCATE:
         later = later or any(mark_fact(table, None, row).place > fact.place for row in marks)
     outcome = next(
-        (name for name, is_so in (("began", _begins), ("ended", _ends)) if any(map(is_so, steps))), "silent"
+        (name for name, is_so in (("began", _begins), ("ended", _ends)) if any(map(is_so, mine))), "silent"
     )
     return {
         outcome: 1,
         "late": later,
-        "partial": any(_is_partial(step) for step in steps),
-        "mismatched": event.before is not None and any(_mismatches(table, event, step) for step in steps),
+        "partial": any(_is_partial(table, step) for step in mine),
+        "mismatched": event.before is not None and any(_mismatches(table, event, step) for step in mine),
+        "raised": any(step.fact.at != event.at for step in mine),
     }
 
 
@@ -258,9 +346,10 @@ def _ends(step: Step) -> bool:
     return step.ends
 
 
-def _is_partial(step: Step) -> bool:
+def _is_partial(table: StoredVersions, step: Step) -> bool:
     """Whether a sparse event had no base (V25)."""
-    return step.fact.kind is Told.UPSERT and step.fact.columns is not None and step.before is None
+    sparse = step.fact.kind is Told.UPSERT and set(step.fact.columns or ()) < set(table.columns)
+    return sparse and step.before is None
 
 
 def _mismatches(table: StoredVersions, event: Event, step: Step) -> bool:

@@ -29,7 +29,8 @@ class FeedTerms:
     neither `tracked` nor `overwritten` have the values of the fact that began a version. `settled` are no or
     two instants, the first None where everything before the second is settled. With `drops` events of settled
     instants are left out. A `window` takes back what is known of it, of the delivered keys or of `all_keys`.
-    `ids`: the table's rows have ids.
+    `ids`: the table's rows have ids. `log`: events are messages of a log: `AT` is their own time, and their
+    sequence their position, whose last part says whether it is a change; it is NULL for reads without one.
     """
 
     columns: tuple[Column, ...]
@@ -44,6 +45,7 @@ class FeedTerms:
     window: tuple[int, int] | None = None
     all_keys: bool = False
     ids: bool = False
+    log: bool = False
 
     @property
     def memory(self) -> ColumnType:

@@ -1,7 +1,7 @@
 """Delivered events beside the live stored rows of their records, and the lives of both (native.md V78)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from backstory.model.remembered import Told
 from backstory.strategies.copies.rows import OPEN, micros
-from backstory.strategies.feeds.arrival import Arrival, further, in_interval, in_window, of_kind
+from backstory.strategies.feeds.arrival import Arrival, further, in_window, of_kind
 from backstory.strategies.feeds.conditions import Conditions, effects_of
 from backstory.strategies.feeds.gathering import (
     CLEAR,
@@ -21,12 +21,21 @@ from backstory.strategies.feeds.gathering import (
     facts,
     first_facts,
     in_order,
+    joined_facts,
     settled_facts,
+)
+from backstory.strategies.feeds.log_order import (
+    are_reads,
+    has_position,
+    in_interval,
+    place_in_order,
+    placed,
+    unsettled,
 )
 from backstory.strategies.feeds.marks import Marks, marks_of, of_truncates
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
 from backstory.strategies.feeds.states import States
-from backstory.strategies.feeds.terms import ASSERTED, AT, FeedTerms, Scope
+from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms, Scope
 from backstory.strategies.feeds.ties import Sequenced, Ties, ties_of
 from backstory.strategies.keys import flagged, key_codes, keys_by_value, pair_codes
 
@@ -77,6 +86,7 @@ class Records:
             (further(self.terms, self.events), len(self.events)),
             (further(self.terms, arrival.truncates), len(arrival.truncates)),
             (sequences(arrival.standing), len(arrival.standing)),
+            (sequences(arrival.inside), len(arrival.inside)),
         ]
         return sequence_codes(self.terms, sides)
 
@@ -94,12 +104,38 @@ class Records:
     @cached_property
     def _stored_events(self) -> np.ndarray:
         """Places of stored rows that stand for events, settled and restated ones left out (V29, V86)."""
-        stored, terms = self.stored, self.terms
-        said = (stored.upsert | stored.delete) & ~in_interval(stored.start, terms.settled)
-        if terms.window is not None:
-            goes = in_window(stored.start, terms.window) & (self.named[stored.record] | terms.all_keys)
-            said &= ~goes
+        return self._unsettled[~self._goes[self._unsettled]]
+
+    @cached_property
+    def _unsettled(self) -> np.ndarray:
+        stored = self.stored
+        said = (stored.upsert | stored.delete) & ~in_interval(stored.start, self.terms.settled)
         return np.flatnonzero(said)
+
+    @cached_property
+    def _goes(self) -> np.ndarray:
+        """Whether a window takes a stored row back, by the own time of what it stands for (V86, V135)."""
+        stored, window = self.stored, self.terms.window
+        if window is None:
+            return np.zeros(len(self.rows), bool)
+        time = np.where(stored.own == FIRST, stored.start, stored.own)
+        return in_window(time, window) & (self.named[stored.record] | self.terms.all_keys)
+
+    @cached_property
+    def _settled_code(self) -> np.ndarray:
+        """For each record the last position in its log that is settled; -1 for none (V135)."""
+        stored, codes = self.stored, np.full(self.codes[1], -1)
+        said = (stored.upsert | stored.delete) & (stored.own != FIRST)
+        said = np.flatnonzero(said & in_interval(stored.start, self.terms.settled))
+        np.maximum.at(codes, stored.record[said], self._orders[0][said])
+        return codes
+
+    @cached_property
+    def _beyond(self) -> np.ndarray:
+        """Places of delivered events that no settled position of their record's log is at or behind."""
+        mine = self.delivered
+        beyond = (mine.own == FIRST) | (mine.code > self._settled_code[mine.record])
+        return np.flatnonzero(beyond)
 
     @cached_property
     def delivered(self) -> Sequenced:
@@ -107,7 +143,10 @@ class Records:
         count = len(self.events)
         delete = of_kind(self.events, Told.DELETE)
         place = len(self.rows) + np.arange(count)
-        return Sequenced(self.codes[0][0], micros(self.events[AT]), self._orders[1], place, delete)
+        at = micros(self.events[AT])
+        own = np.where(has_position(self.terms, self.events), at, FIRST)
+        read = are_reads(self.terms, further(self.terms, self.events), count) & ~delete
+        return Sequenced(self.codes[0][0], at, self._orders[1], place, delete, own, read)
 
     def _sequenced(self, places: np.ndarray) -> Sequenced:
         stored = self.stored
@@ -117,17 +156,27 @@ class Records:
             self._orders[0][places],
             places,
             stored.delete[places],
+            stored.own[places],
+            self._stored_reads[places],
         )
+
+    @cached_property
+    def _stored_reads(self) -> np.ndarray:
+        return are_reads(self.terms, sequences(self.rows), len(self.rows)) & ~self.stored.delete
 
     @cached_property
     def ties(self) -> Ties:
         """Which events are known, or were delivered before, and which conflict."""
-        return ties_of(self.terms, self.pool, self.delivered, self._sequenced(self._stored_events))
+        mine = self.delivered.at_places(self._beyond)
+        ties = ties_of(self.terms, self.pool, mine, self._sequenced(self._stored_events))
+        again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
+        again[self._beyond], conflict[self._beyond] = ties.again, ties.conflict
+        return Ties(again, conflict, ties.own)
 
     @cached_property
     def kept(self) -> np.ndarray:
         """Places of the events that are new."""
-        return np.flatnonzero(~self.ties.again)
+        return self._beyond[~self.ties.again[self._beyond]]
 
     @cached_property
     def clashes(self) -> tuple[np.ndarray, np.ndarray]:
@@ -136,19 +185,21 @@ class Records:
         said = self._stored_events
         if not len(truncates) and not len(mark):
             return np.zeros(0, int), said[:0]
+        marks, stored, mine = self.marks, self.stored, self.delivered
         sides = [
-            (self.delivered.at, self._orders[1]),
-            (self.stored.start[said], self._orders[0][said]),
-            (truncates, self._orders[2]),
-            (self.marks.at[mark], self._orders[3][mark]),
+            (place_in_order(mine.at, mine.own), self._orders[1]),
+            (place_in_order(stored.start[said], stored.own[said]), self._orders[0][said]),
+            (place_in_order(truncates, self._own_of_truncates), self._orders[2]),
+            (place_in_order(marks.at[mark], marks.own[mark]), self._orders[3][mark]),
         ]
         codes, size = pair_codes(*(np.concatenate(each) for each in zip(*sides, strict=True)))
-        mine, theirs, new, known = np.split(codes, np.cumsum([len(each) for each, _ in sides])[:-1])
+        own, theirs, new, known = np.split(codes, np.cumsum([len(each) for each, _ in sides])[:-1])
         of_mark = np.full(size, NONE)
         of_mark[known] = mark
-        found = of_mark[mine]
-        meets = (found >= 0) & self._speaks(self.delivered.record, found)
-        return np.flatnonzero(meets | np.isin(mine, new)), said[np.isin(theirs, new)]
+        found = of_mark[own]
+        meets = (found >= 0) & self._speaks(mine.record, found)
+        meets |= np.isin(own, new)
+        return self._beyond[meets[self._beyond]], said[np.isin(theirs, new)]
 
     def _speaks(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
         """For pairs of a record and a mark whether it says something of it, after a restatement too (V72)."""
@@ -161,23 +212,100 @@ class Records:
     def _delivered_truncates(self) -> np.ndarray:
         return micros(self.arrival.truncates[AT])
 
+    @property
+    def _own_of_truncates(self) -> np.ndarray:
+        at = self._delivered_truncates
+        return np.where(has_position(self.terms, self.arrival.truncates), at, FIRST)
+
     @cached_property
     def since(self) -> np.ndarray:
         """For each record the first instant at which it may move; `OPEN` for one that does not."""
         since = np.full(self.codes[1], OPEN)
-        np.minimum.at(since, self.delivered.record[self.kept], self.delivered.at[self.kept])
-        since = np.minimum(since, self._delivered_truncates.min(initial=OPEN))
+        new = self.delivered.at_places(np.concatenate([self.kept, self._renewing]))
+        settled = self.terms.settled
+        np.minimum.at(since, new.record, unsettled(new.at, settled))
+        at, own = self._delivered_truncates, self._own_of_truncates
+        for time, code in zip(at, np.where(own == FIRST, OPEN, self._orders[2]), strict=True):
+            since = np.where(code > self._settled_code, np.minimum(since, time), since)
         if self.terms.window is not None:
             goes = self.named | self.terms.all_keys
             since = np.where(goes, np.minimum(since, self.terms.window[0]), since)
-        return since
+        return self._since_behind(since, self._low(new))
+
+    @cached_property
+    def _renewing(self) -> np.ndarray:
+        """Places of delivered events that are known, with an earlier own time than the stored one."""
+        stored = self._sequenced(self._stored_events)
+        renewed = np.flatnonzero(self.ties.own != stored.own)
+        mine = self.delivered
+        codes, _ = pair_codes(
+            np.concatenate([mine.record, stored.record[renewed]]),
+            np.concatenate([mine.code, stored.code[renewed]]),
+        )
+        again = self.ties.again & (mine.own != FIRST)
+        return np.flatnonzero(again & np.isin(codes[: len(again)], codes[len(again) :]))
+
+    def _low(self, new: Sequenced) -> np.ndarray:
+        """For each record the first position of its log at which something comes or goes; `OPEN` for none."""
+        low = np.full(self.codes[1], OPEN)
+        log = np.flatnonzero(new.own != FIRST)
+        np.minimum.at(low, new.record[log], new.code[log])
+        for code in self._orders[2][self._own_of_truncates != FIRST]:
+            low = np.where(code > self._settled_code, np.minimum(low, code), low)
+        gone = self._unsettled[self._goes[self._unsettled]]
+        gone = gone[self.stored.own[gone] != FIRST]
+        np.minimum.at(low, self.stored.record[gone], self._orders[0][gone])
+        if len(self.arrival.inside):
+            marks = int(self._orders[4].min())
+            low = np.where(self.named | self.terms.all_keys, np.minimum(low, marks), low)
+        return low
+
+    def _since_behind(self, since: np.ndarray, low: np.ndarray) -> np.ndarray:
+        """The same with what is there or behind it in the log: it may move, to its own time at the least."""
+        stored, marks, settled = self.stored, self.marks, self.terms.settled
+        log = self._unsettled[stored.own[self._unsettled] != FIRST]
+        log = log[self._orders[0][log] >= low[stored.record[log]]]
+        for times in (stored.start, stored.own):
+            np.minimum.at(since, stored.record[log], unsettled(times[log], settled))
+        truncates = np.flatnonzero(marks.own != FIRST)
+        if not len(truncates):
+            return since
+        truncates = truncates[np.argsort(marks.order[truncates])]
+        times = np.append(np.minimum.accumulate(unsettled(marks.own[truncates], settled)[::-1])[::-1], OPEN)
+        behind = times[np.searchsorted(marks.order[truncates], low)]
+        return np.where(low < OPEN, np.minimum(since, behind), since)
 
     @cached_property
     def states(self) -> States:
         """What is known of the touched records after each of their facts."""
-        ordered = in_order([*self._stored_facts(), *self.new_facts(), *self._marked()])
+        all_, settled = self._placed
+        ordered = in_order(all_.at_places(np.flatnonzero(~settled)))
         conditions = Conditions(ordered, self.pool, self.terms, self.scopes, self.row_of)
         return States(effects_of(conditions))
+
+    @cached_property
+    def _placed(self) -> tuple[Facts, np.ndarray]:
+        """All facts at their instants, and which of them come to be settled there."""
+        told = [*self._stored_facts(), *self.new_facts()]
+        return placed(joined_facts([*told, *self._marked(told)]), self.terms.settled)
+
+    @cached_property
+    def too_late(self) -> np.ndarray:
+        """Places of delivered events that are settled in their log (V135)."""
+        events, settled = self._placed[0].event, self._placed[1]
+        before = np.setdiff1d(np.arange(len(self.events)), self._beyond)
+        return np.union1d(before, events[settled & (events >= 0)])
+
+    @cached_property
+    def settling(self) -> np.ndarray:
+        """Places of stored rows whose facts would come to a settled instant, or that settle new truncates."""
+        stored, settled = self._placed[0].stored, self._placed[1]
+        moves = stored[settled & (stored >= 0) & (self._placed[0].event < 0)]
+        codes = self._orders[2][self._own_of_truncates != FIRST]
+        if self.terms.drops or not len(codes):
+            return moves
+        last = self._settled_code >= codes.min()
+        return np.union1d(moves, self.row_of[np.flatnonzero(last)])
 
     @property
     def scopes(self) -> Sequence[Scope | None]:
@@ -196,8 +324,10 @@ class Records:
     def speaks_again(self) -> np.ndarray:
         """Whether a stored row silences a truncate that is delivered again (V72)."""
         void = np.flatnonzero(self.stored.void & of_truncates(self.rows))
+        at = np.concatenate([self._delivered_truncates, self.stored.start[void]])
+        own = np.concatenate([self._own_of_truncates, self.stored.own[void]])
         codes, _ = pair_codes(
-            np.concatenate([self._delivered_truncates, self.stored.start[void]]),
+            place_in_order(at, own),
             np.concatenate([self._orders[2], self._orders[0][void]]),
         )
         count = len(self._delivered_truncates)
@@ -215,23 +345,30 @@ class Records:
         said = self._stored_events[
             stored.start[self._stored_events] >= self.since[stored.record[self._stored_events]]
         ]
-        events = self._sequenced(said)
+        events = replace(self._sequenced(said), own=self._own[said])
         return [
             first_facts(stored, touched, since),
             settled_facts(self.terms, stored, touched, since),
             _events(events, stored=said),
         ]
 
+    @cached_property
+    def _own(self) -> np.ndarray:
+        """The own times of stored rows, the earliest that came of each."""
+        own = self.stored.own.copy()
+        own[self._stored_events] = self.ties.own
+        return own
+
     def new_facts(self) -> list[Facts]:
         """What is delivered."""
         kept, touched, at = self.kept, self.touched, self._delivered_truncates
-        events = Sequenced(
-            *(getattr(self.delivered, name)[kept] for name in ("record", "at", "code", "place", "delete"))
-        )
         owner, truncate = beside_all(touched, self.since[touched], at)
+        own, code = self._own_of_truncates[truncate], self._orders[2][truncate]
+        says = np.flatnonzero((own == FIRST) | (code > self._settled_code[touched[owner]]))
+        owner, truncate, own, code = owner[says], truncate[says], own[says], code[says]
         return [
-            _events(events, stored=self._restated[kept], event=kept),
-            facts(touched[owner], at[truncate], CLEAR, order=self._orders[2][truncate], truncate=truncate),
+            _events(self.delivered.at_places(kept), stored=self._restated[kept], event=kept),
+            facts(touched[owner], at[truncate], CLEAR, order=code, truncate=truncate, own=own),
         ]
 
     @cached_property
@@ -241,30 +378,53 @@ class Records:
         if self.terms.window is None:
             return found
         stored = self.stored
-        rows = np.flatnonzero((stored.upsert | stored.delete) & in_window(stored.start, self.terms.window))
-        mine, theirs = self.delivered, self._sequenced(rows)
-        names = ("record", "at", "code", "delete")
-        codes = np.concatenate([mine.record, theirs.record])
-        for name in names[1:]:
-            codes, size = pair_codes(
-                codes, np.concatenate([getattr(mine, name), getattr(theirs, name)]).astype(np.int64)
-            )
+        rows = np.flatnonzero((stored.upsert | stored.delete) & self._goes)
+        sides = self.delivered, self._sequenced(rows)
+        codes = np.concatenate([place_in_order(each.at, each.own) for each in sides])
+        for name in ("record", "code", "delete"):
+            more = np.concatenate([getattr(each, name) for each in sides]).astype(np.int64)
+            codes, size = pair_codes(codes, more)
         row = np.full(size, NONE)
         row[codes[len(found) :]] = rows
         return row[codes[: len(found)]]
 
-    def _marked(self) -> list[Facts]:
-        """What marks say of each touched record."""
-        marks, touched = self.marks, self.touched
-        owner, mark = beside_all(touched, self.since[touched], marks.at)
-        record = touched[owner]
+    def _marked(self, told: Sequence[Facts]) -> list[Facts]:
+        """What marks say of each touched record, beside what else is told of it."""
+        marks = self.marks
+        record, mark = self._speaking(told)
         speaks = self._speaks(record, mark)
+        logged = marks.own[mark] != FIRST
+        speaks &= ~logged | (marks.order[mark] > self._settled_code[record])
         clears, copies = speaks & marks.truncate[mark], speaks & ~marks.truncate[mark]
         cleared = mark[clears]
         return [
-            facts(record[clears], marks.at[cleared], CLEAR, order=marks.order[cleared], mark=cleared),
+            facts(
+                record[clears],
+                marks.at[cleared],
+                CLEAR,
+                order=marks.order[cleared],
+                mark=cleared,
+                own=marks.own[cleared],
+            ),
             self._copies(record[copies], mark[copies]),
         ]
+
+    def _speaking(self, told: Sequence[Facts]) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of records and of marks that are not before them: by their instants, or in their log."""
+        marks, touched = self.marks, self.touched
+        owner, mark = beside_all(touched, self.since[touched], marks.at)
+        record = touched[owner]
+        logged = np.flatnonzero(marks.own != FIRST)
+        if not len(logged):
+            return record, mark
+        low = np.full(self.codes[1], OPEN - 1)
+        for each in told:
+            there = np.flatnonzero(each.own != FIRST)
+            np.minimum.at(low, each.record[there], each.order[there])
+        owner, more = beside_all(touched, low[touched] + 1, marks.order[logged])
+        pairs = np.concatenate([[record, mark], [touched[owner], logged[more]]], axis=1)
+        record, mark = np.unique(pairs, axis=1)
+        return record, mark
 
     def _copies(self, record: np.ndarray, mark: np.ndarray) -> Facts:
         """What copies say: a record that is not in the scope of one at its instant is not listed by it."""
@@ -286,5 +446,13 @@ def _events(events: Sequenced, **more: np.ndarray) -> Facts:
     """Events as facts; their values and columns are at their place in the pool."""
     said = np.where(events.delete, CLEAR, UPSERT)
     return facts(
-        events.record, events.at, said, order=events.code, source=events.place, told=events.place, **more
+        events.record,
+        events.at,
+        said,
+        order=events.code,
+        source=events.place,
+        told=events.place,
+        own=events.own,
+        read=events.read,
+        **more,
     )

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.model.layout import VALID_FROM
-from backstory.model.remembered import SCOPE, Role, Told
+from backstory.model.remembered import OWN_TIME, SCOPE, Role, Told
 from backstory.strategies.copies.rows import memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.marks import marks_of
 from backstory.strategies.feeds.records import is_of, sequence_codes, sequences
@@ -35,8 +35,9 @@ def voids(records: Records) -> Iterator[tuple[pa.Table, bool]]:
     # The void of a truncate names no columns, where that of a copy has no list.
     ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
     columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, Told.TRUNCATE)))
+    time = memory_field(taken, OWN_TIME)
     told = Remembered(
-        kinds(len(taken), Told.VOID), sequences(taken), columns, memory_field(taken, SCOPE), Role.FACT
+        kinds(len(taken), Told.VOID), sequences(taken), columns, memory_field(taken, SCOPE), time, Role.FACT
     )
     at = micros(taken[VALID_FROM])
     yield rows_of(terms, values_at(records.pool, terms.key, records.row_of[record]), at, at, told), False

@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING
 
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
 from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role
+from backstory.model.remembered import (
+    COLUMNS,
+    END_BEFORE,
+    ENDED_AT,
+    KIND,
+    OWN_TIME,
+    ROLE,
+    SCOPE,
+    SEQUENCE,
+    Role,
+)
 from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
 from backstory.strategies.comparable import comparable
 
@@ -94,7 +104,7 @@ def _pairs(
         *(comparable(column(name), rows.schema[name].dataType) for name in told_of),
         column(VALID_FROM),
         fact,
-        *(_field(name) for name in _fields(rows) if name in {KIND, SEQUENCE, SCOPE, COLUMNS}),
+        *(_field(name) for name in _fields(rows) if name in {KIND, SEQUENCE, SCOPE, COLUMNS, OWN_TIME}),
     )
     stored = rows.where(live).select(same.alias(_SAME), struct(*map(quoted, rows.columns)).alias(_STORED))
     end = when(fact, column(VALID_TO)).otherwise(_field(END_BEFORE))

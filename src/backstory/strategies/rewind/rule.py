@@ -9,12 +9,22 @@ from datetime import datetime
 from typing import Any
 
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
-from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, SEQUENCE, Role
+from backstory.model.remembered import (
+    COLUMNS,
+    END_BEFORE,
+    ENDED_AT,
+    KIND,
+    OWN_TIME,
+    ROLE,
+    SCOPE,
+    SEQUENCE,
+    Role,
+)
 from backstory.model.values import equal_in
 
 Row = Mapping[str, Any]
 # What tells facts of one instant of a record apart (V9).
-FACT_FIELDS = (KIND, SEQUENCE, SCOPE)
+FACT_FIELDS = (KIND, SEQUENCE, SCOPE, OWN_TIME)
 
 
 def rewound(

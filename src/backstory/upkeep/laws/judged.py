@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PREFIX: Final = "law "  # no column of a table is called so
 NEXT: Final = PREFIX + "next"  # what is asked of the row behind
-TIMES: Final = ("start", "end", "written", "ended_at", "end_before")
+TIMES: Final = ("start", "end", "written", "ended_at", "end_before", "time")
 FIELDS: Final = (
     *(*TIMES, "keyed", "flag", "state", "hash", "rightly"),
     *("role", "kind", "scope", "columns", "sequence"),
@@ -134,7 +134,7 @@ def read_marks(shape: Shape, rows: Iterable[Mapping[str, Any]]) -> tuple[Remembe
     for values in rows:
         row = Judged(shape, LawTerms()).row(0, values)
         if row.kind is not None and row.start is not None and row.ended_at is None:
-            marks.append(RememberedMark(row.start, row.kind, row.sequence, row.scope))
+            marks.append(RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time))
     return tuple(marks)
 
 

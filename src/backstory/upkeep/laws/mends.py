@@ -163,6 +163,7 @@ def _memory(row: RecordRow, before: Mapping[str, Any] | None) -> dict[str, Any] 
         memory.ROLE: row.role,
         memory.KIND: row.kind,
         memory.SCOPE: row.scope,
+        memory.OWN_TIME: _instant(row.time),
         memory.ENDED_AT: _instant(row.ended_at),
         memory.END_BEFORE: _instant(row.end_before),
     }

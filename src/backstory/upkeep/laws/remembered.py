@@ -21,7 +21,8 @@ def broken_memory(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
             yield Law.MEMORY
         if not is_recorded(row, terms.newest):
             yield Law.RECORDED
-        if row.role == Role.FACT and is_settled(row.start, terms):
+        # Of a log the last position of a record stays (V135), and truncates, which each has its instant of.
+        if row.role == Role.FACT and row.time is None and is_settled(row.start, terms):
             yield Law.SETTLED
     keyed = [row for row in rows if row.keyed]
     yield from [Law.ONE_BELIEF] * overlapping(keyed)
@@ -109,14 +110,27 @@ def _repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     Marks are rows of no key: of one kind, instant, sequence and scope there is one (V43).
     """
     events = Counter(
-        (row.start, row.sequence) for row in rows if row.keyed and is_fact(row) and _is_event(row)
+        _place(row.start, row.time, row.sequence)
+        for row in rows
+        if row.keyed and is_fact(row) and _is_event(row)
     )
     marks = Counter(
-        (row.start, row.kind, row.sequence, row.scope) for row in rows if not row.keyed and is_fact(row)
+        (_place(row.start, row.time, row.sequence), row.kind, row.scope)
+        for row in rows
+        if not row.keyed and is_fact(row)
     )
-    cleared = {(mark.at, mark.sequence) for mark in _marks_of(rows, terms) if mark.kind == Told.TRUNCATE}
+    cleared = {
+        _place(mark.at, mark.time, mark.sequence)
+        for mark in _marks_of(rows, terms)
+        if mark.kind == Told.TRUNCATE
+    }
     repeated = sum(times - 1 for counted in (events, marks) for times in counted.values())
     return repeated + len(cleared & set(events))
+
+
+def _place(at: int | None, time: int | None, sequence: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What tells facts of a record apart: an instant and a sequence, in a log the position alone (V133)."""
+    return (at if time is None else None, time is not None, sequence)
 
 
 def _is_event(row: RecordRow) -> bool:
@@ -174,22 +188,41 @@ def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
     cleared: dict[int, list[tuple[Any, ...]]] = {}
     for mark in marks:
         if mark.kind == Told.TRUNCATE:
-            cleared.setdefault(mark.at, []).append(mark.sequence)
+            at = _instant_in_log(mark, marks, rows, terms)
+            if at is not None:
+                cleared.setdefault(at, []).append(mark.sequence)
     return Said(versions, events, copied, cleared)
+
+
+def _instant_in_log(
+    mark: RememberedMark, marks: Sequence[RememberedMark], rows: Sequence[RecordRow], terms: LawTerms
+) -> int | None:
+    """When a truncate was for a record; None where the record is settled beyond its position (V131, V135)."""
+    if mark.time is None:
+        return mark.at
+    log = [row for row in rows if is_fact(row) and _is_event(row) and row.time is not None]
+    if any(row.sequence > mark.sequence and is_settled(row.start, terms) for row in log):
+        return None
+    before = [each.at for each in marks if each.time is not None and each.sequence < mark.sequence]
+    return max([mark.at, *before, *(row.start or 0 for row in log if row.sequence < mark.sequence)])
 
 
 def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark]:
     """The marks that speak of a record: none that is void for it (V72)."""
     # The void of a truncate names no columns, where that of a copy has no list.
     voided = {
-        (row.start, row.columns is not None and not row.columns, row.sequence, row.scope)
+        (
+            _place(row.start, row.time, row.sequence),
+            row.columns is not None and not row.columns,
+            row.scope,
+        )
         for row in rows
         if is_fact(row) and row.kind == Told.VOID
     }
     return [
         mark
         for mark in terms.marks
-        if (mark.at, mark.kind == Told.TRUNCATE, mark.sequence, mark.scope) not in voided
+        if (_place(mark.at, mark.time, mark.sequence), mark.kind == Told.TRUNCATE, mark.scope) not in voided
     ]
 
 

@@ -44,7 +44,8 @@ def rule_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
             name: col(MEMORY)[name] for name in (memory.ROLE, memory.KIND, memory.SCOPE, memory.COLUMNS)
         }
         values |= within | {
-            name: unix_micros(col(MEMORY)[name]) for name in (memory.ENDED_AT, memory.END_BEFORE)
+            name: unix_micros(col(MEMORY)[name])
+            for name in (memory.ENDED_AT, memory.END_BEFORE, memory.OWN_TIME)
         }
         fields = rows.schema[MEMORY].dataType.fieldNames()  # type: ignore[attr-defined]
         values["sequence"] = (
@@ -52,7 +53,7 @@ def rule_columns(rows: "DataFrame", judged: Judged) -> "dict[str, Column]":
         )
     else:
         values |= {name: lit(None).cast("string") for name in ("role", "kind", "scope")}
-        values |= {name: lit(None).cast("bigint") for name in ("ended_at", "end_before")}
+        values |= {name: lit(None).cast("bigint") for name in ("ended_at", "end_before", "time")}
         values |= {"columns": array(lit(None).cast("int")), "sequence": lit(None).cast("struct<a:int>")}
     return {PREFIX + name: values[name] for name in FIELDS}
 

@@ -61,6 +61,7 @@ class RememberedMark:
     kind: str
     sequence: tuple[Any, ...] = ()
     scope: str | None = None
+    time: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +112,7 @@ class RecordRow:
     sequence: tuple[Any, ...] = ()
     columns: Sequence[int] | None = None
     scope: str | None = None
+    time: int | None = None
     values: Mapping[str, Any] = field(default_factory=dict)
     twin: object = None
     row_id: int | None = None

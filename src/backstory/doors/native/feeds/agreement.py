@@ -73,7 +73,7 @@ def agree(
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
     expressions = _expressions(properties, request)
-    ordering = _ordering(source, expressions, properties, zoned=zoned)
+    ordering = _ordering(source, expressions, properties, zoned=zoned, log=request.log is not None)
     refuse_other_types(properties, ordering)
     kept, empty = delivered_columns(_kept_fields(source, request))
     plain = frozenset(
@@ -146,7 +146,12 @@ def _expressions(properties: Mapping[str, str], request: FeedRequest) -> tuple[E
 
 
 def _ordering(
-    source: Source, expressions: Sequence[Expression], properties: Mapping[str, str], *, zoned: bool
+    source: Source,
+    expressions: Sequence[Expression],
+    properties: Mapping[str, str],
+    *,
+    zoned: bool,
+    log: bool,
 ) -> Ordering:
     """The order; what no row has a value of has the type that the table knows, and is refused by its keys."""
     types = [_type_of(source, _computed(each)) for each in expressions]
@@ -159,7 +164,7 @@ def _ordering(
         for each, text in zip(types, expressions, strict=True)
     ]
     further = [each or kept for each, kept in zip(types[1:], known, strict=False)]
-    return ordering_of(tuple(map(str, expressions)), further)
+    return ordering_of(tuple(map(str, expressions)), further, log=log)
 
 
 def _computed(expression: Expression) -> Expression:

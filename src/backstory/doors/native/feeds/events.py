@@ -185,8 +185,8 @@ def _further(rows: pa.Table, ordering: Ordering, *, counted: bool) -> pa.StructA
         instants_of(rows[ORDER.format(number)], text, counted=counted)
         if local_times(text)
         else rows[ORDER.format(number)].combine_chunks().cast(arrow_type(type_))
-        for number, (text, (_, type_)) in enumerate(
-            zip(ordering.expressions[1:], struct.parts, strict=True), 1
-        )
+        for number, (text, type_) in enumerate(zip(ordering.expressions[1:], ordering.types, strict=True), 1)
     ]
+    if ordering.log:  # which log it is, nobody knows before all messages are looked at
+        parts = [pa.nulls(len(rows), pa.int64()), *parts]
     return pa.StructArray.from_arrays(parts, names=[name for name, _ in struct.parts])

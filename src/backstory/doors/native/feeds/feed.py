@@ -5,8 +5,12 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+from pyroaring import BitMap64
 
 from backstory.doors.native.absences import lacks, new_absences
 from backstory.doors.native.feeds.agreement import agree
@@ -16,9 +20,11 @@ from backstory.doors.native.feeds.planned import PlannedFeed
 from backstory.doors.native.feeds.receipts import COUNTS, FeedPlan, FeedReceipt
 from backstory.doors.native.feeds.remembering import remembering
 from backstory.doors.native.feeds.row_meaning import meaning_property, with_stored_meaning
+from backstory.doors.native.feeds.source_rows import with_key
 from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.tasks import plan_by_tasks
 from backstory.doors.native.feeds.terms import Feed
+from backstory.doors.native.instants import interval_text
 from backstory.doors.native.receipts import columns_left_out
 from backstory.doors.native.retyping import with_floats_as_stored
 from backstory.doors.native.source import Source
@@ -26,12 +32,14 @@ from backstory.engine.deliver import Plan
 from backstory.engine.either_way import plan_either_way
 from backstory.errors import Refused
 from backstory.model.change import Change, Committed, Note
-from backstory.model.instant import iso
-from backstory.model.layout import Layout
-from backstory.model.remembered import ORDERED_BY, RECORDED
+from backstory.model.instant import EPOCH, iso
+from backstory.model.layout import MEMORY, VALID_FROM, Layout
+from backstory.model.remembered import ORDERED_BY, OWN_TIME, RECORDED, ROLE, SETTLED, Role
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import column, instant
+from backstory.stores.iceberg.positions import add_places, positions_of
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.touched import DRIVES
@@ -68,6 +76,8 @@ class NativeFeed:
             kept = {} if table is None else table.properties
             source = self.source if table is None else with_floats_as_stored(self.source, table.shape, {})
             request = with_stored_meaning(self.request, kept, source.fields.names)
+            if table is not None and request.apply_as_truncates is not None:
+                source = with_key(source, table.shape.key)
             agreement = agree(store, table, self.name, source, request, zoned=self.zoned)
             remembered = remembering(table, partial(_stored_rows, store, table))
             feed = Feed(store, table, source, request, agreement, remembered)
@@ -134,6 +144,7 @@ def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Cha
         **feed.remembered.properties(),
         **settings.properties(),
         **meaning,
+        **_log_properties(feed, planned),
     }
     counts = {name: planned.counts.get(name, 0) for name in COUNTS}
     if table is None:
@@ -142,12 +153,40 @@ def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Cha
     kept = table.properties
     return Change(
         counts,
-        planned.gone,
+        _with_settled(feed, planned),
         planned.come,
         evolved.shape if evolved.shape.columns != table.shape.columns else None,
         properties={name: value for name, value in properties.items() if kept.get(name) != value},
         expected=planned.added,
     )
+
+
+def _log_properties(feed: Feed, planned: PlannedFeed) -> dict[str, str]:
+    """How far the log is known, and what is settled where it is a new one (V136)."""
+    if planned.log is None:
+        return {}
+    settled = feed.terms(None, planned.log).settled
+    times = [None if each is None else EPOCH + timedelta(microseconds=each) for each in settled]
+    told = planned.log.settles is not None
+    return {**planned.log.properties(), **({SETTLED: interval_text(tuple(times))} if told else {})}
+
+
+def _with_settled(feed: Feed, planned: PlannedFeed) -> Any:
+    """The places of rows that go: with a new log those too of facts that are settled by it, but of logs."""
+    if planned.log is None or planned.log.settles is None or feed.table is None:
+        return planned.gone
+    memory = column(MEMORY)
+    settled = feed.terms(None, planned.log).settled
+    assert settled
+    until = instant(settled[1])
+    gone_with = (column(VALID_FROM) <= until) & (memory[ROLE] == Role.FACT.value) & memory[OWN_TIME].isNull()
+    places = positions_of(_stored_rows(feed.store, feed.table).where(gone_with))
+    gone = planned.gone
+    if gone is None:
+        return places or None
+    if isinstance(gone, pa.Table):
+        return add_places(places, gone)
+    return {each: places.get(each, BitMap64()) | gone.get(each, BitMap64()) for each in {*places, *gone}}
 
 
 def _refuse_untyped_key(feed: Feed) -> None:

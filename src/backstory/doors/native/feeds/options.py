@@ -13,6 +13,7 @@ from backstory.doors.native.request import (
     refuse_columns,
     take_file_options,
 )
+from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.file_options import FileOptions
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
@@ -34,7 +35,7 @@ class FeedRequest:
 
     `ignore_nulls` are the columns whose NULLs are unmodified, or True for all. The window of a restatement is
     half-open; without an end it ends just behind the delivery's last instant (V86). `is_unwrapped`: the rows
-    come out of an envelope, which says what each means.
+    come out of an envelope, which says what each means; `log` is whose log they are of.
     """
 
     key: tuple[str, ...] | None = None
@@ -54,11 +55,14 @@ class FeedRequest:
     restate_until: datetime | None = None
     all_keys: bool = False
     allow_empty: bool = False
+    new_log: bool = False
+    allow_future: bool = False
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
     query: str | None = None
     dry_run: bool = False
     is_unwrapped: bool = False
+    log: LogSource | None = None
 
     @property
     def rename(self) -> Mapping[str, str]:
@@ -134,6 +138,8 @@ class FeedOptions(DeliveryOptions, total=False):
         restate_until: the end of what is replaced. Default: just after the last delivered time.
         all_keys: replace what is stored of all keys.
         allow_empty: accept an empty source, with `all_keys`.
+        new_log: accept messages of a log that starts again: what was before is settled.
+        allow_future: accept messages that say that they are of a time more than a day from now.
         format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
         separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
         encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
@@ -158,6 +164,8 @@ class FeedOptions(DeliveryOptions, total=False):
     restate_from: str | date | None
     restate_until: str | date | None
     all_keys: bool
+    new_log: bool
+    allow_future: bool
 
 
 def parse_options(**options: Unpack[FeedOptions]) -> FeedRequest:

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from backstory.doors.native.feeds.local_times import takes_side
 from backstory.doors.native.feeds.options import FeedRequest
@@ -11,18 +12,26 @@ from backstory.errors import Refused, UsageError
 from backstory.model.remembered import ORDERED_BY, SEQUENCE
 from backstory.model.types import ColumnType, Kind
 
+# The part of a place in a log that says which log it is, of those that a table had.
+LOG_NUMBER: Final = "log"
+
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """The expressions, the time first, and the types of the further ones."""
+    """The expressions, the time first, and the types of the further ones.
+
+    Of messages of a `log` the further ones are their place in it; the number of the log goes before them.
+    """
 
     expressions: tuple[str, ...]
     types: tuple[ColumnType, ...]
+    log: bool = False
 
     @property
     def memory_part(self) -> tuple[tuple[str, ColumnType], ...]:
         """The part of what rows remember that holds further values; none without any (V2)."""
-        parts = tuple((f"s{number}", type_) for number, type_ in enumerate(self.types, 1))
+        number = ((LOG_NUMBER, ColumnType(Kind.LONG)),) if self.log else ()
+        parts = (*number, *((f"s{place}", type_) for place, type_ in enumerate(self.types, 1)))
         return ((SEQUENCE, ColumnType(Kind.STRUCT, parts=parts)),) if parts else ()
 
     def as_property(self) -> str:
@@ -91,9 +100,10 @@ def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
     return type_
 
 
-def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType]) -> Ordering:
+def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log: bool = False) -> Ordering:
     """The order by these expressions, whose further ones are of these types."""
     return Ordering(
         tuple(expressions),
         tuple(ordered_type(*each) for each in zip(expressions[1:], types, strict=True)),
+        log,
     )

@@ -9,7 +9,10 @@ from backstory.doors.native.request import bad_option
 from backstory.model.table import TableName
 
 # In their order: the first five are disjoint and count the delivered events, the others overlap with them.
-COUNTS: Final = ("began", "ended", "silent", "duplicate", "too_late", "late", "partial", "mismatched")
+COUNTS: Final = (
+    *("began", "ended", "silent", "duplicate", "too_late"),
+    *("late", "partial", "mismatched", "raised"),
+)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

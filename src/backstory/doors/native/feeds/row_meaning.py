@@ -16,6 +16,7 @@ FEED: Final = "backstory.feed"
 _CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
 _OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
 # Of these a delivery may have one alone (V50).
+BESIDE: Final = "backstory: "  # no column of a source is called so
 _EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
 _TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
 _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
@@ -36,6 +37,21 @@ def with_stored_meaning(
     return replace(request, **{name: value for name, value in said.items() if value is not None})
 
 
+def with_stored_envelope(request: FeedRequest, properties: Mapping[str, str]) -> FeedRequest:
+    """The request with the envelope that the table keeps, and with what it keeps of its messages."""
+    stored = json.loads(properties.get(FEED, "{}"))
+    kept = stored.get("envelope")
+    if kept is None or request.envelope not in {None, kept}:
+        return request
+    drop = stored.get("drop")
+    return replace(
+        request,
+        envelope=kept,
+        unmodified=request.unmodified or stored.get("unmodified"),
+        drop=frozenset(drop) if request.drop is None and drop else request.drop,
+    )
+
+
 def unmodified_text(request: FeedRequest, table: StoredTable | None) -> str | None:
     """The text of cells that leave their column as it was; None where there is none, and in an envelope."""
     if request.envelope is not None:
@@ -49,7 +65,7 @@ def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dic
     Expressions that are columns of Spark have no text, and are not kept.
     """
     if request.is_unwrapped:
-        return {}
+        return _kept_of_envelope(request)
     given = _chosen_options(request)
     texts = {
         name: sorted(value) if isinstance(value, frozenset) else value
@@ -59,6 +75,15 @@ def meaning_property(request: FeedRequest, properties: Mapping[str, str]) -> dic
     if not texts:
         return {}
     return {FEED: json.dumps({**_stored(properties, given), **texts}, ensure_ascii=False, sort_keys=True)}
+
+
+def _kept_of_envelope(request: FeedRequest) -> dict[str, str]:
+    """What the table keeps of messages: their envelope, its placeholder, and columns that are not stored."""
+    own = f"{request.envelope}: "
+    drop = sorted(name for name in request.drop or () if not name.startswith((own, BESIDE)))
+    kept = {"envelope": request.envelope, "unmodified": request.unmodified, "drop": drop or None}
+    said = {name: value for name, value in kept.items() if value is not None}
+    return {FEED: json.dumps(said, ensure_ascii=False, sort_keys=True)}
 
 
 def _chosen_options(request: FeedRequest) -> dict[str, Any]:

@@ -1,7 +1,8 @@
 """The rows of a feed with what its expressions say of each, read here where nothing asks for Spark."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -33,6 +34,31 @@ def read_rows(
         raise TooLarge
     lease.hold("feed", rows.nbytes)
     return rows
+
+
+def with_key(source: Source, key: Sequence[str]) -> Source:
+    """The source with NULL in columns of the key that it lacks: truncates have none (V48)."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import NullType, StructField, StructType
+
+    lacking = [name for name in key if name not in source.fields.names]
+    if not lacking:
+        return source
+    fields = StructType([*source.fields, *(StructField(name, NullType()) for name in lacking)])
+    frame, read = source.frame, source.batches
+
+    def batches(names: Sequence[str]) -> Iterator[pa.Table]:
+        assert read is not None
+        for rows in read([name for name in names if name not in lacking]):
+            nothing = pa.nulls(len(rows))
+            yield pa.table({name: nothing if name in lacking else rows[name] for name in names})
+
+    return replace(
+        source,
+        fields=fields,
+        frame=lambda: frame().withColumns(dict.fromkeys(lacking, lit(None))),
+        batches=None if read is None else batches,
+    )
 
 
 def frame_of_feed(source: Source, computed: Mapping[str, Expression]) -> "DataFrame":

@@ -10,12 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.doors.native.feeds.logs import Position
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.instant import EPOCH
-from backstory.model.layout import MEMORY, VALID_TO
+from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import ENDED_AT, OWN_COLUMNS, ROLE, Role
+from backstory.model.remembered import ENDED_AT, KIND, OWN_COLUMNS, OWN_TIME, ROLE, SEQUENCE, Role, Told
 from backstory.model.schema import Column
 from backstory.stores.iceberg.lineage import keeps_row_ids, with_row_ids
 from backstory.stores.iceberg.literals import column, instant, quoted
@@ -24,17 +25,21 @@ from backstory.stores.iceberg.search_bounds import both, either
 from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.row_groups import Statistics
+from backstory.stores.metadata.row_groups import MayHave, Statistics
 from backstory.stores.metadata.row_selection import Chosen
-from backstory.strategies.copies.rows import OPEN, micros
+from backstory.strategies.copies.rows import OPEN, memory_field, micros
 from backstory.strategies.keys import key_numbers, places_among
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
 # Bounds of floating numbers pass over NaN.
 BOUNDED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, pa.types.is_temporal)
 OF_TOUCHED: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT))
+OF_LOG: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT, SEQUENCE))
+# No instant is before it: the year 1.
+BEGINNING: Final = -62_135_596_800_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,21 +57,43 @@ def stored_slice(
     keys: KeysSince | None,
     since: int,
     lease: MemoryLease,
+    *,
+    low: Position | None = None,
 ) -> pa.Table:
     """The live rows of these keys (of all, with None) and the marks, open or ended at or after `since`.
 
     Of keys those alone that each of them needs, at least. They have these columns, which the table may lack
-    or have in narrower types, and their places and ids. `since` is in microseconds. Raises TooLarge for more
-    than the lease can hold.
+    or have in narrower types, and their places and ids. `since` is in microseconds. With a `low` place in
+    their log those at or behind it are among them, whenever they were (V134). Raises TooLarge for more than
+    the lease can hold.
     """
     schema = slice_schema(table, columns)
     if table is None or not table.rows:
         return schema.empty_table()
     try:
-        rows = _read_here(store, table, schema, keys, since, lease)
+        rows = _read_here(store, table, schema, keys, since, lease, low=low)
     except Unreadable:
-        rows = _read_by_spark(store, table, schema, None if keys is None else keys.keys, since)
+        rows = _read_by_spark(store, table, schema, None if keys is None else keys.keys, since, low)
     return rows
+
+
+def first_moving(rows: pa.Table, since: int, low: Position | None) -> int:
+    """From when on the log moves what is stored: when the first of what is behind `low` was (V134).
+
+    What was raised may fall to its own time.
+    """
+    if low is None:
+        return since
+    behind = rows.filter(_is_behind(low, rows))
+    times = [micros(behind[VALID_FROM]), micros(memory_field(behind, OWN_TIME))]
+    return min(since, *(int(each.min(initial=since)) for each in times))
+
+
+def stored_truncates(store: Store, table: StoredTable, columns: Iterable[Column]) -> pa.Table:
+    """All truncates of a log that are remembered: each record has its own instant of them (V133)."""
+    marks = stored_marks(store, table, columns, BEGINNING)
+    truncate = pc.equal(memory_field(marks, KIND), Told.TRUNCATE.value)
+    return marks.filter(pc.and_(truncate, memory_field(marks, OWN_TIME).is_valid()))
 
 
 def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], since: int) -> pa.Table:
@@ -102,23 +129,28 @@ def _read_here(
     keys: KeysSince | None,
     since: int,
     lease: MemoryLease,
+    *,
+    low: Position | None,
 ) -> pa.Table:
     names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
-    of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED
-    chosen, among = partial(may_be_touched, since), {}
+    of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED if low is None else OF_LOG
+    chosen, among = partial(may_be_touched, since, low=low), {}
     if keys is not None:
         key = table.shape.key
         of, chosen = (
             (*of, *key),
-            partial(_are_of_records_or_marks, since, may_be_touched_of_keys(keys, key), key),
+            partial(_are_of_records_or_marks, since, may_be_touched_of_keys(keys, key, low), key, low),
         )
         columns = {name: keys.keys[name] for name in key}
         # Marks have no key.
         among = {name: _with_null(values) for name, values in columns.items() if is_bounded(values.type)}
     here = LocalRows(store, table, lease)
-    found = here.read(
-        names, of, chosen, among=among, where=_files(since), may_have=partial(_may_have_touched, since)
-    )
+    where = _files(since)
+    may_have: MayHave | None = partial(_may_have_touched, since)
+    if low is not None:  # their logs' places are in the bounds of files, too
+        behind = {"type": "gt-eq", "term": ".".join(_lead(schema)), "value": low[1]}
+        where, may_have = either(where, behind), None
+    found = here.read(names, of, chosen, among=among, where=where, may_have=may_have)
     return in_schema(found, schema)
 
 
@@ -131,12 +163,33 @@ def _with_null(values: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)])
 
 
-def may_be_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows are live, and open or ended at or after an instant."""
-    return pc.and_(_live(rows), pa.chunked_array([micros(rows[VALID_TO]) >= since]))
+def may_be_touched(since: int, rows: pa.Table, *, low: Position | None = None) -> pa.ChunkedArray:
+    """Which rows are live, and open or ended at or after an instant, or at or behind a place in their log."""
+    touched = micros(rows[VALID_TO]) >= since
+    if low is not None:
+        touched |= np.asarray(_is_behind(low, rows))
+    return pc.and_(_live(rows), pa.chunked_array([touched]))
 
 
-def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...]) -> Chosen:
+def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
+    """Which rows are of messages at or behind a place in their log, and truncates of it among them."""
+    place = pc.struct_field(rows[MEMORY].combine_chunks(), SEQUENCE)
+    behind, tie = pa.repeat(False, len(rows)), pa.repeat(True, len(rows))
+    for name, value in zip(place.type.names, low, strict=True):
+        part = pc.struct_field(place, name)
+        wanted = pa.scalar(value, part.type)
+        behind = pc.or_(behind, pc.and_(tie, pc.fill_null(pc.greater(part, wanted), False)))
+        tie = pc.and_(tie, pc.fill_null(pc.equal(part, wanted), False))
+    return pc.or_(behind, tie)
+
+
+def _lead(schema: pa.Schema) -> tuple[str, ...]:
+    """The part of a place in a log that leads among those of one log."""
+    place = schema.field(MEMORY).type.field(SEQUENCE).type
+    return (MEMORY, SEQUENCE, place.field(1).name)
+
+
+def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> Chosen:
     """Tells which rows are live, of one of these keys, and open or ended at or after the key's instant.
 
     Keys are compared by their numbers, which are made once for all parts of the rows: of keys that have the
@@ -151,15 +204,17 @@ def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...]) -> Chosen:
         there = np.flatnonzero(place >= 0)
         flags = np.zeros(len(rows), bool)
         flags[there] = micros(rows[VALID_TO])[there] >= since[place[there]]
+        if low is not None:
+            flags[there] |= np.asarray(_is_behind(low, rows))[there]
         return pc.and_(_live(rows), pa.chunked_array([flags]))
 
     return touched
 
 
 def _are_of_records_or_marks(
-    since: int, of_records: Chosen, key: tuple[str, ...], rows: pa.Table
+    since: int, of_records: Chosen, key: tuple[str, ...], low: Position | None, rows: pa.Table
 ) -> pa.ChunkedArray:
-    marks = pc.and_(pc.is_null(rows[key[0]]), may_be_touched(since, rows))
+    marks = pc.and_(pc.is_null(rows[key[0]]), may_be_touched(since, rows, low=low))
     return pc.or_(marks, of_records(rows))
 
 
@@ -184,24 +239,48 @@ def _files(since: int) -> Any:
     return either({"type": "is-null", "term": VALID_TO}, ends)
 
 
-def live_frame(store: Store, table: StoredTable, since: int) -> "DataFrame":
-    """The live rows that are open or end at or after `since`, and the marks, with their places and ids."""
+def live_frame(store: Store, table: StoredTable, since: int, low: Position | None = None) -> "DataFrame":
+    """The live rows that are open or end at or after `since`, and the marks, with their places and ids.
+
+    Those at or behind a `low` place in their log are among them (V134).
+    """
     rows = with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
     ids = [ROW_ID] if keeps_row_ids(table) else []
-    return live_rows_of(rows, since).select(*map(quoted, [*table.shape.names, FILE, POSITION, *ids]))
+    return live_rows_of(rows, since, low).select(*map(quoted, [*table.shape.names, FILE, POSITION, *ids]))
 
 
-def live_rows_of(rows: "DataFrame", since: int) -> "DataFrame":
-    """Those of a table's rows that are live, and open or ended at or after an instant."""
+def live_rows_of(rows: "DataFrame", since: int, low: Position | None = None) -> "DataFrame":
+    """Those of a table's rows that are live, and open or ended at or after an instant, or behind a place."""
+    from pyspark.sql.functions import coalesce, lit
+
     memory, end = column(MEMORY), column(VALID_TO)
     fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
-    return rows.where((memory.getField(ROLE).isNull() | fact) & (end.isNull() | (end >= instant(since))))
+    touched = end.isNull() | (end >= instant(since))
+    if low is not None:
+        touched |= coalesce(behind_place(rows, low), lit(False))
+    return rows.where((memory.getField(ROLE).isNull() | fact) & touched)
+
+
+def behind_place(rows: "DataFrame", low: Position) -> "SparkColumn":
+    """Whether rows are of messages at or behind a place in their log; NULL for those of none."""
+    from pyspark.sql.functions import lit, struct
+
+    place = column(MEMORY).getField(SEQUENCE)
+    fields = rows.schema[MEMORY].dataType[SEQUENCE].dataType.fields  # type: ignore[index]
+    parts = [lit(value).cast(each.dataType) for each, value in zip(fields, low, strict=True)]
+    wanted = struct(*(part.alias(each.name) for each, part in zip(fields, parts, strict=True)))
+    return column(MEMORY).getField(OWN_TIME).isNotNull() & (place >= wanted)
 
 
 def _read_by_spark(
-    store: Store, table: StoredTable, schema: pa.Schema, keys: pa.Table | None, since: int
+    store: Store,
+    table: StoredTable,
+    schema: pa.Schema,
+    keys: pa.Table | None,
+    since: int,
+    low: Position | None,
 ) -> pa.Table:
-    rows = live_frame(store, table, since)
+    rows = live_frame(store, table, since, low)
     if keys is not None:
         marks = rows.where(column(table.shape.key[0]).isNull())
         rows = of_keys(store, rows, keys).unionByName(marks)

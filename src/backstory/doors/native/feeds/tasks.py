@@ -22,31 +22,33 @@ from backstory.doors.native.acts import (
 from backstory.doors.native.buckets import acts_of_buckets, numbered_rows, slice_of_bucket
 from backstory.doors.native.feeds.event_columns import event_columns, typed_events
 from backstory.doors.native.feeds.events import EventTerms, events_of
-from backstory.doors.native.feeds.here import first_instant, refuse
+from backstory.doors.native.feeds.here import first_instant, refuse, with_truncates
+from backstory.doors.native.feeds.logs import LogSpan, Position, late_place, numbered, progress, span_of
 from backstory.doors.native.feeds.planned import PlannedFeed
 from backstory.doors.native.feeds.refusals import refuse_empty_restatement
 from backstory.doors.native.feeds.source_rows import frame_of_feed
-from backstory.doors.native.feeds.stored import live_frame, slice_schema
+from backstory.doors.native.feeds.stored import behind_place, live_frame, slice_schema
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import in_schema
-from backstory.model.remembered import Told
+from backstory.model.layout import MEMORY, VALID_FROM
+from backstory.model.remembered import OWN_TIME, Told
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.positions import add_places, positions_of, with_paths
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying, map_batches
 from backstory.strategies.copies.touched import TAKEN_BACK
 from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive
 from backstory.strategies.feeds.plan import FeedPlan, joined_plans, plan_records
-from backstory.strategies.feeds.terms import AT, KIND, FeedTerms
+from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # Of a truncate, by its number: whether it is so of a record of a bucket.
-ENDED, LATE_TRUNCATES = "ended truncates", "late truncates"
+ENDED, LATE_TRUNCATES, RAISED_TRUNCATES = "ended truncates", "late truncates", "raised truncates"
 
 
 @contextmanager
@@ -57,18 +59,61 @@ def plan_by_tasks(feed: Feed) -> Iterator[PlannedFeed]:
         kept.callback(events.unpersist)
         count, content, instants, truncates = _facts(feed, events)
         refuse_empty_restatement(count, feed.request)
-        terms = feed.terms(instants[1])
+        known, span = feed.stored_log, _span(feed, events, truncates)
+        log = progress(known, span, feed.request, micros_of(feed.remembered.recorded))
+        terms = feed.terms(instants[1], log)
         since = first_instant(terms, np.array([each for each in instants if each is not None], np.int64))
         schema = slice_schema(feed.table, terms.columns)
-        live = None if feed.table is None or since is None else live_frame(feed.store, feed.table, since)
-        marks = schema.empty_table()
-        if live is not None:
+        live, marks = None, schema.empty_table()
+        if feed.table is not None and since is not None:
+            low = late_place(known, log, span)
+            since = _first_moving(feed, since, low)
+            live = live_frame(feed.store, feed.table, since, low)
             marks = in_schema(live.where(column(terms.key[0]).isNull()).toArrow(), schema)
-        arrival = arrive(terms, truncates, marks)
+            marks = with_truncates(feed, terms, marks, since, [0])
+        number = 0 if log is None else log.number
+        arrival = arrive(terms, truncates if log is None else numbered(truncates, number), marks)
         refuse(feed, terms, arrival.counts, arrival.samples)
-        acts = _acts(feed, terms, arrival, events, live, count).persist()
+        acts = _acts(feed, terms, arrival, events, live, count=count, number=number).persist()
         kept.callback(acts.unpersist)
-        yield _planned(feed, terms, arrival, acts, content)
+        yield replace(_planned(feed, terms, arrival, acts, content), log=log)
+
+
+def _span(feed: Feed, events: "DataFrame", truncates: pa.Table) -> LogSpan | None:
+    """The first and last place and time of the events; None where none has a place in a log."""
+    from pyspark.sql.functions import max as last
+    from pyspark.sql.functions import min as first
+    from pyspark.sql.functions import struct, unix_micros
+
+    if not feed.agreement.ordering.log:
+        return None
+    names = _numbered(feed)
+    at, fields = column(names[AT]), events.schema[names[FURTHER]].dataType.names[1:]  # type: ignore[attr-defined]
+    parts = [column(names[FURTHER]).getField(each) for each in fields]
+    there = reduce(and_, (each.isNotNull() for each in (*parts, at)))
+    place = struct(*(part.alias(each) for part, each in zip(parts, fields, strict=True)))
+    asked = (first(place), last(place), first(unix_micros(at)), last(unix_micros(at)))
+    row = events.where(there).agg(*(each.alias(f"a{n}") for n, each in enumerate(asked))).collect()[0]
+    if row[0] is None:
+        return None
+    of_truncates = span_of(truncates)
+    return LogSpan(
+        list(row[0]), list(row[1]), row[2], row[3], None if of_truncates is None else of_truncates.last
+    )
+
+
+def _first_moving(feed: Feed, since: int, low: Position | None) -> int:
+    """From when on the log moves what is stored, of any record (V134)."""
+    from pyspark.sql.functions import least, unix_micros
+    from pyspark.sql.functions import min as first
+
+    if low is None:
+        return since
+    assert feed.table is not None
+    rows = live_frame(feed.store, feed.table, since, low)
+    own = least(unix_micros(VALID_FROM), unix_micros(column(MEMORY).getField(OWN_TIME)))
+    (row,) = rows.where(behind_place(rows, low)).agg(first(own)).collect()
+    return since if row[0] is None else min(since, row[0])
 
 
 def _events(feed: Feed) -> "DataFrame":
@@ -97,10 +142,10 @@ def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, tuple[int | None,
 
     names = _numbered(feed)
     at, kind = unix_micros(column(names[AT])), column(names[KIND])
-    # What is settled is left out or refused, and looked at in no table.
+    # What is settled is left out or refused, and looked at in no table; in a log its rest says what is.
     settled = feed.terms(None).settled
     timely = at
-    if settled:
+    if settled and not feed.agreement.ordering.log:
         from pyspark.sql.functions import when
 
         inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
@@ -129,7 +174,14 @@ def _numbered(feed: Feed) -> dict[str, str]:
 
 
 def _acts(
-    feed: Feed, terms: FeedTerms, arrival: Arrival, events: "DataFrame", live: "DataFrame | None", count: int
+    feed: Feed,
+    terms: FeedTerms,
+    arrival: Arrival,
+    events: "DataFrame",
+    live: "DataFrame | None",
+    *,
+    count: int,
+    number: int,
 ) -> "DataFrame":
     """What each bucket's plan decides, as rows."""
     everything = len(arrival.truncates) > 0 or terms.all_keys
@@ -144,25 +196,32 @@ def _acts(
         keys = left.select(*(column(each).alias(f"k{each}") for each in mine)).distinct()
         same = (right[other].eqNullSafe(keys[f"k{each}"]) for each, other in zip(mine, theirs, strict=True))
         right = right.join(keys, reduce(and_, same), "left_semi")
-    plan = partial(_plan_bucket, feed.event_terms(counted=False), terms, arrival)
+    plan = partial(_plan_bucket, feed.event_terms(counted=False), terms, arrival, number)
     return acts_of_buckets([(left, mine), (right, theirs)], count + stored, terms.columns, plan)
 
 
 def _plan_bucket(
-    event_terms: EventTerms, terms: FeedTerms, arrival: Arrival, events: pa.Table, stored: pa.Table
+    event_terms: EventTerms,
+    terms: FeedTerms,
+    arrival: Arrival,
+    number: int,
+    events: pa.Table,
+    stored: pa.Table,
 ) -> pa.Table:
     with carrying():
         names = list(event_columns(event_terms))
         if events.num_columns:
-            numbered = [f"e{number}" for number in range(len(names))]
-            mine = typed_events(event_terms, events.select(numbered).rename_columns(names))
+            coded = [f"e{place}" for place in range(len(names))]
+            mine = typed_events(event_terms, events.select(coded).rename_columns(names))
         else:
             mine = arrival.events.slice(0, 0)
+        mine = numbered(mine, number) if terms.log else mine
         own = arrive(terms, mine, arrival.standing.slice(0, 0))
         plan = plan_records(terms, arrival, own.events, slice_of_bucket(stored, terms.columns, ids=terms.ids))
         counts = {**own.counts, **plan.counts}
         counts |= {f"{ENDED} {n}": 1 for n in np.flatnonzero(plan.ended).tolist()}
         counts |= {f"{LATE_TRUNCATES} {n}": 1 for n in np.flatnonzero(plan.late).tolist()}
+        counts |= {f"{RAISED_TRUNCATES} {n}": 1 for n in np.flatnonzero(plan.raised).tolist()}
         return rows_of_acts(
             terms.columns, replace(plan, counts=counts, samples={**own.samples, **plan.samples})
         )
@@ -175,7 +234,7 @@ def _planned(feed: Feed, terms: FeedTerms, arrival: Arrival, acts: "DataFrame", 
     none = arrival.come.slice(0, 0)
     flags = [
         np.array([counts[f"{kind} {n}"] > 0 for n in range(len(arrival.truncates))], bool)
-        for kind in (ENDED, LATE_TRUNCATES)
+        for kind in (ENDED, LATE_TRUNCATES, RAISED_TRUNCATES)
     ]
     whole = joined_plans(arrival, [FeedPlan(arrival.gone.slice(0, 0), none, counts, {}, *flags)])
     return PlannedFeed(

@@ -7,6 +7,7 @@ from uuid import uuid4
 
 from backstory.doors.native.feeds.agreement import Agreement
 from backstory.doors.native.feeds.events import EventTerms, Unmodified
+from backstory.doors.native.feeds.logs import LogProgress, stored_log
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.remembering import Remembering
 from backstory.doors.native.field_ids import ids_of_columns
@@ -63,11 +64,21 @@ class Feed:
             tuple(each for each in delivered if each.name in images and each.name not in self.key),
         )
 
-    def terms(self, last: int | None) -> FeedTerms:
-        """What the feed is planned by; `last` is the instant of its last event."""
+    @property
+    def stored_log(self) -> LogProgress | None:
+        """What is known of the log whose messages the table has."""
+        return None if self.table is None else stored_log(self.table.properties)
+
+    def terms(self, last: int | None, log: LogProgress | None = None) -> FeedTerms:
+        """What the feed is planned by; `last` is the time of its last event, `log` is how far it gets."""
         shape, settings = self.agreement.evolved.shape, self.agreement.settings
         users = list(self.numbers)
         settled = tuple(None if each is None else micros_of(each) for each in self.remembered.settled)
+        if log is not None and log.settles is not None:
+            settled = (
+                None,
+                max(log.settles, *(each for each in settled[1:] if each is not None), log.settles),
+            )
         return FeedTerms(
             columns=shape.columns,
             key=shape.key,
@@ -81,6 +92,7 @@ class Feed:
             window=_window(self.request, last),
             all_keys=self.request.all_keys,
             ids=self.table is not None and keeps_row_ids(self.table),
+            log=self.agreement.ordering.log,
         )
 
 

@@ -13,6 +13,7 @@ from backstory.doors.native.source import Source, rows_of_arrow
 from backstory.errors import UsageError
 from backstory.formats.envelopes.change_feed import unwrap_changes
 from backstory.formats.envelopes.debezium import unwrap_debezium
+from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.envelopes.messages import debezium_messages
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
 from backstory.formats.envelopes.unwrapped import Unwrapped
@@ -33,13 +34,15 @@ FeedRows = tuple[Source, FeedRequest] | tuple[()]
 class MessageRows:
     """Rows of a feed, and beside their `own` columns what their messages say of each.
 
-    `order` are the columns that order them, `images` their own ones of which images before are known.
+    `order` are the columns that order them, those of their own `log` or paths that were asked for. `images`
+    are their own ones of which images before are known.
     """
 
     rows: pa.Table
     own: tuple[str, ...]
     order: tuple[str, ...]
     images: frozenset[str]
+    log: LogSource | None = None
 
 
 def unwrap(store: Store, messages: pa.Table, request: FeedRequest, key: Sequence[str]) -> FeedRows:
@@ -52,7 +55,7 @@ def unwrap(store: Store, messages: pa.Table, request: FeedRequest, key: Sequence
     if not len(rows.rows):
         return ()
     source = replace(rows_of_arrow(store, rows.rows), images=rows.images)
-    return source, read_beside(request, rows.order, rows.rows.column_names)
+    return source, read_beside(request, rows.order, rows.rows.column_names, rows.log)
 
 
 def unwrap_messages(messages: pa.Table, request: FeedRequest, key: Sequence[str]) -> MessageRows:
@@ -89,7 +92,8 @@ def _beside(events: Unwrapped, messages: pa.Table, request: FeedRequest) -> Mess
         )
     order = {TIME.format(name): events.instants}
     order |= {ORDERED.format(name, each): events.sequence[each] for each in events.sequence.column_names}
-    if request.sequence_by is not None and not _are_own(request.sequence_by, order):
+    own = request.sequence_by is None or _are_own(request.sequence_by, order)
+    if request.sequence_by is not None and not own:
         order = {str(path): _at_path(messages, str(path)).take(events.places) for path in request.sequence_by}
     beside: dict[str, Any] = {**order, OPERATION.format(name): events.kinds}
     beside |= {KEEPS.format(each): events.unmodified[each] for each in events.unmodified.column_names}
@@ -100,22 +104,24 @@ def _beside(events: Unwrapped, messages: pa.Table, request: FeedRequest) -> Mess
         beside[BEFORE] = pa.StructArray.from_arrays(parts, fields=list(before.type), mask=mask)
     rows = pa.table({**{each: events.rows[each] for each in events.rows.column_names}, **beside})
     images = events.before.column_names if events.before is not None else ()
-    return MessageRows(rows, tuple(events.rows.column_names), tuple(order), frozenset(images))
+    log = events.source if own else None
+    return MessageRows(rows, tuple(events.rows.column_names), tuple(order), frozenset(images), log)
 
 
-def read_beside(request: FeedRequest, order: Sequence[str], names: Collection[str]) -> FeedRequest:
+def read_beside(
+    request: FeedRequest, order: Sequence[str], names: Collection[str], log: LogSource | None
+) -> FeedRequest:
     """The request that reads rows with these columns where their messages say what they mean."""
     operation = OPERATION.format(request.envelope)
     own = {*order, operation, BEFORE}
     return replace(
         request,
-        envelope=None,
-        unmodified=None,
         sequence_by=tuple(f"`{each}`" for each in order),
         apply_as_deletes=f"`{operation}` = 'delete'",
         apply_as_truncates=f"`{operation}` = 'truncate'",
         drop=(request.drop or frozenset()) | (own & set(names)),
         is_unwrapped=True,
+        log=log,
     )
 
 

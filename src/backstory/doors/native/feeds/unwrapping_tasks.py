@@ -3,7 +3,7 @@
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -18,10 +18,11 @@ from backstory.doors.native.feeds.unwrapping import (
     read_beside,
     unwrap_messages,
 )
-from backstory.doors.native.request import bad_option
 from backstory.doors.native.source import Source
 from backstory.engine.staging import local_fields, storable, with_void_columns
 from backstory.formats.envelopes.joint_types import as_type, joint_column
+from backstory.formats.envelopes.log_positions import refuse_several
+from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.kept_cells import KEEPS
 from backstory.model.change_feed import COMMIT_VERSION
 from backstory.stores.iceberg.buckets import plan_buckets
@@ -44,6 +45,7 @@ class MessageTypes:
     own: tuple[str, ...]
     order: tuple[str, ...]
     images: frozenset[str]
+    log: LogSource | None
 
 
 def unwrap_in_tasks(messages: "DataFrame", request: FeedRequest, key: Sequence[str]) -> FeedRows:
@@ -66,7 +68,7 @@ def unwrap_in_tasks(messages: "DataFrame", request: FeedRequest, key: Sequence[s
         rows = map_batches(messages, partial(_unwrap, asked, key, types), local_fields(types.schema))
     rows = with_void_columns(rows, types.schema)
     source = Source(rows.schema, lambda: rows, images=types.images)
-    return source, read_beside(request, types.order, types.schema.names)
+    return source, read_beside(request, types.order, types.schema.names, types.log)
 
 
 def _for_workers(request: FeedRequest) -> FeedRequest:
@@ -82,11 +84,10 @@ def _types(messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]) ->
     parts = [each for each in parts if each[1]["events"]]
     if not parts:
         return None
-    if len({tuple(also["order"]) for _, also in parts}) > 1:
-        raise bad_option(
-            "The messages are of several connectors, whose log positions order nothing together.",
-            "Apply them separately, or name what orders all of them with `sequence_by=`.",
-        )
+    logs = [LogSource(*map(frozenset, also["log"])) for _, also in parts if also["log"] is not None]
+    log = reduce(LogSource.joined, logs) if logs else None
+    if log is not None:
+        refuse_several(log, FEED)
     names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
     found = {name: [each.field(name).type for each, _ in parts if name in each.names] for name in names}
     own = tuple(dict.fromkeys(name for _, also in parts for name in also["own"]))
@@ -94,7 +95,7 @@ def _types(messages: "DataFrame", request: FeedRequest, key: tuple[str, ...]) ->
     # What some parts do not have at all, they leave as it was.
     joint |= {KEEPS.format(name): pa.bool_() for name in own if len(found[name]) < len(parts)}
     images = frozenset(name for _, also in parts for name in also["images"])
-    return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images)
+    return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images, log)
 
 
 def _schema(columns: bytes) -> pa.Schema:
@@ -106,7 +107,8 @@ def _describe(request: FeedRequest, key: tuple[str, ...], batches: Batches) -> B
     for batch in batches:
         with carrying():
             rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
-        also = {"own": rows.own, "order": rows.order, "images": sorted(rows.images)}
+        log = rows.log and [sorted(each) for each in (rows.log.connectors, rows.log.servers, rows.log.tables)]
+        also = {"own": rows.own, "order": rows.order, "images": sorted(rows.images), "log": log}
         columns = rows.rows.schema.serialize().to_pybytes()
         cells = [[columns], [json.dumps({**also, "events": len(rows.rows) > 0})]]
         yield pa.record_batch([pa.array(each) for each in cells], names=["columns", "also"])
@@ -140,7 +142,7 @@ def _changes(
     rows = unwrap_messages(nothing.toArrow(), request, key)
     images = pa.struct([(name, rows.rows[name].type) for name in rows.own])
     types = MessageTypes(
-        pa.schema([*rows.rows.schema, (BEFORE, images)]), rows.own, rows.order, frozenset(rows.own)
+        pa.schema([*rows.rows.schema, (BEFORE, images)]), rows.own, rows.order, frozenset(rows.own), rows.log
     )
     by = [column(name) for name in (*key, COMMIT_VERSION)]
     plan = partial(_unwrap_bucket, request, key, types, tuple(messages.columns))

@@ -110,7 +110,7 @@ def _remembered(column: pa.ChunkedArray) -> Told:
     names = {field.name for field in column.type}
     plain, timed = (
         (memory.ROLE, memory.KIND, memory.SCOPE, memory.COLUMNS),
-        (memory.ENDED_AT, memory.END_BEFORE),
+        (memory.ENDED_AT, memory.END_BEFORE, memory.OWN_TIME),
     )
     if not names.issuperset({*plain, *timed}):
         raise Unreadable("a memory of other fields")
