@@ -221,6 +221,7 @@ def rows_of_frame(
 ) -> list[dict[str, Any]]:
     """The rows of a frame that reads a table; Refused or Failed if they cannot be computed."""
     from backstory.reading.queries import answering
+    from backstory.stores.metadata.values import rows_of
 
     with answering(table), busy(options, "Reading ..."):
-        return (frame if limit is None else frame.limit(limit)).toArrow().to_pylist(maps_as_pydicts="strict")
+        return rows_of((frame if limit is None else frame.limit(limit)).toArrow())

@@ -14,6 +14,8 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
+from backstory.stores.metadata.values import values_of
+
 
 class ParquetRows:
     """A Parquet file with the types that the table has."""
@@ -64,9 +66,7 @@ def _spelled(type_: pa.DataType) -> bool:
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:
-    nested = pa.types.is_nested(column.type)
-    values = column.to_pylist(maps_as_pydicts="strict") if nested else column.to_pylist()
-    return pa.array([None if each is None else _cell(each) for each in values], pa.string())
+    return pa.array([None if each is None else _cell(each) for each in values_of(column)], pa.string())
 
 
 def _cell(value: Any) -> str:

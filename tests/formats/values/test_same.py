@@ -6,7 +6,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from backstory.formats.values.casts import DoesNotFit, cast
 from backstory.formats.values.same import same
+from backstory.model.types import ColumnType, Kind
 
 EXACT = [
     (2.0**53 + 2, pa.float64(), pa.int64(), 2**53 + 2),
@@ -48,6 +50,7 @@ def test_a_value_that_would_be_another_is_refused(value, stored, type_):
 
 
 SINGLE = pa.float32()
+FLOAT, LONG = ColumnType(Kind.FLOAT), ColumnType(Kind.LONG)
 
 
 @pytest.mark.parametrize("wrap", ["plain", "list", "map", "struct"])
@@ -85,3 +88,12 @@ def test_every_amount_of_two_digits_is_the_decimal_that_it_shows(type_):
 def test_whole_halves_have_all_of_their_digits():
     """65504 is not 65500, though no other half has that shorter text."""
     assert same(pa.array(np.array([65504, 2050], np.float16)), SINGLE).to_pylist() == [65504.0, 2050.0]
+
+
+@pytest.mark.parametrize("way", [same, lambda values, _: cast(values, FLOAT, LONG)])
+def test_a_float_is_the_whole_number_that_it_shows(way):
+    """As a whole number, too: 123456792 of 32 bits shows 123456790, and is so as a DOUBLE."""
+    values = pa.array([123456792.0, 16777216.0, -3.0, None], SINGLE)
+    assert way(values, pa.int64()).to_pylist() == [123456790, 16777216, -3, None]
+    with pytest.raises((pa.ArrowInvalid, DoesNotFit)):
+        way(pa.array([72.1], SINGLE), pa.int64())

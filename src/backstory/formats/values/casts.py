@@ -106,6 +106,7 @@ def _float(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 def _integer(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if old.kind in _FLOATS:
         _require(pc.is_finite(values))
+        values = same(values, pa.float64())
     if new.kind is Kind.SHORT:
         values = values.cast(pa.int16())
     return values.cast(arrow_type(new))

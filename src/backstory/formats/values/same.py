@@ -85,7 +85,7 @@ def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 def _whole(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Floats as integers: Arrow refuses those beyond 53 bits, though they are whole."""
-    wide = values.cast(pa.float64())
+    wide = same(values, pa.float64())
     signed = not pa.types.is_unsigned_integer(type_)
     bound = 2.0 ** (type_.bit_width - signed)
     inside = pc.and_(pc.greater_equal(wide, -bound if signed else 0.0), pc.less(wide, bound))

@@ -161,7 +161,7 @@ def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: Times) 
             raise UsageError(
                 "naive-time",
                 f"{name} is of type {kind.simpleString()}, which is not a time.",
-                "Make it a timestamp: to_utc_timestamp(…, 'Europe/Paris') of a time without a zone.",
+                "Make it a timestamp: cast a text that has its offset, or make_timestamp_ltz(…, 'UTC').",
             )
 
 

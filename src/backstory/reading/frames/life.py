@@ -20,6 +20,7 @@ from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.values import rows_of
 
 # Where a commit says when it was recorded what it told.
 RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system-time"}
@@ -51,7 +52,7 @@ def life(
     wanted = shown_key_of(shape, key)
     names = Selection(columns=columns).chosen(table, list(wanted), told.columns)
     with translate_faults(table):
-        found = told.select(*map(column, names)).toArrow().to_pylist(maps_as_pydicts="strict")
+        found = rows_of(told.select(*map(column, names)).toArrow())
     commits = commits_of(InSession(store).describe(table))
     return timeline_of(table, wanted, found, commits, axis, known_at)
 

@@ -1,7 +1,7 @@
 """Values between Python and Arrow without pandas, which pyarrow's own ways would load, in half a second."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.values.same import same
 from backstory.model.instant import EPOCH
 
 if TYPE_CHECKING:
@@ -91,12 +92,85 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column, as `to_pylist` gives them; maps as dictionaries, each NaN as the same one."""
+    """The values of a column, as `to_pylist` gives them; maps as dictionaries, each NaN as the same one.
+
+    A float of 32 bits is the number that its text shows; a time beyond Python's years is its text.
+    """
+    try:
+        return _values(column)
+    except (OverflowError, ValueError):  # a year before 1 or after 9999, of which Python has no times
+        times = column.type
+        return [_with_times(each, times) for each in _values(column.cast(_with_leaves(times, _counted_type)))]
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
-        micros = column.cast(pa.int64()).to_pylist()
+        micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
         return [None if each is None else EPOCH + timedelta(microseconds=each) for each in micros]
+    shown = _with_leaves(column.type, _shown_type)
+    if shown != column.type:
+        column = pa.chunked_array([same(each, shown) for each in column.chunks], shown)
     found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     return list(map(_one_nan, found)) if _has_floats(column.type) else found
+
+
+def _shown_type(type_: pa.DataType) -> pa.DataType:
+    return pa.float64() if pa.types.is_floating(type_) else type_
+
+
+def _counted_type(type_: pa.DataType) -> pa.DataType:
+    if pa.types.is_date(type_):
+        return pa.int32()
+    return pa.int64() if pa.types.is_timestamp(type_) else type_
+
+
+def _with_leaves(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """The type with others where nothing is nested any more."""
+    t = pa.types
+    if t.is_struct(type_):
+        return pa.struct([each.with_type(_with_leaves(each.type, leaf)) for each in type_])
+    if t.is_map(type_):
+        return pa.map_(
+            type_.key_field.with_type(_with_leaves(type_.key_type, leaf)),
+            type_.item_field.with_type(_with_leaves(type_.item_type, leaf)),
+        )
+    if t.is_list(type_):
+        return pa.list_(type_.value_field.with_type(_with_leaves(type_.value_type, leaf)))
+    return leaf(type_)
+
+
+def _with_times(value: Any, type_: pa.DataType) -> Any:
+    """A value whose days and instants are counted from 1970 on, with them as times, or else as texts."""
+    t = pa.types
+    if value is None:
+        return None
+    if t.is_struct(type_):
+        return {each.name: _with_times(value[each.name], each.type) for each in type_}
+    if t.is_map(type_):
+        pairs = value.items()
+        return {_with_times(key, type_.key_type): _with_times(each, type_.item_type) for key, each in pairs}
+    if t.is_list(type_):
+        return [_with_times(each, type_.value_type) for each in value]
+    return _time(value, type_) if t.is_date(type_) or t.is_timestamp(type_) else value
+
+
+def _time(counted: int, type_: pa.DataType) -> date | str:
+    try:
+        if pa.types.is_date(type_):
+            return EPOCH.date() + timedelta(days=counted)
+        time = EPOCH + timedelta(microseconds=counted)
+        return time if type_.tz else time.replace(tzinfo=None)
+    except OverflowError:
+        return _text_of_time(counted, type_)
+
+
+def _text_of_time(counted: int, type_: pa.DataType) -> str:
+    """The text of a time that Python has none for, its year as ISO 8601 has it: `-0043-03-15`."""
+    plain = type_ if pa.types.is_date(type_) else pa.timestamp("us")
+    shown = str(pa.scalar(counted, _counted_type(type_)).cast(plain).cast(pa.string()))
+    zone = "" if pa.types.is_date(type_) or type_.tz is None else "Z"
+    sign = "" if shown.startswith("-") else "+"
+    return f"{sign}{shown.replace(' ', 'T').removesuffix('.000000')}{zone}"
 
 
 def _has_floats(type_: pa.DataType) -> bool:
