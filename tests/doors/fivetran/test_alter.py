@@ -37,12 +37,13 @@ def test_columns_are_added(place):
         replace="id v V n w synced \n 3 c C 3 w T2",
         update='id v.v _fivetran_deleted Ünï x.y \n 1 vv true 10:15 "1.5"',
     )
-    blank = dict.fromkeys(told(more.table))
+    # V is stored as V_: no engine that ignores case reads a table with v and V.
+    blank = dict.fromkeys("V_" if name == "V" else name for name in told(more.table))
     expected = [
         {**blank, "id": 1, "v": "a", "n": 1, "_fivetran_synced": instant("T1"), "v.v": "vv"}
         | {"_fivetran_deleted": True, "Ünï": "10:15:00", "x.y": Decimal("1.5")},
         {**blank, "id": 2, "v": "b", "n": 2, "_fivetran_synced": instant("T1")},
-        {**blank, "id": 3, "v": "c", "V": "C", "n": 3, "w": "w", "_fivetran_synced": instant("T2")},
+        {**blank, "id": 3, "v": "c", "V_": "C", "n": 3, "w": "w", "_fivetran_synced": instant("T2")},
     ]
     assert gives([dict(sorted(row.items())) for row in expected]) == gives(
         [dict(sorted(row.items())) for row in place.rows()]
@@ -52,7 +53,7 @@ def test_columns_are_added(place):
 @pytest.mark.tables_on("memory", "iceberg")
 def test_types_widen_and_keep_their_values(sender, store, schema):
     """31, 32: widenings of keys and of other columns; upserts of old keys still match; text kinds
-    change among each other."""
+    change among each other; a FLOAT is the DOUBLE that it shows."""
     old = "k:INT* s:SHORT* i:INT f:FLOAT d:DECIMAL(12,2) a b:JSON c:NAIVE_TIME synced"
     new = "k:LONG* s:LONG* i:LONG f:DOUBLE d:DECIMAL(38,2) a:XML b:STRING c:STRING synced"
     row = {"k": 2**31 - 1, "s": -32768, "i": -(2**31), "f": 0.10000000149011612}
@@ -61,6 +62,7 @@ def test_types_widen_and_keep_their_values(sender, store, schema):
     place = Place.made(sender, store, schema, old, [row])
     wide = place.alter(old.replace("s:SHORT*", "s:INT*")).alter(new)
     assert place.described() == told(wide.table)
+    row |= {"f": 0.1}
     assert gives([row]) == place.rows()
     more = row | {"k": 2**40, "i": 2**63 - 1, "f": 1e300, "d": Decimal("1e30")}
     wide.write(replace=[more], update=[row | {"a": "new"}])
@@ -72,6 +74,10 @@ RETYPED = [
     ("INT", "SHORT", -7, -7),
     ("LONG", "STRING", 7, "7"),
     ("DOUBLE", "FLOAT", 150.25, 150.25),
+    ("FLOAT", "DOUBLE", 72.1, 72.1),
+    ("FLOAT", "LONG", 123456792.0, 123456790),
+    ("FLOAT", "STRING", 72.1, "72.1"),
+    ("FLOAT", "DECIMAL(12,2)", 72.1, Decimal("72.10")),
     ("DECIMAL(12,2)", "DECIMAL(12,4)", Decimal("1.50"), Decimal("1.5000")),
     ("DECIMAL(12,2)", "DECIMAL(10,2)", Decimal("1.50"), Decimal("1.50")),
     ("DECIMAL(38,10)", "DECIMAL(38,15)", Decimal("1.5"), Decimal("1.500000000000000")),
