@@ -29,12 +29,22 @@ runs
 fresh
 snapshot a.csv --into a.b --key id
 apply a.jsonl --into a.b --key id --sequence-by ts
-historize run a.yaml
+historize a.yaml
 explore --port 0
 demo
 serve --port 0
-send localhost:1
+send a.csv a.csv --to 127.0.0.1:1 --schema s --table t --key id
 """
+
+# Extras that suffice for a command, by its first word.
+EXTRAS = {
+    "run": "spark",
+    "pull": "spark,odf",
+    "add": "spark,odf",
+    "historize": "spark,historize",
+    "serve": "spark,fivetran",
+    "send": "fivetran",
+}
 
 
 def faults(program: str, folder: Path) -> list[str]:
@@ -54,6 +64,9 @@ def faults(program: str, folder: Path) -> list[str]:
         lacks = "is not installed" in said
         if "Traceback" in said or '"bug"' in said or (lacks and "pip install" not in said):
             wrong.append(f"{line}: {said.strip()[-300:]}")
+        extras = EXTRAS.get(line.split()[0])
+        if extras and f"[{extras}]" not in said:
+            wrong.append(f"{line}: does not name [{extras}]: {said.strip()[-300:]}")
         if lacks and done.returncode != 2:  # noqa: PLR2004 - the code of wrong usage
             wrong.append(f"{line}: exit code {done.returncode}")
     return wrong

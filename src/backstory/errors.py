@@ -12,28 +12,29 @@ it as arguments of Python in backticks (`option`); the command line prints them 
 """
 
 from collections.abc import Sequence
+from traceback import walk_tb
 from typing import Any, ClassVar, Final
 
 MAX_KEYS = 10
-# The modules of packages that come with an extra, and the smallest that has each.
+# The modules of packages that come with extras, and the extras that have each, the smallest first.
 PARTS: Final = {
-    "pyspark": "spark",
-    "py4j": "spark",
-    "pandas": "spark",
-    "ruamel": "spark",
-    "grpc": "fivetran",
-    "grpc_health": "fivetran",
-    "grpc_reflection": "fivetran",
-    "google": "fivetran",
-    "duckdb": "historize",
-    "psycopg": "historize",
-    "sqlglot": "historize",
-    "pydantic": "odf",
-    "httpx2": "odf",
-    "shapefile": "odf",
-    "jinja2": "explore",
-    "starlette": "explore",
-    "uvicorn": "explore",
+    "pyspark": ("spark",),
+    "py4j": ("spark",),
+    "pandas": ("spark",),
+    "ruamel": ("spark", "historize", "odf"),
+    "grpc": ("fivetran",),
+    "grpc_health": ("fivetran",),
+    "grpc_reflection": ("fivetran",),
+    "google": ("fivetran",),
+    "duckdb": ("historize",),
+    "psycopg": ("historize",),
+    "sqlglot": ("historize",),
+    "pydantic": ("odf", "historize"),
+    "httpx2": ("odf",),
+    "shapefile": ("odf",),
+    "jinja2": ("explore",),
+    "starlette": ("explore",),
+    "uvicorn": ("explore",),
 }
 # What comes from outside may be of any length; errors, answers and lines of logs quote so much of it.
 LONGEST = 4096
@@ -116,11 +117,22 @@ def missing_part(fault: Exception) -> UsageError | None:
     module = (fault.name or "").partition(".")[0] if isinstance(fault, ModuleNotFoundError) else ""
     if module not in PARTS:
         return None
+    door = _door(fault)
+    extras = ["spark", door] if any(door in each for each in PARTS.values()) else []
+    if not any(each in extras for each in PARTS[module]):
+        extras.append(PARTS[module][0])
     return UsageError(
         "no-package",
         f"This needs the package {module}, which is not installed.",
-        f'Install it: pip install "backstory[{PARTS[module]}]".',
+        f'Install it: pip install "backstory[{",".join(extras)}]".',
     )
+
+
+def _door(fault: Exception) -> str:
+    """The door that a command called when an error stopped it: with one package a door lacks its others."""
+    names = (str(frame.f_globals.get("__name__")).split(".") for frame, _ in walk_tb(fault.__traceback__))
+    called = next((each for each in names if each[0] == "backstory" and each[1:2] != ["cli"]), [])
+    return called[2] if called[1:2] == ["doors"] else ""
 
 
 def shortened(text: str) -> str:
