@@ -30,6 +30,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.schema import Shape
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.buckets import plan_buckets
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
@@ -102,7 +103,7 @@ class Shipment(Protocol):
 def plan_in_buckets(store: Store, table: StoredTable, batch: Shipment) -> Iterator[Outcome]:
     """What the batch makes of the table, without its rows ever being on the driver."""
     with translate_faults(table.shape.table), ship_files(store, batch.parts) as files, ExitStack() as kept:
-        rows = _decoded(store, batch, files).persist()
+        rows = persist_on_disk(_decoded(store, batch, files))
         kept.callback(rows.unpersist)
         with timed("decode"):
             count, start, end, mended = _facts(rows, batch)
@@ -110,7 +111,7 @@ def plan_in_buckets(store: Store, table: StoredTable, batch: Shipment) -> Iterat
         since = None if table.disorderly else min(named, default=None)
         stored = _stored(store, table, batch, rows, since)
         orderly = table.shape if batch.keeps_history and not table.disorderly else None
-        acts = _planned(rows, stored, batch, orderly, count).persist()
+        acts = persist_on_disk(_planned(rows, stored, batch, orderly, count))
         kept.callback(acts.unpersist)
         yield _outcome(batch, acts, mended)
 

@@ -17,6 +17,7 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.receipt import Receipt
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quoted
@@ -102,7 +103,7 @@ class _Repairing:
         suspects = suspected(rows, judged)
         laws = [name for name in suspects.columns if name.startswith(PREFIX)]
         suspects = suspects.select(*map(quoted, [*names, *laws]))
-        acts = map_batches(suspects, partial(mend, judged, names), _schema(suspects, names)).persist()
+        acts = persist_on_disk(map_batches(suspects, partial(mend, judged, names), _schema(suspects, names)))
         try:
             with translate_faults(self.table):
                 records = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()

@@ -202,6 +202,28 @@ def test_what_would_not_be_right_is_refused(place):
         assert (receipt.error["code"], receipt.error["keys"]) == ("MULTIPLE_OPEN", ["a"])
 
 
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("DELETE FROM backstory.rawcore.rc_c_hist WHERE k = 'b'", ["another program wrote to the table"]),
+        ("ALTER TABLE backstory.rawcore.rc_c_hist ADD COLUMN more STRING", ["more was added"]),
+        ("CALL backstory.system.rewrite_data_files(table => 'rawcore.rc_c_hist')", []),
+    ],
+)
+def test_what_another_program_wrote_to_the_history_is_said_once(place, statement, words):
+    """In the receipt of the next load, whether the driver or Spark's tasks plan it."""
+    place.mode("auto").base("a:1 b:1").load("r1", 1)
+    place.sql(statement)
+    for receipt in both_ways(place.base("a:2 b:1"), "r2", 2, dry_run=True):
+        assert [word in each for word, each in zip(words, receipt.warnings, strict=True)] == [True] * len(
+            words
+        )
+    receipt = place.load("r2", 2)
+    assert len(receipt.warnings) == len(words)
+    assert place.load("r2").to_dict() == receipt.to_dict()
+    assert list(place.base("a:3 b:1").load("r3", 3).warnings) == []
+
+
 @pytest.mark.parametrize("key", ["a", "z"])
 def test_a_version_that_never_began_is_refused(place, key):
     """A row that SQL inserted without a start: of a record that is delivered, and of one that is not."""

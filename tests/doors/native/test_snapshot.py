@@ -506,6 +506,47 @@ def test_procedures_of_iceberg_move_rows_and_change_none(native):
     assert not [each for each in native.warehouse.table(native.name).check() if each["violations"]]
 
 
+WRITES = {
+    "DELETE FROM {table} WHERE k = 'a'": "another program wrote to the table",
+    "UPDATE {table} SET v = '9' WHERE k = 'a'": "another program wrote to the table",
+    "ALTER TABLE {table} DROP COLUMN n": "n was dropped",
+    "CALL backstory.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))": "",
+    "CALL backstory.system.expire_snapshots(table => '{name}', older_than => TIMESTAMP '2100-01-01')": "",
+}
+
+
+@pytest.mark.parametrize("statement", WRITES)
+@pytest.mark.parametrize("way", ["copy", "copy by tasks", "feed", "feed by tasks"])
+def test_what_another_program_wrote_is_said_once(native, way, statement):
+    """In the next receipt, in that of a dry run before it, and in `check`; moves of rows are no writes."""
+    columns = "k string, v string, n string"
+    native.copy(1, native.frame("a:1:x b:1:y", columns))
+    native.copy(2, native.frame("a:2:x b:1:y", columns))
+    native.spark.sql(statement.format(name=native.name, table=f"backstory.{native.name}"))
+    if "tasks" in way:
+        native.by_frames(always=True)
+
+    def deliver(number, **options):
+        frame = native.frame(f"a:{number}:x b:1:y", columns)
+        if "copy" in way:
+            return native.copy(number, frame, **options)
+        rows = frame.selectExpr("*", f"timestamp '{day(number):%Y-%m-%d}' AS at")
+        return native.warehouse.apply(
+            rows, into=native.name, key="k", sequence_by="at", drop=["at"], **options
+        )
+
+    def noted():
+        records = native.warehouse.table(native.name).check()
+        return [text for each in records if each["law"] == "foreign-writes" for text in each["keys"]]
+
+    said = noted()
+    assert [WRITES[statement] in each for each in said] == ([True] if WRITES[statement] else [])
+    assert list(deliver(3, dry_run=True).warnings) == said
+    receipt = deliver(3)
+    assert (list(receipt.warnings), "warnings" in receipt.to_dict()) == (said, bool(said))
+    assert (noted(), list(deliver(4).warnings)) == ([], [])
+
+
 def test_a_key_of_several_columns(native):
     frame = native.frame("a:1:x a:2:x", "k string, `n 1` string, v string")
     for at, source, code in ((1, frame, None), (2, frame.limit(1), "mass-delete")):

@@ -357,3 +357,21 @@ def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
     assert life.data("k") == [("A",), ("B",)]
     tables = {row[1] for row in store.spark.sql(f"show tables in {store.catalog}.{life.namespace}").collect()}
     assert {name for name in tables if "emo" in name.lower()} == {"Demo.City-2", "Demo.City-2__log"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "words"),
+    [
+        ("ALTER TABLE {table} ADD COLUMN more STRING", ["more was added"]),
+        ("CALL backstory.system.rewrite_data_files(table => '{name}')", []),
+    ],
+)
+def test_what_another_program_wrote_is_a_note_once(dataset, statement, words):
+    """A delivery that another program's writes came before says so; moves of rows between files are no writes."""
+    life = dataset(APPEND, KV)
+    life.push("A,1")
+    name = f"{life.namespace}.`{life.name}`"
+    life.store.spark.sql(statement.format(name=name, table=f"backstory.{name}"))
+    notes = life.push("B,1").notes
+    assert [word in note for word, note in zip(words, notes, strict=True)] == [True] * len(words)
+    assert life.push("C,1").notes == ()

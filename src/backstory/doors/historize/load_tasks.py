@@ -11,12 +11,13 @@ from backstory.doors.historize.load_acts import COUNTED, Acts, plan_bucket, sums
 from backstory.doors.historize.load_frames import earlier_versions, load_frames, side_schema
 from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
 from backstory.doors.historize.planned_load import PlannedRows
+from backstory.doors.historize.rows_here import size_of_stage
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
-from backstory.stores.iceberg.buckets import bucket_of
+from backstory.stores.iceberg.buckets import bucket_of, bytes_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import SIDE, tag_sides
 from backstory.stores.iceberg.literals import column, quoted
@@ -83,6 +84,7 @@ def _planned(
     They are kept as rows of their own: Spark would compute again what it had computed from a table that is
     newer now, and the base is committed first.
     """
+    from pyspark import StorageLevel
     from pyspark.sql.functions import coalesce, when
 
     frames = {side: made() for side, made in load_frames(work, base, hist).items()}
@@ -100,12 +102,13 @@ def _planned(
         when(column(SIDE) == side, column(acts.sides[side][0][schema.get_field_index(terms.key)]))
         for side, schema in schemas.items()
     )
-    grouped = together.rows.groupBy(bucket_of([coalesce(*keys)], count))
+    size = bytes_of(together.rows) + size_of_stage(work)
+    grouped = together.rows.groupBy(bucket_of([coalesce(*keys)], count, size))
 
     def plan(rows: pa.Table) -> pa.Table:
         return plan_bucket(terms, acts, rows)
 
-    return acts, grouped.applyInArrow(plan, acts.schema).localCheckpoint()
+    return acts, grouped.applyInArrow(plan, acts.schema).localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
 
 
 def _rows(work: SparkWork, base: TablePlan, hist: TablePlan, frames: "dict[str, DataFrame]") -> int:

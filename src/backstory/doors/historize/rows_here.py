@@ -18,7 +18,7 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import collected
+from backstory.stores.iceberg.frames import collected, hold_collected
 from backstory.stores.iceberg.slice import of_keys
 from backstory.stores.iceberg.store import StoredTable, load
 from backstory.strategies.scd2.load import as_they_are
@@ -57,7 +57,7 @@ def load_rows(
     for side in frames:
         plan = {BASE: base, OPEN: hist}.get(side)
         size = size_of_stage(work) if plan is None else 1 if plan.table is None else _size_of(plan.table)
-        lease.hold(side, size)
+        hold_collected(work.store, lease, side, size)
     read = collected(frames) if frames else {}
     for side, rows in read.items():
         lease.hold(side, 0)  # whoever takes the rows counts them

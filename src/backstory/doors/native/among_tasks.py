@@ -25,6 +25,7 @@ from backstory.doors.native.refusals import keys_of_rows, refuse_faults
 from backstory.doors.native.sides import CopySides
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.workers import carrying
 from backstory.strategies.comparable import comparable
@@ -42,11 +43,11 @@ EVERY: Final = "every record that appears"
 def plan_among(sides: CopySides) -> Iterator[PlannedCopy]:
     """The plan of a copy, while it lasts; Refused for what would not be right."""
     with ExitStack() as kept:
-        delivered = _delivered(sides).persist()
+        delivered = persist_on_disk(_delivered(sides))
         kept.callback(delivered.unpersist)
         count, content = _content(sides, delivered)
         stored = 0 if sides.table is None else sides.table.rows
-        acts = _acts(sides, delivered, count + stored).persist()
+        acts = persist_on_disk(_acts(sides, delivered, count + stored))
         kept.callback(acts.unpersist)
         counts = sum_counts(acts)
         few = {

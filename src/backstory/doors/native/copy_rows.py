@@ -22,7 +22,7 @@ from backstory.engine.parts import Rows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.layout import VALID_TO
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import collected
+from backstory.stores.iceberg.frames import collected, hold_collected
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies.frames import version, versions_touched
@@ -74,11 +74,12 @@ def _by_spark(
     few = few_rows(sides.store, len(sides.terms.delivered))
     sure = False
     if delivered is None:
-        sure = hold_frame(sides.delivered, sides.source.size, "copy", lease)
+        sure = hold_frame(sides.store, sides.delivered, sides.source.size, "copy", lease)
         frames[DELIVERED] = sides.delivered if sure else sides.delivered.limit(few + 1)
     if stored is None and sides.table is not None:
         table = sides.table
-        lease.hold("table", unpacked_size(table.rows, len(table.shape.columns), table.bytes))
+        size = unpacked_size(table.rows, len(table.shape.columns), table.bytes)
+        hold_collected(sides.store, lease, "table", size)
         versions = sides.stored.where(version())
         if sides.terms.in_order:
             versions = versions.where(column(VALID_TO).isNotNull())

@@ -4,6 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge
+from backstory.stores.iceberg.frames import hold_collected
 from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import Store
@@ -22,21 +23,21 @@ def few_rows(store: Store, columns: int) -> int:
     return min(FEW, store.memory.most // (CELL * max(1, columns)))
 
 
-def hold_frame(frame: "DataFrame", size: int | None, what: str, lease: MemoryLease) -> bool:
+def hold_frame(store: Store, frame: "DataFrame", size: int | None, what: str, lease: MemoryLease) -> bool:
     """Hold the memory that the rows may need, which is `size` if not None; whether they surely need no more.
 
     Raises TooLarge.
     """
     if size is not None:
-        lease.hold(what, size)
+        hold_collected(store, lease, what, size)
         return True
     plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
     planned, scanned = _planned_size(plan), _scanned_size(plan)
     if scanned is not None:
         with suppress(TooLarge):
-            lease.hold(what, max(planned, scanned))
+            hold_collected(store, lease, what, max(planned, scanned))
             return True
-    lease.hold(what, planned)
+    hold_collected(store, lease, what, planned)
     return False
 
 

@@ -35,6 +35,7 @@ from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema
 from backstory.model.layout import IS_CURRENT, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, ROW_ID
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import coded_file
 from backstory.stores.iceberg.schema import spark_type
@@ -88,8 +89,6 @@ def plan_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
 
     Raises Refused for a NULL in a key, for rows of one key that differ, and for a spoilt slice.
     """
-    from pyspark import StorageLevel
-
     with ExitStack() as kept:
         if sides.terms.among is not None or sides.terms.scope is not None:
             yield kept.enter_context(plan_among(sides))
@@ -103,9 +102,7 @@ def plan_by_tasks(sides: CopySides) -> Iterator[PlannedCopy]:
             found = kept.enter_context(_sifted(sides, _collapsed(sides)))
         acts = None
         if found.changed or found.vanished:
-            acts = _acts(sides, found).persist(
-                StorageLevel.DISK_ONLY
-            )  # rows in memory would take what tasks sort in
+            acts = persist_on_disk(_acts(sides, found))
             kept.callback(acts.unpersist)
         yield _planned(sides, found, acts)
 

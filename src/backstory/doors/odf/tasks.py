@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from backstory.doors.odf.sides import MergeSides
+from backstory.spark.on_disk import persist_on_disk
 from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.numbering import close_gaps
 from backstory.strategies.events.pruning import prune_log
@@ -22,7 +23,7 @@ LONG: Final = 100_000
 def plan_by_tasks(sides: MergeSides) -> Iterator[Happened]:
     """What the batch adds to the log."""
     arrived, terms = sides.arrived, sides.terms
-    cached = arrived.rows.persist()
+    cached = persist_on_disk(arrived.rows)
     try:
         count = cached.count()
         rows = cached

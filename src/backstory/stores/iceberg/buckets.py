@@ -3,17 +3,48 @@
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.formats.memory import UNPACKED
+from backstory.stores.iceberg.jvm import scanned_bytes
+
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# A task holds a bucket in one piece, and Java one more: so many rows, fewer of wide ones, but not too few.
 ROWS_IN_BUCKET: Final = 100_000
+BYTES_IN_BUCKET: Final = 32 << 20
+LEAST_ROWS: Final = 1000
+# Of a plan that does not tell how many bytes it is.
+UNTOLD: Final = 1 << 50
 
 
-def bucket_of(key: "Sequence[Column]", rows: int) -> "Column":
-    """The bucket of a key, where about so many `rows` have one; both zeros are one key, and any NaN."""
+def bucket_of(key: "Sequence[Column]", rows: int, size: int) -> "Column":
+    """The bucket of a key, where about so many `rows`, of `size` bytes together, have one.
+
+    Both zeros are one key, and any NaN.
+    """
     from pyspark.sql.functions import lit, pmod, xxhash64
 
-    return pmod(xxhash64(*key), lit(1 + rows // ROWS_IN_BUCKET)).alias("bucket")
+    return pmod(xxhash64(*key), lit(buckets_for(rows, size))).alias("bucket")
+
+
+def buckets_for(rows: int, size: int) -> int:
+    """How many buckets there are for so many rows, of so many bytes together."""
+    return 1 + max(rows // ROWS_IN_BUCKET, min(size // BYTES_IN_BUCKET, rows // LEAST_ROWS))
+
+
+def bytes_of(rows: "DataFrame") -> int:
+    """About how many bytes a frame's rows are made of: files unpacked, and what Spark keeps as it is."""
+    leaves = rows.select("*")._jdf.queryExecution().optimizedPlan().collectLeaves()  # noqa: SLF001
+    return sum(_bytes_of_leaf(leaves.apply(place)) for place in range(int(leaves.size())))
+
+
+def _bytes_of_leaf(leaf: Any) -> int:
+    planned = int(leaf.stats().sizeInBytes())
+    planned = planned if planned < UNTOLD else 0
+    if leaf.nodeName() == "LogicalRelation":
+        return planned * UNPACKED
+    files = scanned_bytes(leaf) if leaf.nodeName() == "DataSourceV2ScanRelation" else None
+    return planned if files is None else max(planned, files * UNPACKED)
 
 
 def plan_buckets(
@@ -26,5 +57,6 @@ def plan_buckets(
 
     A table without rows has no columns either.
     """
-    left, right = (side.groupBy(bucket_of(key, rows)) for side, key in sides)
+    size = sum(bytes_of(side) for side, _ in sides)
+    left, right = (side.groupBy(bucket_of(key, rows, size)) for side, key in sides)
     return left.cogroup(right).applyInArrow(plan, schema)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.literals import quoted, text_literal
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructField, StructType
 
 SIDE: Final = "backstory side"
+# Rows on their way to the driver are in Java's heap several times, and beside what its tasks hold.
+OF_HEAP: Final = 8
 
 
 def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
@@ -67,6 +70,16 @@ def tag_sides(sides: "Mapping[str, DataFrame]") -> TaggedRows:
 def side_rows(rows: pa.Table, side: str, shared: Sequence[str], names: Sequence[str]) -> pa.Table:
     """The rows of one of these frames, under its own names."""
     return rows.filter(pc.equal(rows[SIDE], side)).select(shared).rename_columns(names)
+
+
+def hold_collected(store: Store, lease: MemoryLease, what: str, size: int) -> None:
+    """Hold the memory of rows that Spark collects; TooLarge for more than its Java or the lease can hold.
+
+    The caller may have given his session a small heap, whatever the machine has.
+    """
+    if size > int(store.jvm.java.lang.Runtime.getRuntime().maxMemory()) // OF_HEAP:
+        raise TooLarge
+    lease.hold(what, size)
 
 
 def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:

@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.spark.on_disk import persist_on_disk
 from backstory.strategies.comparable import holds_map
 from backstory.strategies.events.order import sort_columns
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME
@@ -47,7 +48,7 @@ def number_events(
         return
     parts = -(-rows // ROWS_IN_PARTITION)
     placed = events.repartitionByRange(parts, *by).sortWithinPartitions(*by)
-    placed = placed.withColumn(OFFSET, placed_id()).persist()
+    placed = persist_on_disk(placed.withColumn(OFFSET, placed_id()))
     try:
         yield close_gaps(placed, OFFSET, start)
     finally:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.buckets import plan_buckets
 from backstory.stores.iceberg.workers import carrying
 from backstory.strategies.events.happened import Happened, SeenEvents, sum_parts
@@ -53,7 +54,7 @@ def plan_in_tasks(
         answers = plan_buckets(sides, rows, task, _spark_schema(answer))
     else:
         answers = came.mapInArrow(partial(_plan_batches, task), _spark_schema(answer))
-    answers = answers.persist()
+    answers = persist_on_disk(answers)
     try:
         few = answers.where(col(KIND) != EVENT).toArrow()
         sums = [_from_json(each) for each in few[SUMS].drop_null().to_pylist()]

@@ -18,6 +18,7 @@ from backstory.model.remembered import (
     SEQUENCE,
     Role,
 )
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
 from backstory.strategies.comparable import comparable
 
@@ -58,7 +59,7 @@ def plan_rewind(
     from pyspark.sql.functions import col, lit, when
 
     names = [name for name in rows.columns if name not in {FILE, POSITION, ROW_ID}]
-    pairs, moment = _pairs(rows, names, known, key, untold).persist(), instant(micros_of(now))
+    pairs, moment = persist_on_disk(_pairs(rows, names, known, key, untold)), instant(micros_of(now))
     stored, wanted = col(quoted(_STORED)).isNotNull(), col(quoted(_WANTED)).isNotNull()
     ends = col(quoted(_STORED))[VALID_TO].eqNullSafe(col(quoted(_WANTED))[VALID_TO])
     changed = pairs.where(stored & ~(wanted & ends))

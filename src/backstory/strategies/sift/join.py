@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.observed import observed
 from backstory.strategies.scd2.transitions import Now
@@ -69,7 +70,6 @@ def outcomes(
     conditions of records on both sides, changed or not. Each side is read once. A key that a side
     has more than once shows in `repeats_…`; the outcomes then mean nothing.
     """
-    from pyspark import StorageLevel
     from pyspark.sql.functions import coalesce, col, count, count_distinct, lit, struct, when
 
     number = count(lit(1)).alias("rows")
@@ -92,9 +92,7 @@ def outcomes(
         count(when(only_right, 1)).alias("vanished"),
         *paired,
     )
-    actions = told.where(col("action").isNotNull()).persist(
-        StorageLevel.DISK_ONLY
-    )  # rows in memory would take what tasks sort in
+    actions = persist_on_disk(told.where(col("action").isNotNull()))
     try:
         told_keys = (coalesce(col(f"{DELIVERED}.{name}"), col(f"{STORED}.{name}")) for name in keys)
         distinct = count_distinct(*told_keys).alias("keys")

@@ -28,7 +28,7 @@ def read_rows(
         if rows is not None:
             return rows
     frame, few = frame_of_feed(source, computed), few_rows(store, len(source.fields))
-    sure = hold_frame(frame, source.size, "feed", lease)
+    sure = hold_frame(store, frame, source.size, "feed", lease)
     rows = (frame if sure else frame.limit(few + 1)).toArrow()
     if not sure and len(rows) > few:
         raise TooLarge

@@ -34,6 +34,7 @@ from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import in_schema
 from backstory.model.layout import MEMORY, VALID_FROM
 from backstory.model.remembered import OWN_TIME, Told
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.positions import add_places, positions_of, with_paths
@@ -55,7 +56,7 @@ ENDED, LATE_TRUNCATES, RAISED_TRUNCATES = "ended truncates", "late truncates", "
 def plan_by_tasks(feed: Feed) -> Iterator[PlannedFeed]:
     """The plan of a feed, while it lasts; Refused for what would not be right."""
     with ExitStack() as kept:
-        events = _events(feed).persist()
+        events = persist_on_disk(_events(feed))
         kept.callback(events.unpersist)
         count, content, instants, truncates = _facts(feed, events)
         refuse_empty_restatement(count, feed.request)
@@ -74,7 +75,7 @@ def plan_by_tasks(feed: Feed) -> Iterator[PlannedFeed]:
         number = 0 if log is None else log.number
         arrival = arrive(terms, truncates if log is None else numbered(truncates, number), marks)
         refuse(feed, terms, arrival.counts, arrival.samples)
-        acts = _acts(feed, terms, arrival, events, live, count=count, number=number).persist()
+        acts = persist_on_disk(_acts(feed, terms, arrival, events, live, count=count, number=number))
         kept.callback(acts.unpersist)
         yield replace(_planned(feed, terms, arrival, acts, content), log=log)
 

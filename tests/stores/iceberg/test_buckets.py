@@ -1,0 +1,21 @@
+"""How many buckets Spark's tasks plan rows in."""
+
+import pytest
+
+from backstory.stores.iceberg.buckets import BYTES_IN_BUCKET, LEAST_ROWS, ROWS_IN_BUCKET, buckets_for
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "count"),
+    [
+        (0, 0, 1),
+        (ROWS_IN_BUCKET - 1, 0, 1),
+        (10 * ROWS_IN_BUCKET, 0, 11),
+        (ROWS_IN_BUCKET, 10 * BYTES_IN_BUCKET, 11),
+        (LEAST_ROWS - 1, 1 << 40, 1),
+        (10 * LEAST_ROWS, 1 << 40, 11),
+    ],
+)
+def test_a_bucket_has_rows_that_a_task_can_hold(rows, size, count):
+    """So many, fewer where rows are wide, and never so few that there are more buckets than work."""
+    assert buckets_for(rows, size) == count
