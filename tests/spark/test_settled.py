@@ -9,6 +9,7 @@ THEIRS = {
     "spark.sql.caseSensitive": "false",
     "spark.sql.session.timeZone": "America/New_York",
     "spark.sql.ansi.enabled": "false",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "777",
 }
 
 

@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 Of = TypeVar("Of")
 # In another zone naive times move, and in summer time two instants have one text. Without ANSI mode what
 # does not fit is NULL, and two values have one hash. Columns may differ by nothing but the case of letters.
+# Rows that are kept gather in the heap, so many at a time, however wide they are.
 EXACT: Final = "spark.sql.caseSensitive"
 SETTLED: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     EXACT: "true",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
 }
 
 
