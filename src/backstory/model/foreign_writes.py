@@ -9,6 +9,8 @@ from backstory.model.layout import Layout
 COLUMNS_STATE: Final = "backstory.columns-state"
 # What moves rows between files and changes none, as Iceberg's procedures do.
 MOVES: Final = "replace"
+# How each sentence begins; the engine logs them with the commit.
+BY_OTHERS: Final = "another program"
 # A base may be written by whoever loads it, and other tools keep their own histories.
 _KEPT: Final = frozenset(
     {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF, Layout.VERSIONS}
@@ -37,12 +39,12 @@ def foreign_writes(
     told = []
     if foreign:
         told.append(
-            f"another program wrote to the table since the last delivery, in "
+            f"{BY_OTHERS} wrote to the table since the last delivery, in "
             f"{len(foreign)} commit{'s' if len(foreign) > 1 else ''}: {', '.join(foreign[:10])}"
         )
     changes = [] if then is None else [*_altered(then, now)]
     if changes:
-        told.append(f"another program altered the columns since the last delivery: {', '.join(changes)}")
+        told.append(f"{BY_OTHERS} altered the columns since the last delivery: {', '.join(changes)}")
     return told
 
 

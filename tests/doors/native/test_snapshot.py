@@ -11,12 +11,14 @@ import pytest
 from rows_read import rows_read
 from structlog.testing import capture_logs
 
+from backstory.engine.either_way import IN_TASKS, TOO_LARGE
 from backstory.errors import BackstoryError, Refused, UsageError
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.instant import parse_instant
 from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, Role, Told
 from backstory.model.table import TableName
 from backstory.reading.commits import inventory
+from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.in_session import InSession
@@ -504,6 +506,14 @@ def test_procedures_of_iceberg_move_rows_and_change_none(native):
             assert sorted(map(repr, native.spark.sql(asked).collect())) == before, (procedure, each)
     assert native.copy(3, "a:3 b:1").counts == counts(changed=1, unchanged=1)
     assert not [each for each in native.warehouse.table(native.name).check() if each["violations"]]
+
+
+def test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks(native, monkeypatch):
+    """The caller may have given his session a small heap: whatever the driver holds, Java collects less."""
+    monkeypatch.setattr(frames, "OF_HEAP", 1 << 50)
+    with capture_logs() as logs:
+        native.copy(1, "a:1 b:1")
+    assert [each["reason"] for each in logs if each["event"] == IN_TASKS] == [TOO_LARGE]
 
 
 WRITES = {

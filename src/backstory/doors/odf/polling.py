@@ -17,6 +17,7 @@ from backstory.doors.odf.registry import Known
 from backstory.doors.odf.work import Head, PullRun
 from backstory.errors import BackstoryError
 from backstory.journal.chain import Block
+from backstory.model.foreign_writes import BY_OTHERS
 from backstory.settings import Rights
 from backstory.sources.asking import Asking, Progress, silent
 from backstory.sources.fetched import Answer
@@ -121,9 +122,10 @@ def warn_of_secrets(dataset: Known[ToldTable]) -> None:
 
 
 def tell_notes(receipt: DatasetReceipt) -> DatasetReceipt:
-    """The same receipt, once its notes were told."""
+    """The same receipt, once its notes are logged that the engine does not log."""
     for note in receipt.notes:
-        log.warning(note, dataset=receipt.dataset)
+        if not note.startswith(BY_OTHERS):
+            log.warning(note, dataset=receipt.dataset)
     return receipt
 
 
