@@ -332,6 +332,16 @@ def test_many_stars_end(put, ask, glob):
         ask(glob("**/" * 28 + "a*" * 28 + "b"))
 
 
+@pytest.mark.parametrize("pattern", ["**/*/" * 14 + "*.csv", "*/" * 28 + "*.csv"])
+def test_patterns_of_many_folders_end(put, ask, glob, tmp_path, pattern):
+    """Each folder counts once at each part, whatever links lead to it: a file is delivered, and soon."""
+    put(*(f"{'f/' * depth}x/a.csv" for depth in range(9)))
+    for link in ("round", "circle"):
+        (tmp_path / link).symlink_to(".")
+    paths = [each.path.resolve() for each in ask(glob(pattern)).deliveries]
+    assert len(paths) == len(set(paths)) == 9
+
+
 def test_the_name_of_the_manifests_own_folder_is_no_pattern(put, ask, glob, tmp_path):
     """B53: its files are found, whatever letters it has, and no other folder's."""
     for folder in ("[eu]", "e", "a*b", "#x", "%41", "q?"):

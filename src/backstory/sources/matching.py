@@ -2,8 +2,7 @@
 
 import glob
 import os
-from collections.abc import Collection, Iterator
-from itertools import dropwhile
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 from backstory.errors import Refused
@@ -26,30 +25,56 @@ def matching(folder: Path, pattern: str, known: Collection[str]) -> list[str]:
     """
     top = fixed(pattern)
     inside = (folder / top).resolve()
-    found: dict[Path, list[str]] = {}
-    for spelled in {Path(each).as_posix() for each in _spelled(folder, pattern, inside)}:
-        if (folder / spelled).is_file():
-            found.setdefault(_within(folder / spelled, inside), []).append(spelled)
+    *parts, last = Path(pattern).parts[len(top.parts) :]
+    if last == ANY_FOLDERS:
+        parts, last = [*parts, last], "*"
+    places = [top]
+    for part in parts:
+        below = _below(folder, places, inside) if part == ANY_FOLDERS else _named(folder, places, part)
+        places = _few(folder, below, top, known)
+    found: dict[Path, set[str]] = {}
+    for way in _named(folder, places, last):
+        if (folder / way).is_file():
+            found.setdefault(_within(folder / way, inside), set()).add(way.as_posix())
     return [
         min(ways, key=lambda way: (way not in known, inside / Path(way).relative_to(top) != file, way))
         for file, ways in found.items()
     ]
 
 
-def _spelled(folder: Path, pattern: str, inside: Path) -> Iterator[str]:
-    """What a glob matches; `**` stands for each folder once, whatever links lead to it."""
-    parts = Path(pattern).parts
-    if ANY_FOLDERS not in parts:
-        yield from glob.iglob(pattern, root_dir=folder)  # noqa: PTH207 - Path.glob shows hidden files
-        return
-    place = parts.index(ANY_FOLDERS)
-    after = [*dropwhile(lambda part: part == ANY_FOLDERS, parts[place:])]  # several are as one
-    rest = Path(*after) if after else Path("*")
-    begun = Path(*parts[:place])
-    for top in glob.iglob(str(begun), root_dir=folder) if begun.parts else ("",):  # noqa: PTH207
-        for below in _folders(folder / top, inside):
-            for each in _spelled(below, str(rest), inside):
-                yield str(Path(top) / below.relative_to(folder / top) / each)
+def _named(folder: Path, places: Iterable[Path], part: str) -> Iterator[Path]:
+    """What matches one part of a glob in each of these places."""
+    for place in places:
+        for name in glob.iglob(part, root_dir=folder / place):  # noqa: PTH207 - Path.glob shows hidden files
+            yield place / name
+
+
+def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]:
+    """Each of these places and the folders in it."""
+    reached: set[Path] = set()
+    for place in sorted(places, key=lambda each: len(each.parts)):
+        if place not in reached:  # else with those in it, below another
+            reached |= {place / each.relative_to(folder / place) for each in _folders(folder / place, inside)}
+    yield from reached
+
+
+def _few(folder: Path, ways: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
+    """Of the ways to each folder one, by its own path if that is one, and those of files that are known.
+
+    Links that lead to each other would make any number of ways.
+    """
+    inside = (folder / top).resolve()
+    told = {above for each in known for above in Path(each).parents}
+    reached: dict[Path, set[Path]] = {}
+    for way in ways:
+        real = (folder / way).resolve()
+        if real.is_dir():
+            reached.setdefault(real, set()).add(way)
+    firsts = (
+        min(each, key=lambda way: (inside / way.relative_to(top) != real, way))
+        for real, each in reached.items()
+    )
+    return [*{*firsts, *(way for each in reached.values() for way in each & told)}]
 
 
 def _folders(top: Path, inside: Path) -> Iterator[Path]:
