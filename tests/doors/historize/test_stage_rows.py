@@ -14,8 +14,8 @@ from historizing import dataset, document, model_of
 
 from backstory.doors.historize.columns import user_columns
 from backstory.doors.historize.stage import stage_of
-from backstory.doors.historize.stage_rows import read_stage
-from backstory.errors import Refused, UsageError
+from backstory.doors.historize.stage_rows import read_stage, stage_batches
+from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.csv.typed_rows import read_csv
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType, Kind
@@ -304,3 +304,30 @@ def test_a_block_that_its_input_does_not_have_is_refused(tmp_path):
     ):
         with pytest.raises(UsageError):
             rows(tmp_path, "k*", name, **read)
+
+
+@pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
+@pytest.mark.parametrize("passes", [0, 1], ids=["in a pass", "between two"])
+def test_a_stage_that_others_write_while_a_load_reads_it_is_refused(tmp_path, name, passes):
+    """Law 8: a load that reads its stage twice reads one state of it; the next load reads the next."""
+    path, (the,) = tmp_path / name, model_of(document(dataset(input=name))).target_datasets
+
+    def write(value):
+        told = pa.table({"k": ["1", "2"], "a": [value, value]})
+        pq.write_table(told, path) if name == "s.parquet" else path.write_text(f"k,a\n1,{value}\n2,{value}\n")
+
+    def read(stage):
+        return partial(stage_batches, stage, user_columns(the))
+
+    write("x")
+    stage = stage_of(the, tmp_path)
+    for _ in range(passes):
+        assert [row["a"] for rows in read(stage)() for row in rows.to_pylist()] == ["x", "x"]
+    coming = read(stage)()
+    if not passes:
+        next(coming)
+    write("longer")
+    with pytest.raises(Failed) as refused:
+        list(coming)
+    assert refused.value.code == "source-changed"
+    assert read_stage(stage_of(the, tmp_path), user_columns(the))["a"].to_pylist() == ["longer", "longer"]

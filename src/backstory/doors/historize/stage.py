@@ -2,10 +2,12 @@
 
 import re
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from backstory.doors.historize.model import ModelDataset
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
+from backstory.formats.unchanged import Stamp, stamp_of
 from backstory.formats.wrapping.batch_file import Format
 
 # `data/customers.csv`, and `data/customers.csv.customer_id` with a column.
@@ -13,7 +15,7 @@ FILE = re.compile(r"(?P<file>.+\.(?:csv|parquet))(?:[.:#](?P<column>.+))?", re.I
 TABLE = re.compile(r"(?P<table>[^.]+\.[^.]+)(?:\.(?P<column>.+))?", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Stage:
     """`schema.table`, or the path of a file and how it is written."""
 
@@ -25,6 +27,12 @@ class Stage:
     def format(self) -> Format:
         """What a file holds."""
         return Format.PARQUET if self.name.lower().endswith(".parquet") else Format.CSV
+
+    @cached_property
+    def stamp(self) -> Stamp:
+        """The file as it stands when a load first reads it; the load may read it more than once."""
+        assert self.path is not None
+        return stamp_of(self.path)
 
     @property
     def table(self) -> tuple[str, str]:

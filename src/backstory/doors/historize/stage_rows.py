@@ -17,7 +17,7 @@ from backstory.formats.csv.typed_rows import WantedTable, typed_rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.parquet import typed_rows as parquet
 from backstory.formats.rows import Rows
-from backstory.formats.unchanged import stamp_of, while_unchanged
+from backstory.formats.unchanged import while_unchanged
 from backstory.formats.values.leniency import EXACT
 from backstory.formats.values.texts import WITH_POINT
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
@@ -72,7 +72,7 @@ def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.T
         told = f"The stage input {stage.path} does not exist."
         raise Refused("no-stage", told, "Provide the file, or fix the model.")
     wanted = _stage_types(stage, columns)
-    file, stamp = BatchFile(stage.path), stamp_of(stage.path)
+    file, stamp = BatchFile(stage.path), stage.stamp
     if stage.format is Format.PARQUET:
         parts = _parquet(file, wanted)
     else:
