@@ -38,6 +38,9 @@ class Batches(Protocol):
     def layouts(self) -> Sequence[Layout]:
         """The layouts of the tables that the door writes."""
 
+    def unchanged(self) -> AbstractContextManager[None]:
+        """While the files are read: Refused if one changes meanwhile."""
+
     def token(self, table: StoredTable) -> str:
         """A digest by which the same delivery is recognised when it comes again."""
 
@@ -68,14 +71,15 @@ class BatchDelivery:
     def planned(self, store: Store) -> Iterator[Plan[Committed]]:
         """Read the files and plan them; too large for the driver's memory, where Spark runs."""
         table = require_layout(existing(store, self.delivered.table), *self.delivered.layouts)
-        with timed("digest"):
-            note = Note(self.delivered.door, self.delivered.token(table))
-        if note.token == table.newest_token:
-            yield Plan(table, None, note, lambda _: Committed(None, {}))
-            return
-        batch = self.delivered.batch(table)
-        here, tasks = partial(_plan_here, store, table, batch), partial(_plan_by_tasks, store, table, batch)
-        with plan_either_way(store, self.delivered.table, here, tasks) as outcome:
+        with ExitStack() as kept:
+            with self.delivered.unchanged():
+                with timed("digest"):
+                    note = Note(self.delivered.door, self.delivered.token(table))
+                again = note.token == table.newest_token
+                outcome = None if again else kept.enter_context(self._outcome(store, table))
+            if outcome is None:
+                yield Plan(table, None, note, lambda _: Committed(None, {}))
+                return
             counts = with_mended(outcome.counts, outcome.mended)
 
             def receipt(committed: Committed | None) -> Committed:
@@ -85,6 +89,11 @@ class BatchDelivery:
             marks = {DISORDER: "true"} if outcome.disorder else {}
             change = Change(counts, outcome.gone, outcome.come, properties=marks) if outcome.changes else None
             yield Plan(table, change, note, receipt)
+
+    def _outcome(self, store: Store, table: StoredTable) -> AbstractContextManager[Outcome]:
+        batch = self.delivered.batch(table)
+        here, tasks = partial(_plan_here, store, table, batch), partial(_plan_by_tasks, store, table, batch)
+        return plan_either_way(store, self.delivered.table, here, tasks)
 
 
 def _plan_by_tasks(store: Store, table: StoredTable, batch: Shipment) -> AbstractContextManager[Outcome]:

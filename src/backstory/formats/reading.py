@@ -14,7 +14,7 @@ from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.parquet.rows import parquet_rows
 from backstory.formats.produced import UNTOLD, ProducedRows, Told
 from backstory.formats.shapefile.options import ShapefileOptions
-from backstory.formats.unchanged import require_unchanged, stamp_of, while_unchanged
+from backstory.formats.unchanged import stamp_of, unchanged, while_unchanged
 from backstory.formats.values.texts import TextForms, parser
 from backstory.formats.wrapping.room import Bound
 
@@ -55,11 +55,8 @@ def rows_of(
     schema: what concerns all rows at once, the others when their batch is asked for.
     """
     stamp = stamp_of(path)
-    try:
+    with unchanged(stamp):
         rows = _rows_of(path, name, options, schema, told, bound)
-    except Exception:  # half of a file may be anything
-        require_unchanged([stamp])
-        raise
     return replace(rows, batches=while_unchanged(rows.batches, stamp))
 
 

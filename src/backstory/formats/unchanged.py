@@ -1,10 +1,11 @@
 """Files that others may write while they are read: what was read is one state of a file, or refused."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from backstory.errors import Failed
+from backstory.errors import BackstoryError, Failed
 
 Stamp = tuple[Path, int, int, int]
 Read = TypeVar("Read")
@@ -19,19 +20,34 @@ def stamp_of(path: Path) -> Stamp:
 def require_unchanged(stamps: Iterable[Stamp]) -> None:
     """Raise Failed for the first file that was replaced, rewritten or moved away, or that grew."""
     for stamp in stamps:
-        path = stamp[0]
-        if not path.exists() or stamp_of(path) != stamp:
-            raise source_changed(path.name)
+        if _changed(stamp):
+            raise source_changed(stamp[0].name)
+
+
+def _changed(stamp: Stamp) -> bool:
+    return not stamp[0].exists() or stamp_of(stamp[0]) != stamp
+
+
+@contextmanager
+def unchanged(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -> Iterator[None]:
+    """Raises the error, else Failed, if the file changes in between, also where reading fails for that."""
+
+    def require() -> None:
+        if _changed(stamp):
+            raise error() if error else source_changed(stamp[0].name)
+
+    try:
+        yield
+    except Exception:  # half of a file may be anything
+        require()
+        raise
+    require()
 
 
 def while_unchanged(reads: Iterable[Read], stamp: Stamp) -> Iterator[Read]:
     """What is read of a file; Failed if it has changed, behind the last of it or where reading fails."""
-    try:
+    with unchanged(stamp):
         yield from reads
-    except Exception:  # half of a file may be anything
-        require_unchanged([stamp])
-        raise
-    require_unchanged([stamp])
 
 
 def source_changed(name: str = "The source") -> Failed:

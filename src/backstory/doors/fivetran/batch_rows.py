@@ -34,6 +34,11 @@ class RequestFiles:
     delete: Sequence[BatchFile] = ()
     earliest: Sequence[BatchFile] = ()
 
+    @property
+    def parts(self) -> list[tuple[str, BatchFile]]:
+        """Every file with its kind."""
+        return [(kind, file) for kind in KINDS for file in getattr(self, kind)]
+
 
 @dataclass(frozen=True)
 class LiveChange:
@@ -133,7 +138,7 @@ class Batch:
     @property
     def parts(self) -> list[tuple[str, BatchFile]]:
         """Every file with its kind."""
-        return [(kind, file) for kind in KINDS for file in getattr(self.files, kind)]
+        return self.files.parts
 
     def decode(self, lease: MemoryLease) -> LiveChange | HistoryChange:
         """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""

@@ -2,7 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from backstory.doors.fivetran.notes import DOOR
 from backstory.doors.fivetran.own_tables import LAYOUTS
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
-from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.formats.wrapping.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
@@ -81,7 +82,7 @@ def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
     try:
         place = named.resolve()
     except (OSError, RuntimeError, ValueError):  # links in a ring, a name that no file can have
-        raise BatchFile(named).unreadable("the file is not there or cannot be opened") from None
+        raise BatchFile(named).unreadable(NOT_THERE) from None
     if any(place.is_relative_to(made_up) for made_up in MADE_UP):
         raise BatchFile(named).unreadable("it is not a regular file")
     if folder is not None and not place.is_relative_to(folder):
@@ -96,9 +97,8 @@ def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
 def digest(files: RequestFiles, *about: str) -> str:
     """A digest of the files' names, sizes and content, their markers, and what is told of them."""
     told = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
-    for kind in ("earliest", "replace", "update", "delete"):
-        for file in getattr(files, kind):
-            told.update(json.dumps([kind, file.name, file.digest()]).encode())
+    for kind, file in files.parts:
+        told.update(json.dumps([kind, file.name, file.digest()]).encode())
     return told.hexdigest()
 
 
@@ -117,6 +117,14 @@ class LiveBatch:
     def token(self, table: StoredTable) -> str:
         """The digest of section F14; a change of the table's columns makes it another delivery."""
         return digest(self.files, str(self.table), self.definition.hex(), _schema(table))
+
+    @contextmanager
+    def unchanged(self) -> Iterator[None]:
+        """What is read of the files meanwhile is one state of each, else Refused."""
+        with ExitStack() as kept:
+            for _, file in self.files.parts:
+                kept.enter_context(file.unchanged())
+            yield
 
     def batch(self, table: StoredTable) -> Batch:
         """The files as rows of the table (F19 for a history table)."""

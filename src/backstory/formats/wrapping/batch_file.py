@@ -2,6 +2,7 @@
 
 import hashlib
 import stat
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from io import BufferedReader
@@ -9,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Refused
+from backstory.formats.unchanged import stamp_of, unchanged
 from backstory.model.types import ColumnType
 
 if TYPE_CHECKING:
     from backstory.formats.wrapping.cipher import DecryptingReader
+
+NOT_THERE = "the file is not there or cannot be opened"
 
 
 class Format(StrEnum):
@@ -66,6 +70,20 @@ class BatchFile:
         with self.delivered() as delivered:
             return hashlib.file_digest(delivered, "sha256").hexdigest()
 
+    def unchanged(self) -> AbstractContextManager[None]:
+        """Refused if there is no file, or another one after a while than before."""
+        try:
+            return unchanged(stamp_of(self.path), self._changed)
+        except (OSError, ValueError) as missing:
+            raise self.unreadable(NOT_THERE) from missing
+
+    def _changed(self) -> Refused:
+        return Refused(
+            "source-changed",
+            f"{self.name} changed while it was read.",
+            "Nothing was written; send the batch again, once its files are complete.",
+        )
+
     def delivered(self) -> BufferedReader:
         """The bytes as they were delivered; Refused if there is no file, or a pipe, device or folder."""
         try:
@@ -73,7 +91,7 @@ class BatchFile:
                 raise self.unreadable("it is not a regular file")
             return self.path.open("rb")
         except (OSError, ValueError) as missing:
-            raise self.unreadable("the file is not there or cannot be opened") from missing
+            raise self.unreadable(NOT_THERE) from missing
 
     def open(self, encoding: Encoding) -> Any:
         """The clear, decompressed bytes as a stream; empty for a file of no bytes."""

@@ -1,0 +1,111 @@
+"""Whatever refuses rows of a batch refuses them in every way of planning, before a row is written (law 8)."""
+
+import ast
+import inspect
+import os
+
+import pytest
+from committing import commit
+from destination import HISTORY, VERSIONS, Place, refusal
+from tables_as_text import table
+
+from backstory.doors.fivetran import placeable
+from backstory.formats.delivered import rows_as
+from backstory.formats.wrapping.batch_file import BatchFile
+from backstory.model.change import Change
+from backstory.stores.tables import existing
+from backstory.testing.sender.client import Sender
+
+SPOILT, LACKING = "holds versions of a record that overlap", "lacks the column"
+OPEN_TWICE = "id v n start end active synced \n 3 e 3 T4 TMAX true T4"
+# Of each guard: files of a batch beside those that are right.
+GUARDS = {
+    LACKING: {"replace": "id v n synced start active \n 9 x 1 T9 T9 true"},
+    "the key is marked unmodified": {"update": "id v start end \n . x T9 TMAX"},
+    "a replaced row must be complete": {"replace": "id v n synced start end active \n 9 . 1 T9 T9 TMAX true"},
+    "the time is missing": {"earliest": "id start \n 1 T9 \n 2 -"},
+    "the end is missing": {"update": "id v start end \n 1 x T9 -"},
+    "a value changes but _fivetran_start is missing": {"update": "id v end \n 1 x T9"},
+    SPOILT: {"update": "id v start end \n 3 x T9 TMAX"},
+}
+RIGHT = "id v n synced start end active \n 8 x 1 T9 T9 TMAX true"
+WAYS = ["memory", "driver", "tasks"]
+
+
+def test_every_guard_of_a_batch_has_a_row_here():
+    """A guard that is new in the code is tried in every way, or this fails."""
+    calls = [each for each in ast.walk(ast.parse(inspect.getsource(placeable))) if isinstance(each, ast.Call)]
+    whys = [call.args[-1] for call in calls if ast.unparse(call.func) == "_refuse"]
+    raised = [call for call in calls if ast.unparse(call.func) == "Refused"]
+    assert {eval(ast.unparse(why), vars(placeable)) for why in whys} == {*GUARDS} - {SPOILT, LACKING}
+    assert len(raised) == 2  # a column that is missing, and all others
+
+
+@pytest.fixture
+def place(request, way, schema, tmp_path):
+    """A history table, where a way plans what comes."""
+    if way == "memory":
+        store, address = request.getfixturevalue("in_memory")
+    else:
+        from backstory.stores.iceberg.store import Store
+
+        store = Store(request.getfixturevalue("spark"))
+        address = request.getfixturevalue("spreading" if way == "tasks" else "iceberg_address")
+    return Place.made(Sender.to(address, tmp_path), store, schema, HISTORY, VERSIONS)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("guard", GUARDS)
+def test_a_batch_is_refused_in_every_way(place, guard):
+    """With rows that are right beside those that are not; the table stays as it was."""
+    if guard == SPOILT:
+        found = existing(place.store, place.name)
+        commit(place.store, found, Change(come=rows_as(found.shape.columns, table(OPEN_TWICE))))
+    before, wrong = place.rows(), GUARDS[guard]
+    files = {kind: place.files(rows) for kind, rows in wrong.items()}
+    files["replace"] = [*place.files(RIGHT), *files.get("replace", [])]
+    assert guard in refusal(place.reply(**files))
+    assert place.rows() == before
+
+
+def grown(path):
+    with path.open("ab") as file:
+        file.write(b"\n")
+
+
+def cut(path):
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def replaced(path):
+    """Another file of the same size and time."""
+    before, other = path.stat(), path.with_suffix(".new")
+    other.write_bytes(path.read_bytes())
+    os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
+    other.replace(path)
+
+
+def removed(path):
+    path.unlink()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("change", [grown, cut, replaced, removed])
+def test_a_batch_whose_files_change_while_they_are_read_is_refused(place, monkeypatch, change):
+    """Behind the digest by which a batch is known again; the batch is taken when it comes again whole."""
+    (file,), before, digest = place.files(RIGHT), place.rows(), BatchFile.digest
+
+    def digest_and_change(each):
+        told = digest(each)
+        change(each.path)
+        return told
+
+    content = file.path.read_bytes()
+    with monkeypatch.context() as patch:
+        patch.setattr(BatchFile, "digest", digest_and_change)
+        told = refusal(place.reply(replace=[file]))
+    assert f"{file.name} changed while it was read" in told
+    assert place.rows() == before
+    file.path.write_bytes(content)
+    place.send(replace=[file])
+    assert len(place.rows()) == len(before) + 1

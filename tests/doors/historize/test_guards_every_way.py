@@ -1,0 +1,107 @@
+"""Whatever refuses a load of a warehouse refuses it in every way of planning, and alike, before a row is written."""
+
+import pytest
+from historizing import PEPPER, column, dataset, document
+from historizing_on_spark import SparkPlace
+from structlog.testing import capture_logs
+
+from backstory.doors.historize import load_refusals
+from backstory.doors.historize.preflight import REMEDIES
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import existing
+from backstory.strategies.scd2 import parts
+
+ROWS = [f"f{number:04}" for number in range(2_000)]
+BESIDE = " ".join(f"{key}:1" for key in ROWS)
+OPEN = "".join(f"{key} 1 [1,-) new r0\n" for key in ROWS)
+STAGE = "".join(f"{key},1\n" for key in ROWS)
+
+# Of each guard, and its code: what the base, the history and the stage have beside ROWS, or in place of all ("only").
+# A load that has no stage takes the base as it stands.
+GUARDS = {
+    ("NULL", "NULL_KEY"): {"stage": ",1\n"},
+    ("NULL", "NULL_VALUE"): {"stage": "x,\n"},
+    ("LONG", "VALUE_TOO_LONG"): {"stage": "x,123456\n"},
+    ("STAGE_TWICE", "DUPLICATE_KEY"): {"stage": "x,1\nx,2\n"},
+    ("BASE_TWICE", "DUPLICATE_KEY"): {"base": "x:1 x:1", "stage": "x,1\n"},
+    ("KEYS_CHANGED", "KEYS_CHANGED"): {"pepper": "another", "stage": ""},
+    ("empty stage", "EMPTY_SNAPSHOT"): {"stage": "only"},
+    ("NO_KEY", "NULL_KEY"): {"base": "x:1!key"},
+    ("NO_HASH", "NULL_ROW_HASH"): {"base": "x:1!hash"},
+    ("LIVE_TWICE", "DUPLICATE_KEY"): {"base": "x:1 x:1"},
+    ("OPEN_TWICE", "MULTIPLE_OPEN"): {"base": "x:1", "history": "x 1 [1,-) new r0\nx 1 [2,-) new r0\n"},
+    ("empty base", "EMPTY_SNAPSHOT"): {"base": "only"},
+    ("DELETED", "MASS_DELETE"): {"history": "x 1 [1,-) new r0\n", "rules": {"max_delete_ratio": 0}},
+    ("ENDS_EARLY", "NON_MONOTONIC_TIMESTAMP"): {"base": "x:2", "history": "x 1 [9,-) new r0\n"},
+    ("BEGINS_EARLY", "NON_MONOTONIC_TIMESTAMP"): {"base": "x:1", "history": "x 1 [1,9) deleted r0\n"},
+    ("EARLIER_DATE", "LATE_EFFECTIVE"): {
+        "columns": "k* a:DATE",
+        "base": "x:2020-01-01",
+        "history": "x 2020-01-02 [1,-) new r0\n",
+        "rules": {"effective_dating": {"column": "a"}},
+    },
+}
+# What is raised of the schema, before a way is chosen.
+BEFOREHAND = {"HIST_COLUMNS"}
+
+# The bytes that the driver may hold, and what is logged.
+WAYS = {
+    "whole": (None, None),
+    "steps": (1_200_000, "more rows than a step: planned as they come"),
+    "parts": (60_000, "more rows than driver-memory holds: planned in parts"),
+    "tasks": (0, "planned in Spark's tasks"),
+}
+
+
+def test_every_guard_of_a_load_has_a_row_here():
+    """A guard that is new in the code is tried in every way, or this fails."""
+    faults = {name for name in vars(load_refusals) if isinstance(getattr(parts, name, None), str)}
+    tried = {fault for fault, _ in GUARDS if not fault.startswith(("empty", "KEYS"))}
+    assert {name for name in faults if name.isupper()} == tried
+    assert {code for _, code in GUARDS} == {*REMEDIES} - BEFOREHAND
+
+
+@pytest.fixture
+def place(store, tmp_path, monkeypatch):
+    monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    found = SparkPlace(store, tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("guard", GUARDS, ids=" ".join)
+def test_a_load_is_refused_alike_in_every_way(place, store, guard):
+    """The code, the sentence and the keys are one; base and history stay as they were."""
+    told, code = GUARDS[guard], guard[1]
+    columns = [column(word) for word in told.get("columns", "k* a:STRING(5)").split()]
+    columns[1]["nullable"] = code != "NULL_VALUE"
+    written = dataset(input="stage.csv", historization=told.get("rules", {})) | {"target_columns": columns}
+    place.use(document(written))
+    value = "1" if "columns" not in told else "2020-01-01"
+    base, history = BESIDE.replace(":1", f":{value}"), OPEN.replace(" 1 ", f" {value} ")
+    stage = told.get("stage")
+    (place.folder / "stage.csv").write_text("k,a\n" + ("" if stage == "only" else STAGE + (stage or "")))
+    place.pepper = told.get("pepper", PEPPER)
+    place.base("" if told.get("base") == "only" else f"{base} {told.get('base', '')}")
+    place.pepper = PEPPER
+    place.put(history + told.get("history", ""))
+    before, errors = _snapshots(store), []
+    for way, (held, logged) in WAYS.items():
+        place.with_memory(held)
+        with capture_logs() as logs:
+            error = place.load(f"in-{way}", 5, skip_base=stage is None).error
+        assert (error["code"], _snapshots(store)) == (code, before)
+        events = {each["event"] for each in logs if "planned" in each["event"]}
+        if way in {"whole", "tasks"}:
+            assert events == {logged} - {None}
+        else:  # rows that have no place in the order, or in a step, are planned in parts
+            assert events
+            assert events <= {WAYS["steps"][1], WAYS["parts"][1]}
+        errors.append(error)
+    assert errors == [errors[0]] * len(WAYS)
+
+
+def _snapshots(store):
+    tables = [existing(store, TableName("rawcore", name)) for name in ("rc_c", "rc_c_hist")]
+    return [[each.snapshotId() for each in table.iceberg.snapshots()] for table in tables]

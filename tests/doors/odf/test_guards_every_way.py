@@ -1,0 +1,94 @@
+"""Whatever refuses rows of a dataset refuses them in every way of merging, and alike, before one is written (law 8)."""
+
+from dataclasses import replace
+
+import pytest
+from datasets import Dataset
+from structlog.testing import capture_logs
+
+from backstory.doors.odf import refusals
+from backstory.engine.either_way import IN_TASKS
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
+from backstory.strategies.events.terms import TOO_MANY_RETRACTED
+
+# Rows beside the wrong ones, more than a part has; a changelog tells of others each time.
+BESIDE = " ".join(f"f{number:02},1" for number in range(30))
+ADDED = " ".join(f"0,f{number:02},1" for number in range(30))
+OTHERS = ADDED.replace("f", "g")
+PLACED = " ".join(f"0,f{number:02},1,1" for number in range(30))
+
+# Of each merge: its columns, the rows that are stored, and what is refused, by its code.
+GUARDS = {
+    "{kind: ledger, primaryKey: [k], onConflict: error}": (
+        "k STRING, v STRING",
+        f"A,1 {BESIDE}",
+        {
+            "null-key": f",1 {BESIDE}",
+            "conflicting-rows": f"N,1 {BESIDE} N,2",
+            "ledger-conflict": f"A,2 {BESIDE}",
+        },
+    ),
+    "{kind: snapshot, primaryKey: [k], maxRetract: 0.5}": (
+        "k STRING, v STRING",
+        f"A,1 {BESIDE}",
+        {
+            "null-key": f",1 {BESIDE}",
+            "conflicting-rows": f"A,1 {BESIDE} A,2",
+            "too-many-retracted": "A,2",
+        },
+    ),
+    "{kind: upsertStream, primaryKey: [k], sequenceColumn: n}": (
+        "op INT, k STRING, v STRING, n INT",
+        f"0,A,1,1 {PLACED}",
+        {
+            "null-key": f"0,,1,1 {PLACED}",
+            "wrong-op": f"2,A,1,1 {PLACED}",
+            "null-sequence": f"0,A,1, {PLACED}",
+        },
+    ),
+    "{kind: changelogStream, primaryKey: [k]}": (
+        "op INT, k STRING, v STRING",
+        f"0,A,1 {ADDED}",
+        {
+            "null-key": f"0,,1 {OTHERS}",
+            "wrong-op": f"4,A,1 {OTHERS}",
+            "already-present": f"0,A,2 {OTHERS}",
+            "not-present": f"1,N,1 {OTHERS}",
+            "unlike-current": f"1,A,2 {OTHERS}",
+            "unpaired-correction": f"2,A,1 {OTHERS} 3,A,2",
+        },
+    ),
+}
+# Guards of a query and of times, which are judged before a way is chosen, and the one that raises those of PROBLEMS.
+BEFOREHAND = {"refuse_late", "refuse_lost_order"}
+OF_PROBLEMS, OF_RETRACTIONS = "refuse_problems", "refuse_retractions"
+IN_PARTS = "more rows than driver-memory holds: planned in parts"
+WAYS = {"whole": (None, None), "parts": (2_000, IN_PARTS), "tasks": (0, IN_TASKS)}
+
+
+def test_every_guard_of_a_dataset_has_a_row_here():
+    """A guard that is new in the code is tried in every way, or this fails."""
+    guards = {name for name in vars(refusals) if name.startswith("refuse_")}
+    assert guards - BEFOREHAND == {OF_PROBLEMS, OF_RETRACTIONS}
+    tried = {code for _, _, wrong in GUARDS.values() for code in wrong}
+    assert tried == {*refusals.PROBLEMS, TOO_MANY_RETRACTED}
+
+
+@pytest.mark.parametrize("merge", GUARDS)
+def test_a_dataset_is_refused_alike_in_every_way(store, tmp_path, merge):
+    """The code, the sentence and the keys are one; the log stays as it was."""
+    columns, stored, wrong = GUARDS[merge]
+    errors = {}
+    for way, (held, logged) in WAYS.items():
+        life = Dataset(store, tmp_path / way, merge, columns, namespace="odf_guards_every_way")
+        life.push(stored)
+        if held is not None:
+            life.store = replace(store, memory=Memory(CLEAR_TEXT_SHARE * held))
+        for code, rows in wrong.items():
+            with capture_logs() as logs:
+                error = life.refused(rows, code=code)
+            planned = {each["event"] for each in logs} & {IN_PARTS, IN_TASKS}
+            assert planned == {logged} - {None}, (way, code)
+            assert error.keys
+            errors.setdefault(code, []).append(error.to_dict())
+    assert errors == {code: [told[0]] * len(WAYS) for code, told in errors.items()}
