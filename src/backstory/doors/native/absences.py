@@ -4,12 +4,14 @@ import json
 from collections.abc import Mapping
 from typing import Final
 
-from backstory.doors.native.evolution import TAKEN_BACK, Evolved
+from backstory.doors.native.evolution import Evolved
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import StoredTable
 
 # The property of a commit: the names of these columns, as JSON.
 LACKS: Final = "backstory.lacks"
+# The property of a table: the names of columns that no source has, for they came by mistake, as JSON.
+TAKEN_BACK: Final = "backstory.taken-back"
 _IS_MISSING: Final = " is missing from the "
 
 
@@ -21,7 +23,8 @@ def lacks(evolved: Evolved) -> Mapping[str, str]:
 
 def new_absences(table: StoredTable | None, evolved: Evolved, delivery: str) -> list[str]:
     """The columns that this delivery lacks, and the one committed before it did not, in words."""
-    missing = [each.name for each in evolved.missing if TAKEN_BACK not in each.name]
+    mistakes = _taken_back(table, evolved)
+    missing = [each.name for each in evolved.missing if each.name not in mistakes]
     if table is None or not missing:
         return []
     commits = (each for each in ancestry(table) if each.operation != "replace")
@@ -33,6 +36,20 @@ def new_absences(table: StoredTable | None, evolved: Evolved, delivery: str) -> 
         for name in missing
         if name not in known or evolved.added
     ]
+
+
+def taken_back(table: StoredTable | None, evolved: Evolved) -> Mapping[str, str]:
+    """The table's property that lists the columns that came by mistake, where it changes."""
+    before = None if table is None else table.properties.get(TAKEN_BACK)
+    now = json.dumps(sorted(_taken_back(table, evolved)), ensure_ascii=False)
+    return {} if now == (before or "[]") else {TAKEN_BACK: now}
+
+
+def _taken_back(table: StoredTable | None, evolved: Evolved) -> frozenset[str]:
+    """The columns that came by mistake, and that no delivery has had since."""
+    names = [] if table is None else json.loads(table.properties.get(TAKEN_BACK, "[]"))
+    known = evolved.taken_back.union(evolved.renamed.get(each, each) for each in names)
+    return known.difference(each.name for each in evolved.delivered)
 
 
 def changes_table(line: str) -> bool:

@@ -18,8 +18,8 @@ from backstory.model.types import NESTED_KINDS, ColumnType, Kind, common, parts_
 
 _DIGITS_OF_DOUBLE: Final = 15
 
-# The end of the name of a column that came by mistake, and was taken back.
-TAKEN_BACK: Final = "_taken_back"
+# What follows in the name of a column that came by mistake, and makes room for another of its name.
+_ASIDE: Final = "_taken_back"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,8 @@ class Evolved:
     `stored` is the shape as it stands under its new names, without columns that take another type because no
     row has a value in them; None without a table. `added` are the columns that come, `left_out` those of the
     copy of which no type is known, `retyped` those whose stored values become values of another type, with
-    the type that they had. `changes` says all that in words.
+    the type that they had. `taken_back` are those that came by mistake and make room for a renamed one.
+    `changes` says all that in words.
     """
 
     shape: Shape
@@ -40,6 +41,7 @@ class Evolved:
     changes: Sequence[str]
     left_out: Sequence[str] = ()
     retyped: Mapping[str, ColumnType] = field(default_factory=dict)
+    taken_back: frozenset[str] = frozenset()
 
     @property
     def changed(self) -> bool:
@@ -154,6 +156,7 @@ def evolved(
         changes,
         left_out,
         retyped,
+        frozenset(new for old, new in renamed.items() if old not in asked.rename),
     )
 
 
@@ -291,7 +294,7 @@ def _renames(
                     f"If it is {old} under its new name, undo the delivery that added it with `backstory "
                     f"rewind`, then rename it; otherwise use another name.",
                 )
-            found[new] = _free_name(f"{new}{TAKEN_BACK}", {*before.names, *delivered})
+            found[new] = _free_name(f"{new}{_ASIDE}", {*before.names, *delivered})
         if is_there:
             found[old] = new
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from backstory.doors.native.absences import taken_back
 from backstory.doors.native.field_ids import ids_of_columns
 from backstory.doors.native.planned import PlannedCopy, PlannedRows
 from backstory.doors.native.sides import CopySides
@@ -38,14 +39,13 @@ def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
         return _replace_all_rows(sides, copy, rows, marks, replaced)
     if come is None and not evolved.changed:
         return None
-    kept = sides.settings.properties() if evolved.renamed else {}
     return Change(
         copy.outcomes,
         _places(sides, rows, replaced),
         _in_few_files(sides, come, rows.added + len(marks)),
         evolved.shape if evolved.changed else None,
         evolved.renamed,
-        {**kept, **_memory(sides)},
+        _properties(sides),
         expected=None if come is None else rows.added + len(marks),
     )
 
@@ -117,7 +117,7 @@ def _replace_all_rows(
         come=_in_few_files(sides, _with_rows(sides, come, marks), count),
         into=sides.evolved.shape,
         renamed=sides.evolved.renamed,
-        properties={**(sides.settings.properties() if sides.evolved.renamed else {}), **_memory(sides)},
+        properties=_properties(sides),
         expected=count,
     )
     return replace(change, whole=True)
@@ -129,6 +129,13 @@ def _in_few_files(sides: CopySides, come: Any, count: int) -> Any:
         return come
     rows: DataFrame = come.coalesce(1) if count <= FEW else come
     return rows.sortWithinPartitions(*map(quoted, sides.terms.key))
+
+
+def _properties(sides: CopySides) -> Mapping[str, str]:
+    """What becomes of the properties of a table that is there."""
+    evolved = sides.evolved
+    kept = sides.settings.properties() if evolved.renamed else {}
+    return {**kept, **taken_back(sides.table, evolved), **_memory(sides)}
 
 
 def _memory(sides: CopySides) -> Mapping[str, str]:

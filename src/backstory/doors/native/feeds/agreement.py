@@ -36,7 +36,7 @@ from backstory.model.schema import Shape
 from backstory.model.spelling import spelling_hint
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.column_values import has_no_values, is_taken_back
+from backstory.stores.iceberg.column_values import has_no_values
 from backstory.stores.iceberg.spark_types import column_type
 from backstory.stores.iceberg.store import Store, StoredTable
 
@@ -86,14 +86,7 @@ def agree(
         plain -= set(shape.shape.key)
         settings = _with_ignored(agreed(None, request), plain)
     else:
-        shape = evolved(
-            table.shape,
-            kept,
-            empty,
-            request,
-            partial(has_no_values, store, table),
-            partial(is_taken_back, store, table),
-        )
+        shape = evolved(table.shape, kept, empty, request, partial(has_no_values, store, table))
         settings = _agreed_settings(table, request, plain, shape)
     refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
     shape = replace(shape, shape=_remembering(shape.shape, ordering))

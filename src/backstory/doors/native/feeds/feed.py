@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from backstory.doors.native.absences import lacks, new_absences
+from backstory.doors.native.absences import lacks, new_absences, taken_back
 from backstory.doors.native.feeds.agreement import agree
 from backstory.doors.native.feeds.here import plan_here
 from backstory.doors.native.feeds.options import FeedRequest
@@ -143,6 +143,7 @@ def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Cha
         ORDERED_BY: agreement.ordering.as_property(),
         **feed.remembered.properties(),
         **settings.properties(),
+        **taken_back(table, evolved),
         **meaning,
         **_log_properties(feed, planned),
     }
