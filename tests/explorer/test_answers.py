@@ -264,3 +264,33 @@ def test_the_python_face_shows_the_same(spark, asked):
         assert running.link in running._repr_html_()
     finally:
         running.stop()
+
+
+ODD = {
+    "after": ("9" * 5000, "²", "9" * 18, "key=x"),
+    "at": ("9999-12-31T23:59:59.999999Z", "0001-01-01", "0001-01-01T00:00+14:00", "x"),
+    "from": ("9999-12-31T23:59:59.999999Z", "0001-01-01", "987654321"),
+    "to": ("9999-12-31T23:59:59.999999Z", "0001-01-01", "987654321"),
+    "known_at": ("9999-12-31T23:59:59.999999Z", "0001-01-01", "2026-02-30"),
+    "key": ("9" * 400, "a=b", "\0"),
+    "limit": ("9" * 5000, "²", "0"),
+    "table": ("no.table", "\0", "x"),
+}
+
+
+@pytest.mark.parametrize("table", LAYOUTS)
+@pytest.mark.parametrize("word", ODD)
+def test_what_no_link_asks_is_no_fault_of_the_server(asked, table, word):
+    """Times at the ends of all time, commits that there are not, and pages behind the last one."""
+    key, first, second = LAYOUTS[table]
+    views = {
+        "/table": {},
+        "/record": {"key": key},
+        "/diff": {"from": first, "to": second},
+        "/check": {},
+        "/log": {},
+    }
+    for view, words in views.items():
+        for value in ODD[word]:
+            told = asked.get(f"{view}.json", **{"table": table, **words, word: value})
+            assert told.status < 500, (view, value[:40], told.text)

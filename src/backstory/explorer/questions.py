@@ -52,7 +52,7 @@ class Question:
     @property
     def offset(self) -> int:
         """How many rows stand before the page, where it is not a key that the page begins behind."""
-        return int(self.after[0]) if self.after and self.after[0].isdecimal() else 0
+        return int(self.after[0][:18]) if self.after and self.after[0].isdecimal() else 0
 
     @property
     def instant(self) -> datetime | None:

@@ -10,6 +10,8 @@ from backstory.errors import UsageError
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TMAX: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 MILLISECOND: Final = 1_000
+# The longest time that anything waits or stays for: before a time of today it begins in a year that there is.
+LONGEST: Final = timedelta(days=365_000)
 
 
 def parse_instant(text: str) -> datetime:
@@ -62,10 +64,13 @@ def _unreadable(given: object) -> UsageError:
 
 def milliseconds_of(text: str) -> int:
     """The milliseconds of a length of time such as `30 days` or `12 hours`; UsageError for any other text."""
-    found = re.fullmatch(r"(\d+) *(day|hour|minute)s?", text.strip())
+    found = re.fullmatch(r"(\d{1,18}) *(day|hour|minute)s?", text.strip())
     if found is None:
         raise UsageError("unreadable-time", f"{text!r} is not a duration.", "Write it as 30 days.")
-    return timedelta(**{f"{found[2]}s": int(found[1])}) // timedelta(milliseconds=1)
+    length = int(found[1]) * timedelta(**{f"{found[2]}s": 1}).total_seconds()
+    if length > LONGEST.total_seconds():
+        raise UsageError("unreadable-time", f"{text!r} is too long.", f"Use at most {LONGEST.days} days.")
+    return int(length) * 1_000
 
 
 def iso(instant: datetime) -> str:

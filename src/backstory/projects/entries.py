@@ -18,14 +18,13 @@ from pydantic_core import PydanticCustomError
 
 from backstory.doors.native.feeds.options import FeedOptions
 from backstory.doors.native.request import SnapshotOptions
+from backstory.model.instant import LONGEST
 from backstory.model.lists import split_list
 
 # Options of the calls that the file does not have: what a run itself decides.
 _OF_RUNS: Final = {"dry_run"}
 _DESCRIPTION: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 _EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eeks?)?")
-# Longer ones end no more before the last year that a time has.
-LONGEST: Final = timedelta(days=365_000)
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 

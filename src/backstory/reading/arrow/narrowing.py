@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Final
 
 from backstory.model.instant import EPOCH
@@ -25,7 +25,15 @@ def true_at(known: KnownTable, micros: int) -> Mapping[str, Search]:
     started = {span.start: Between(greatest=instant)}
     if known.until is not None:  # the end that was known may have been another one
         return started
-    return {**started, span.end: Between(least=instant - grain + _LEAST, null=True)}
+    return {**started, span.end: Between(least=_after(instant, grain), null=True)}
+
+
+def _after(instant: datetime, grain: timedelta) -> datetime:
+    """The least end that is after an instant by its grain; the instant itself at an end of all time."""
+    try:
+        return instant - (grain - _LEAST)
+    except OverflowError:
+        return instant
 
 
 def moving_between(known: KnownTable, micros: tuple[int, int]) -> KnownTable:
@@ -38,7 +46,7 @@ def moving_between(known: KnownTable, micros: tuple[int, int]) -> KnownTable:
         return known
     first, last = (EPOCH + timedelta(microseconds=each) for each in sorted(micros))
     grain = timedelta(microseconds=span.grain)
-    moved = Between(first - grain + _LEAST, last)
+    moved = Between(_after(first, grain), last)
     moving = AnyOf({span.start: moved, span.end: moved})
     if known.shape.layout is not Layout.FIVETRAN_HISTORY:
         return replace(known, searches=moving)
