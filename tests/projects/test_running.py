@@ -10,13 +10,18 @@ from threading import Event
 import pytest
 
 from backstory.errors import TryAgain, UsageError
+from backstory.formats.memory import Memory
 from backstory.model.receipt import exit_code
+from backstory.model.schema import Column
+from backstory.model.types import ColumnType, Kind
 from backstory.projects.acts import Terms
 from backstory.projects.declarations import read_project
 from backstory.projects.former import former_runs, freshness
 from backstory.projects.locks import holding
 from backstory.projects.log import LOG, PLACES, rows_of_log
 from backstory.projects.running import RunRequest, RunWatcher, run_project
+from backstory.settings import DRIVER_MEMORY
+from backstory.stores.iceberg.create import create_view, ensure_schema
 from backstory.stores.iceberg.store import Store, load
 from backstory.stores.metadata.in_session import InSession
 from backstory.warehouse import Warehouse
@@ -399,19 +404,84 @@ def test_tables_of_the_logs_names_hold_no_delivery_up(team, taken):
             sql(f"DROP TABLE IF EXISTS {store.sql_name(place)}")
 
 
-def test_a_run_reports_every_change_of_columns(team):
-    """Columns that come, go and change their type are in the receipt, each once."""
-    team.declare("tables: {s.a: {source: a.csv, key: id}}")
-    for text, lines in (
-        ("id,a,b\n1,x,7\n", ["new table: id LONG, a STRING, b LONG"]),
-        ("id,a\n1,z\n", ["column b is missing from the copy; kept, NULL in new versions"]),
-        ("id,a\n1,y\n", []),
-        ("id,a,b,c\n1,y,7,z\n", ["new column c (STRING)"]),
-    ):
-        team.write("a.csv", text)
-        told = team.run()["a"].schema_changes
-        assert len(told) == len(lines), told
-        assert [any(each.startswith(line) for each in told) for line in lines] == [True] * len(lines), told
+@pytest.fixture
+def no_log(team):
+    """A warehouse without a log of runs, before and after."""
+    store = team.warehouse.store
+
+    def drop():
+        for place in PLACES:
+            team.warehouse.spark.sql(f"DROP TABLE IF EXISTS {store.sql_name(place)}")
+        store.iceberg().dropView(store.identifier(LOG))
+
+    drop()
+    yield store
+    drop()
+
+
+def test_a_view_of_the_logs_name_holds_no_delivery_up(team, no_log):
+    """The log has its second place; a table that has a view's name is refused, and not tried again."""
+    ensure_schema(no_log, LOG.schema)
+    create_view(no_log, LOG, [Column("id", ColumnType(Kind.INT))], "SELECT 1 AS id", {"of": "others"})
+    team.write("a.csv", rows("Ann"))
+    team.declare("tables: {s.a: {source: a.csv, key: id}, meta.runs: {source: a.csv, key: id}}")
+    receipts = team.run()
+    assert {name: each.status for name, each in receipts.items()} == {"a": "changed", "meta.runs": "refused"}
+    assert (receipts["meta.runs"].error.code, receipts["meta.runs"].attempts) == ("table-exists", 1)
+    assert load(no_log, PLACES[1]) is not None
+    assert team.run(failed=True).keys() == {"meta.runs"}
+
+
+def test_a_table_of_the_project_may_have_the_logs_name(team, no_log):
+    """The log has its second place then, from the first run on."""
+    team.write("a.csv", rows("Ann"))
+    team.declare("tables: {meta.runs: {source: a.csv, key: id}}")
+    assert team.status() == {"meta.runs": "changed"}
+    assert team.status() == {"meta.runs": "unchanged"}
+    assert [each["ended"] for each in team.warehouse.runs()[:2]] == [True, True]
+    assert team.run(failed=True) == {}
+
+
+def test_an_error_of_one_of_several_files_counts_those_before_it(team):
+    """What was taken before it is not denied."""
+    for day in (1, 2):
+        team.write(f"a-2024-01-0{day}.csv", rows(f"Ann{day}"))
+    team.write("a-2024-01-03.csv", "id,name\n1,Ann\n1,Bob\n")
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    stopped = team.run()["a"]
+    assert len(stopped.files) == 2
+    assert stopped.error.remedy.endswith("The 2 files before it were taken in this run.")
+    assert "before it" not in team.run()["a"].error.remedy
+
+
+CHANGES = (
+    ("id,ts,a,b_taken_back\n1,{ts},x,7\n", []),
+    (
+        "id,ts,a\n1,{ts},z\n",
+        ["column b_taken_back is missing from the {delivery}; kept, NULL in new versions"],
+    ),
+    ("id,ts,a\n1,{ts},y\n", []),
+    ("id,ts,a,b_taken_back,c\n1,{ts},y,7,z\n", ["new column c (STRING)"]),
+)
+
+
+@pytest.mark.parametrize("memory", [DRIVER_MEMORY, 0], ids=["driver", "tasks"])
+@pytest.mark.parametrize(
+    ("delivery", "file", "options"),
+    [("copy", "a.csv", ""), ("feed", "f/{number}.csv", ", sequence_by: ts")],
+    ids=["copy", "feed"],
+)
+def test_a_run_reports_every_change_of_columns(team, delivery, file, options, memory):
+    """Columns that come and go are in the receipt, each once, whatever their names are."""
+    team.warehouse = Warehouse(Store(team.warehouse.spark, memory=Memory(memory)), embedded=False)
+    source = file.format(number="*")
+    team.declare(f"tables: {{s.a: {{source: '{source}', key: id{options}}}}}")
+    for number, (text, lines) in enumerate(CHANGES, 1):
+        team.write(file.format(number=number), text.format(ts=f"2024-01-0{number}T00:00:00Z"))
+        told = team.run()["a"]
+        assert (told.error, told.way) == (None, "driver" if memory else "tasks")
+        changes = [each for each in told.schema_changes if not each.startswith("new table: ")]
+        assert changes == [each.format(delivery=delivery) for each in lines]
 
 
 def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):
@@ -430,3 +500,5 @@ def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):
     assert team.names_at("a") == ["Ann", "Bob"]
     assert len(team.warehouse.table(table).timeline("1").versions) == 1
     assert team.run()["a"].status == "unchanged"
+    team.write("a.csv", "id,name,more\n1,Anna,x\n2,Bob,y\n")
+    assert team.run()["a"].schema_changes == ["new column more (STRING)"]

@@ -82,7 +82,7 @@ def _deliver(
             receipts.append(_bring(store, declared, terms, str(each.path), each))
         except BackstoryError as stop:
             notes.files.remove(mark)
-            error = error or _of_file(_leading_on(stop) if each.at else stop, each)
+            error = error or _of_file(_leading_on(stop) if each.at else stop, each, len(receipts))
             if each.at and stop.code == SETTLED:  # it never finds a place: newer ones do not wait for it
                 continue
             break
@@ -96,11 +96,14 @@ def _deliver(
     return replace(summed, status=status_of(error), error=error) if error is not None else summed
 
 
-def _of_file(error: BackstoryError, copy: FileCopy) -> BackstoryError:
-    """The error of one of several files, with its name."""
-    if copy.path.name in error.message:
-        return error
-    return type(error)(error.code, f"{copy.path.name}: {error.message}", error.remedy, error.keys)
+def _of_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryError:
+    """The error of one of several files, with its name, and how many the table took `before` it."""
+    name, remedy = copy.path.name, error.remedy
+    message = error.message if name in error.message else f"{name}: {error.message}"
+    if before:
+        files = "The file before it was" if before == 1 else f"The {before} files before it were"
+        remedy = f"{remedy} {files} taken in this run."
+    return type(error)(error.code, message, remedy, error.keys)
 
 
 def _leading_on(error: BackstoryError) -> BackstoryError:

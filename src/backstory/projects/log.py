@@ -22,8 +22,9 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType, Kind
-from backstory.projects.declarations import Declaration
+from backstory.projects.declarations import Declaration, Project
 from backstory.projects.receipts import RunReceipt
+from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import Store, StoredTable, load
@@ -81,15 +82,15 @@ def _is_log(shape: Shape) -> bool:
 
 
 def append_beginning(
-    store: Store, project: str, run_id: str, began: datetime, declared: Iterable[Declaration]
+    store: Store, project: Project, run_id: str, began: datetime, declared: Iterable[Declaration]
 ) -> None:
     """Log what a run is about to do; raises as `append_run`."""
     receipts = (RunReceipt(each.name, each.kind, BEGUN, run_id, started_at=began) for each in declared)
-    _append(store, [_row(project, each, (), None) for each in receipts])
+    _append(store, project, [_row(project, each, (), None) for each in receipts])
 
 
 def append_run(
-    store: Store, project: str, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
+    store: Store, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
 ) -> None:
     """Log how a run ended; `marks` are those of the files that it took, by declaration.
 
@@ -102,20 +103,25 @@ def append_run(
         for each in receipts
         for mine in [marks.get(each.name, ())]
     ]
-    _append(store, rows)
+    _append(store, project, rows)
 
 
-def _append(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit, in the first place that is the log's or free."""
+def _append(store: Store, project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Append rows in one commit, in the first place that is the log's, or free and no project's table."""
+    declared = frozenset[str]().union(*(each.writes for each in project.declarations))
+
+    def is_free(place: TableName) -> bool:
+        return str(place) not in declared and not is_view(store, place)
 
     def plan() -> tuple[Any, Change]:
         tables = {place: load(store, place) for place in PLACES}
         log = log_among(tables.get)
-        free = next((place for place, table in tables.items() if table is None), None)
+        missing = [place for place, table in tables.items() if log is None and table is None]
+        free = next(filter(is_free, missing), None)
         if log is None and free is None:
             raise Refused(
                 "other-layout",
-                f"The log of runs has no place: {' and '.join(map(str, PLACES))} are tables of another kind.",
+                f"The log of runs has no place: {' and '.join(map(str, PLACES))} have another use.",
                 "Rename one of them.",
             )
         into = None if log is not None or free is None else replace(_SHAPE, table=free)
@@ -124,11 +130,11 @@ def _append(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
     deliver(store, TableChange(PLACES, Note(DOOR, ""), plan))
 
 
-def _row(project: str, receipt: RunReceipt, marks: Sequence[str], uuid: str | None) -> Mapping[str, Any]:
+def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str | None) -> Mapping[str, Any]:
     error = receipt.error
     return {
         "run_id": receipt.run_id,
-        "project": project,
+        "project": str(project.path),
         "name": receipt.name,
         "kind": receipt.kind,
         "status": receipt.status,

@@ -106,12 +106,12 @@ def run_project(store: Store, project: Project, asked: RunRequest, terms: Terms)
     with going_on(store, run_id):
         _log(
             "The beginning of this run is not on record, and `failed=True` will not see it",
-            partial(append_beginning, store, str(project.path), run_id, began, selected),
+            partial(append_beginning, store, project, run_id, began, selected),
         )
         receipts = _in_order(run, turns)
         marks = {name: sorted(turn.marks - turn.logged) for name, turn in turns.items()}
         try:
-            _log(NO_END, partial(append_run, store, str(project.path), receipts, marks))
+            _log(NO_END, partial(append_run, store, project, receipts, marks))
         except TryAgain as error:
             _warn(NO_END, error)
     return receipts

@@ -22,6 +22,13 @@ def table_exists(table: TableName) -> Refused:
     return Refused("table-exists", f"The table {table} already exists.", "Alter it, or drop it first.")
 
 
+def view_exists(table: TableName) -> Refused:
+    """The error for a table that cannot be made, since a view has its name."""
+    return Refused(
+        "table-exists", f"{table} is the name of a view.", "Drop the view, or give the table another name."
+    )
+
+
 def require_some(tables: Sequence[object], *, every: bool) -> None:
     """Raise UsageError if no table is meant at all."""
     if not tables and not every:

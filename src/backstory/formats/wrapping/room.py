@@ -91,6 +91,6 @@ def disk_full(owner: object) -> TryAgain:
     return TryAgain(
         DISK_FULL,
         f"The disk is full: a file of {owner} could not be written.",
-        "Nothing was committed; make room, or name another folder for temporary files with TMPDIR, then try "
-        "again.",
+        "Each commit is whole or absent; make room, or name another folder for temporary files with TMPDIR, "
+        "then try again.",
     )

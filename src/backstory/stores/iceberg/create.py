@@ -29,7 +29,7 @@ from backstory.stores.iceberg.store import (
     exists,
     require_here,
 )
-from backstory.stores.refusals import table_exists
+from backstory.stores.refusals import table_exists, view_exists
 from backstory.stores.whereabouts import remember
 
 PROPERTIES = {
@@ -66,15 +66,28 @@ def refuse_existing(store: Store, table: TableName) -> None:
         raise table_exists(table)
 
 
+def is_view(store: Store, name: TableName) -> bool:
+    """Whether a view has the name, which no table can have then; a catalog that cannot say so has none."""
+    from py4j.protocol import Py4JJavaError
+
+    catalog = store.iceberg()
+    try:
+        return holds_views(store.jvm, catalog) and bool(catalog.viewExists(store.identifier(name)))
+    except Py4JJavaError:  # one of an older layout, or a server without views
+        return False
+
+
 def builder(store: Store, shape: Shape) -> Any:
     """Iceberg's builder of a table of this shape; makes the schema if it is missing (section 2.5).
 
     The order of its rows is set after it was made, by `sort_by_key`.
 
     Histories are partitioned so that open versions lie apart from closed ones. Raises Refused for a name
-    that Iceberg cannot hold.
+    that Iceberg cannot hold, and for one of a view.
     """
     require_here(store, shape.table)
+    if is_view(store, shape.table):
+        raise view_exists(shape.table)
     jvm, identifier = store.jvm, store.identifier(shape.table)
     schema = iceberg_schema(jvm, shape.columns)
     spec = partition_spec(jvm, schema)
@@ -116,8 +129,13 @@ def drop(store: Store, table: TableName) -> bool:
 
 
 def rename(store: Store, table: TableName, name: TableName) -> None:
-    """Give the table another name; its data, columns and properties stay where they are."""
+    """Give the table another name; its data, columns and properties stay where they are.
+
+    Raises Refused for the name of a view.
+    """
     require_here(store, table)
+    if is_view(store, name):
+        raise view_exists(name)
     with translate_faults(table):
         store.iceberg().renameTable(store.identifier(table), store.identifier(name))
 
