@@ -55,6 +55,14 @@ def test_a_document_beyond_a_bound_is_refused_with_file_and_line(tmp_path, text,
         assert len(str(refused.value)) < 300
 
 
+@pytest.mark.parametrize("name", ["none.yaml", "m\0.yaml", "\ud800.yaml"])
+def test_a_name_that_no_file_has_is_no_bug(tmp_path, name):
+    for read in (read_document, read_documents):
+        with pytest.raises(UsageError, match="cannot be read") as refused:
+            read(tmp_path / name, SORT)
+        assert refused.value.code == SORT.absent
+
+
 def test_a_file_beyond_all_measure_is_not_read(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_bytes(b"a: 1\n" + b"#" * LARGEST)

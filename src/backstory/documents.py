@@ -124,12 +124,12 @@ def near(name: str, known: Sequence[str]) -> str:
 def _parsed(path: Path, sort: Sort, *, several: bool) -> list[Any]:
     try:
         text = read_text(path)
-    except (OSError, UnicodeDecodeError):
+    except NotYaml as broken:
+        raise UsageError(sort.wrong, f"{path}: {broken}.", f"Make the {sort.noun} smaller.") from None
+    except (OSError, ValueError):  # no such file, no text, or a name that no file has
         raise UsageError(
             sort.absent, f"The {sort.noun} {path} cannot be read.", "Name an existing YAML file."
         ) from None
-    except NotYaml as broken:
-        raise UsageError(sort.wrong, f"{path}: {broken}.", f"Make the {sort.noun} smaller.") from None
     try:
         return trees(text, several=several)
     except NotYaml as broken:

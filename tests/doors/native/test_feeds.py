@@ -3,6 +3,7 @@
 import re
 from dataclasses import replace
 from datetime import timedelta
+from functools import partial
 
 import pyarrow as pa
 import pytest
@@ -11,8 +12,10 @@ from remembering import ZERO, day, lives
 
 from backstory.errors import BackstoryError
 from backstory.formats.memory import Memory
+from backstory.model.instant import parse_instant
 from backstory.model.remembered import MEMORY_SINCE, SETTLED
 from backstory.model.table import table_name
+from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse
 
@@ -136,6 +139,25 @@ def test_spark_alone_plans_feeds_truncates_and_late_copies(in_tasks):
     in_tasks.copy(50, "k:c m:d", max_delete_ratio=1)
     assert in_tasks.lives[1] == "m: a[10,35) d[50,)"
     assert in_tasks.check() == []
+
+
+@pytest.mark.parametrize("memory", [DRIVER_MEMORY, 0], ids=["here", "tasks"])
+def test_a_rename_follows_a_rewind_of_a_feed_too(store, memory):
+    """A copy renames the column; what the feed brought under the new name is brought again, and reported once."""
+    fed = Fed(Warehouse(replace(store, memory=Memory(memory)), embedded=False))
+    fed.apply("k: a@10 m: b@10")
+    renamed = events("k: c@20").rename_columns({"v": "w"})
+    bring = partial(fed.warehouse.apply, renamed, into=fed.name, **fed.options)
+    mistake = bring()
+    assert "column v is missing from the feed; kept, NULL in new versions" in mistake.schema_changes
+    before = parse_instant(mistake.recorded_at) - timedelta(microseconds=1)
+    fed.warehouse.table(fed.name).rewind(before, apply=True)
+    copy = pa.table({"k": ["k", "m"], "w": ["a", "b"]})
+    told = fed.warehouse.snapshot(copy, into=fed.name, key="k", at=day(15), rename={"v": "w"})
+    assert "column v renamed to w" in told.schema_changes
+    again = bring()
+    assert (again.counts["began"], again.schema_changes) == (mistake.counts["began"], [])
+    assert fed.check() == []
 
 
 def test_E1_a_feed_in_order(fed):
