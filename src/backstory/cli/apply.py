@@ -47,7 +47,7 @@ def apply(
 ) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
-    Whatever the order, the table is the same. The first delivery creates it; it keeps the key, the order, the
+    The table is the same in any order, except for changes of a settled time. The first delivery creates it; it keeps the key, the order, the
     tracked columns and what rows mean (deletes, unmodified cells, dropped columns), which need not be
     repeated. Columns that a change does not have stay as they were.
 

@@ -1,4 +1,4 @@
-"""Any Iceberg catalog by configuration: here a JDBC catalog on PostgreSQL."""
+"""A catalog that the configuration names: a JDBC catalog on PostgreSQL."""
 
 from plans_in_memory import in_utc
 from tables_as_text import in_order, instant, table
