@@ -160,7 +160,7 @@ def literal_parts(node):
         case ast.JoinedStr(values=parts):
             return "".join(map(literal_parts, parts))
         case ast.BinOp(left=left, right=right):
-            return literal_parts(left) + literal_parts(right)
+            return f"{literal_parts(left)} ?{literal_parts(right)}"  # a space at an end is not in the pattern
         case ast.IfExp(body=body, orelse=orelse):
             return f"(?:{literal_parts(body)}|{literal_parts(orelse)})"
         case ast.Name() as name if name.id in CONSTANTS:

@@ -67,7 +67,11 @@ FLAGS = {
     *(
         ("explorer/copies.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")
     ),  # commands to copy
-    ("spark/launch.py", "--load-spark-defaults"),  # for spark-submit
+    *(  # for spark-submit
+        ("spark/jars.py", f"--{name}")
+        for name in ("master", "class", "load-spark-defaults", "properties-file")
+    ),
+    ("spark/launch.py", "--load-spark-defaults"),
     ("spark/launch.py", "--properties-file"),
 }
 # Of Spark, Java and style sheets, which nobody reads.
@@ -145,7 +149,11 @@ def test_options_in_texts_are_options_of_commands():
         for name in re.findall(r"`([a-z][a-z_]*)=", text)
     }
     assert len(named) > 10
-    python_alone = {("stores/iceberg/foreign_session.py", "--catalog")}  # of `backstory.open(spark=...)`
+    python_alone = {  # of `backstory.open`
+        ("stores/iceberg/foreign_session.py", "--catalog"),
+        ("settings.py", "--driver-memory"),
+        ("settings.py", "--format-version"),
+    }
     assert [] == sorted(named - python_alone - {each for each in named if each[1] in flags})
 
 
