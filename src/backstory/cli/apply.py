@@ -47,9 +47,9 @@ def apply(
 ) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
-    The table is the same in any order, except for changes of a settled time. The first delivery creates it; it keeps the key, the order, the
-    tracked columns and what rows mean (deletes, unmodified cells, dropped columns), which need not be
-    repeated. Columns that a change does not have stay as they were.
+    The table is the same in any order, except for changes of a settled time. The first delivery creates it;
+    it keeps the key, the order, the tracked columns and what rows mean (deletes, unmodified cells, dropped
+    columns), which need not be repeated. Columns that a change does not have stay as they were.
 
     Example: `backstory apply changes.jsonl --into crm.customer --key id --sequence-by changed_at,lsn`
 
