@@ -80,11 +80,10 @@ def parse_address(source: str, query: str | None = None) -> Database:
     url = source if match is None else _without(source, match)
     if bool(table) == bool(query):
         told = "both a table and a query" if table else "neither a table nor a query"
-        raise UsageError(
-            "bad-option",
-            f"The source {name_of(source)} has {told}.",
-            "Add ?table=schema.table to the address, or use `query='SELECT ...'`.",
-        )
+        remedy = "Add ?table=schema.table to the address, or use `query='SELECT ...'`."
+        if table:
+            remedy = "Omit `?table=` in the address, or omit `query=`."
+        raise UsageError("bad-option", f"The source {name_of(source)} has {told}.", remedy)
     return Database(_kind(url), url, name_of(url), table, query)
 
 

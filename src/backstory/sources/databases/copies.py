@@ -63,10 +63,13 @@ def _needing_driver(database: Database) -> Iterator[None]:
 
 def refuse_column(database: Database, column: str, why: str, remedy: str = "") -> Refused:
     """The error for a column whose values have no exact type here."""
+    # An address that names the table takes no query: so do those in the file that `init` writes.
+    bare = " and a `source` without `?table=`" if database.table else ""
     return Refused(
         "column-type",
         f"Column {column} of {database.what} {why}.",
-        remedy or f"Nothing was written; leave it out or cast it with `query='SELECT ... {column} ...'`.",
+        remedy
+        or f"Nothing was written; leave it out or cast it with `query='SELECT ... {column} ...'`{bare}.",
         [column],
     )
 
