@@ -14,12 +14,12 @@ import maven  # noqa: E402
 import rest_catalog  # noqa: E402
 
 from backstory.doors.native.jdbc_rows import MARIADB  # noqa: E402
-from backstory.spark.connectors import wanted  # noqa: E402
+from backstory.spark.connectors import packages_of  # noqa: E402
 from backstory.spark.jars import fetch  # noqa: E402
 
 if __name__ == "__main__":
     for given in ({}, conftest.SPARK):
-        fetch(wanted(given), given)
+        fetch(packages_of(given), given)
     fetch([MARIADB], {})
     rest_catalog.jars()
     kafka_stream.classes()

@@ -10,7 +10,7 @@ import pytest
 from backstory.errors import Failed
 from backstory.settings import Settings
 from backstory.spark import jars
-from backstory.spark.connectors import connectors, missing, wanted
+from backstory.spark.connectors import connectors, missing, packages_of
 from backstory.spark.java_faults import reason
 from backstory.spark.session import properties
 
@@ -19,7 +19,7 @@ OWN = "org.example:one:1"
 
 def lay_down(folder, given):
     """What a fetch leaves of the packages of these properties."""
-    packages = wanted(given)
+    packages = packages_of(given)
     came = folder / "came" / "jars"
     came.mkdir(parents=True)
     for package in packages:
@@ -62,13 +62,13 @@ def zero(jar):
 
 @pytest.mark.parametrize("spoil", [cut, empty, zero, os.unlink])
 def test_a_jar_that_is_not_whole_is_fetched_again(ivy, spoil):
-    spoil(jars.kept(wanted(ivy), ivy)[0].path)
+    spoil(jars.kept(packages_of(ivy), ivy)[0].path)
     assert missing(ivy)
 
 
 def test_a_copied_folder_needs_no_network(ivy):
     """Its files are of another time, and of the same digest."""
-    for jar in jars.kept(wanted(ivy), ivy):
+    for jar in jars.kept(packages_of(ivy), ivy):
         os.utime(jar.path, (1, 1))
     assert not missing(ivy)
 
@@ -127,7 +127,7 @@ def test_who_comes_second_waits_and_finds_what_the_first_fetched(tmp_path):
     came = []
     with (tmp_path / "backstory" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = Thread(target=lambda: came.extend(jars.fetch(wanted(given), given)))
+        waiting = Thread(target=lambda: came.extend(jars.fetch(packages_of(given), given)))
         waiting.start()
         laid = lay_down(tmp_path, given)
     waiting.join(60)

@@ -55,6 +55,42 @@ def test_a_copy_that_the_driver_holds_needs_none(late, tmp_path):
         late.snapshot(pa.table({"id": [1], "name": [1]}), into="crm.a")
 
 
+def test_copies_without_rows_need_none(late, tmp_path):
+    """A table may be without rows from its first copy on, and become so; such a file's types are unknown."""
+    sources = {
+        "empty": pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())}),
+        "full": pa.table({"id": [1], "name": ["a"]}),
+        "file": tmp_path / "empty.csv",
+    }
+    sources["file"].write_text("id,name\n")
+    counts = [
+        late.snapshot(sources[name], into="crm.empty", key="id", allow_empty=True).counts
+        for name in ("empty", "empty", "file", "full", "empty", "file", "full")
+    ]
+    outcomes = [{name for name, count in each.items() if count} for each in counts]
+    assert outcomes == [set(), set(), set(), {"new"}, {"closed"}, set(), {"reopened"}]
+
+
+def test_a_table_that_remembers_needs_none(late):
+    """Copies behind and between others, of a scope and of a time that is stored, and feeds among them."""
+
+    def copy(at, *values, **options):
+        rows = pa.table({"id": list(range(len(values))), "name": list(values)})
+        return late.snapshot(rows, into="crm.old", key="id", at=f"2026-01-{at:02}", **options)
+
+    copy(3, "a")
+    copy(5, "b")
+    assert copy(1, "z", backfill=True).counts["new"] == 0
+    assert copy(7, "c", backfill=True).counts["changed"] == 1
+    assert copy(6, "b", backfill=True).counts["unchanged"] == 1
+    assert copy(7, "d", restate=True).counts["changed"] == 1
+    copy(8, "e", scope={"id": 0})
+    event = pa.table({"id": [0], "name": ["f"], "at": ["2026-01-09T00:00:00Z"]})
+    late.apply(event, into="crm.old", key="id", sequence_by="at")
+    with pytest.raises(Refused, match="no copy between"):
+        copy(4, "y")
+
+
 def test_a_model_whose_stage_the_driver_holds_needs_none(late, tmp_path):
     model = save(document(dataset(input="stage.csv", historize=True)), tmp_path)
     counts = []

@@ -19,7 +19,7 @@ def connectors(given: Mapping[str, str]) -> dict[str, str]:
     names jars of his own gets these, and the packages that he names. Raises Failed where a jar is not to be
     had.
     """
-    packages = wanted(given)
+    packages = packages_of(given)
     if not packages:
         return {}
     jars = fetch(packages, given)
@@ -30,7 +30,7 @@ def connectors(given: Mapping[str, str]) -> dict[str, str]:
     return {name: ",".join(map(str, filter(None, each))) for name, each in named.items() if any(each)}
 
 
-def wanted(given: Mapping[str, str]) -> list[str]:
+def packages_of(given: Mapping[str, str]) -> list[str]:
     """The packages of a session with these properties, as `group:name:version`."""
     own = [package.strip() for package in given.get(PACKAGES, "").split(",") if package.strip()]
     names = {_name(package) for package in own}
@@ -40,7 +40,7 @@ def wanted(given: Mapping[str, str]) -> list[str]:
 
 def missing(given: Mapping[str, str]) -> bool:
     """Whether the next start has to fetch jars."""
-    packages = wanted(given)
+    packages = packages_of(given)
     return bool(packages) and kept(packages, given) is None
 
 

@@ -52,10 +52,14 @@ def java_of(spark: "SparkSession") -> "subprocess.Popen[bytes] | None":
     return getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001
 
 
-def spells_alike(jvm: Any) -> bool:
-    """Whether Java and this process write the names of files in the same bytes."""
-    theirs = str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))
-    return codecs.lookup(theirs).name == codecs.lookup(sys.getfilesystemencoding()).name
+def spells(jvm: Any, path: str) -> bool:
+    """Whether Java writes the name of a file in the bytes in which this process does."""
+    encoding = codecs.lookup(str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))).name
+    try:
+        path.encode(encoding)
+    except UnicodeEncodeError:  # in ASCII this process has bytes that are no letters
+        return False
+    return path.isascii() or encoding == codecs.lookup(sys.getfilesystemencoding()).name
 
 
 @contextmanager
@@ -104,7 +108,7 @@ def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
 
 def _escaped(text: str) -> str:
     """The text as Java's properties spell it, whatever it holds."""
-    units = text.encode("utf-16-be")
+    units = text.encode("utf-16-be", "surrogatepass")  # bytes that are no letters are for Java to refuse
     numbers = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
     plain = (chr(number) for number in numbers)
     return "".join(

@@ -21,7 +21,7 @@ from backstory.spark.connectors import connectors
 from backstory.spark.interrupts import interruptible
 from backstory.spark.jars import PACKAGES
 from backstory.spark.java_faults import reason
-from backstory.spark.launch import OWNER_ALONE, java, launch, quiet, spells_alike
+from backstory.spark.launch import OWNER_ALONE, java, launch, quiet, spells
 from backstory.spark.pandas_left_out import let_pandas_in
 from backstory.spark.python_path import leave_out_jars
 from backstory.spark.settled import SETTLED
@@ -144,7 +144,7 @@ def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: boo
 
 def _require_names(jvm: Any, settings: Settings) -> None:
     """Raises UsageError where Java would spell the warehouse's folder otherwise than this process."""
-    if not str(settings.warehouse).isascii() and not spells_alike(jvm):
+    if not spells(jvm, str(settings.warehouse)):
         raise UsageError(
             "no-warehouse",
             f"Java cannot spell the folder {settings.warehouse} in this locale.",

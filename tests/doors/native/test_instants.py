@@ -12,6 +12,7 @@ from serving import SECONDS, within
 from backstory.doors.native.request import parse_options
 from backstory.doors.native.snapshot import NativeSnapshot
 from backstory.doors.native.source import rows_of_arrow
+from backstory.doors.native.stored_instants import StoredInstants
 from backstory.engine.deliver import deliver_once
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import Memory
@@ -110,6 +111,41 @@ def test_a_table_that_remembers_keeps_the_time_of_a_copy_that_changes_nothing(st
     assert existing(store, table_name(name)).properties[SETTLED] == settled
     broken = [each["law"] for each in warehouse.table(name).check() if each["violations"]]
     assert broken == []
+
+
+def test_the_driver_and_spark_read_the_same_instants(store):
+    """V10, V28, V31: of copies with fewer columns, of scopes, behind others, and of a table without rows."""
+    warehouse, name = Warehouse(store, embedded=False), "native_instants.read"
+    ways = [store, replace(store, memory=Memory(0))]
+
+    def read():
+        instants = [parse_instant(f"2026-01-{day:02}T00:00:00Z") for day in range(1, 10)]
+        return [
+            [
+                stored.ends(),
+                stored.newest_recorded(),
+                [stored.marks_since(at) for at in instants],
+                [stored.has_facts_since(at) for at in instants],
+            ]
+            for stored in (StoredInstants(each, existing(each, table_name(name))) for each in ways)
+        ]
+
+    warehouse.snapshot(rows("a", 0), into=name, key="k", at="2026-01-02", allow_empty=True)
+    here, by_spark = read()
+    assert here == by_spark == [None, None, [[]] * 9, [False] * 9]
+
+    warehouse.snapshot(rows("a"), into=name, at="2026-01-02")
+    warehouse.snapshot(rows("b"), into=name, at="2026-01-03")
+    warehouse.snapshot(rows("b").select(["k"]), into=name, at="2026-01-05", backfill=True)
+    warehouse.snapshot(rows("c", 1), into=name, at="2026-01-04", scope={"k": "k0"})
+    warehouse.snapshot(rows("d"), into=name, at="2026-01-05", restate=True)
+    here, by_spark = read()
+    assert here == by_spark
+    ends, _, marks, facts = here
+    assert ends[0] == parse_instant("2026-01-02T00:00:00Z")
+    assert [(mark.at.day, mark.scope) for mark in marks[0]] == [(4, '{"k": "k0"}'), (5, None)]
+    assert [len(each) for each in marks] == [2, 2, 2, 2, 1, 0, 0, 0, 0]
+    assert facts == [True] * 5 + [False] * 4
 
 
 def test_the_first_copy_may_begin_the_memory_alone_or_with_a_backfill(store):

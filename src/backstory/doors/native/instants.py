@@ -1,49 +1,20 @@
 """Where a copy stands among what is known: its instant, what is settled, which copies are remembered."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
 from backstory.doors.native.request import SnapshotRequest
+from backstory.doors.native.stored_instants import Mark, StoredInstants
 from backstory.errors import Refused, UsageError
 from backstory.model.change import DOOR
 from backstory.model.instant import EPOCH, iso, parse_instant
-from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.remembered import (
-    COLUMNS,
-    COPIED_AT,
-    ENDED_AT,
-    KIND,
-    ORDERED_BY,
-    RECORDED,
-    ROLE,
-    SCOPE,
-    SETTLED,
-    Role,
-    Told,
-)
-from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.model.remembered import COPIED_AT, ORDERED_BY, RECORDED, SETTLED
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
-from backstory.stores.iceberg.store import StoredTable
-from backstory.strategies.copies.frames import marked, version
+from backstory.stores.iceberg.store import Store, StoredTable
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-Rows = Callable[[], "DataFrame"]
 MICROSECOND = timedelta(microseconds=1)
-
-
-@dataclass(frozen=True, slots=True)
-class Mark:
-    """A remembered copy or truncate: its instant, the ids of a copy's columns, None for all, its scope."""
-
-    at: datetime
-    columns: tuple[int, ...] | None
-    scope: str | None = None
-    truncate: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +49,9 @@ class Placing:
 
 
 def placed(
-    table: StoredTable | None, rows: Rows, asked: SnapshotRequest, scope: str | None = None
+    store: Store, table: StoredTable | None, asked: SnapshotRequest, scope: str | None = None
 ) -> Placing:
-    """The copy's place; `rows` makes a frame of the table's, of which a few are read where no commit tells.
+    """The copy's place; a few of the table's rows are read where no commit tells.
 
     Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
     on a table with memory.
@@ -96,21 +67,22 @@ def placed(
     if table is None:
         begins = asked.begins_memory
         return Placing(at, now, settled=() if begins else None, begins=begins, scope=scope)
-    recorded = max(now, newest_recorded(table, rows) + MICROSECOND)
+    stored_rows = StoredInstants(store, table)
+    recorded = max(now, newest_recorded(stored_rows) + MICROSECOND)
     if told is None and not asked.backfill:
-        newest = newest_instant(table, rows)
+        newest = newest_instant(stored_rows)
         _refuse_backwards(newest, asked)
         if not asked.begins_memory:
             stored = at == newest
             return Placing(at, recorded, stored=stored, in_order=not (stored and asked.restate))
-    settled = interval_of(told) if told is not None else all_instants(rows)
+    settled = interval_of(told) if told is not None else stored_rows.ends() or ()
     _refuse_settled(at, settled)
-    marks = [] if told is None else marks_since(rows, at)
+    marks = [] if told is None else stored_rows.marks_since(at)
     mine = next((mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None)
     beside = tuple(mark.scope for mark in marks if mark.at == at and mark is not mine and not mark.truncate)
     _refuse_meeting(at, scope, beside)
     scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
-    if scoped or (ORDERED_BY in table.properties and _has_facts_since(rows, at)):
+    if scoped or (ORDERED_BY in table.properties and stored_rows.has_facts_since(at)):
         return Placing(
             at,
             recorded,
@@ -151,14 +123,6 @@ def _scope_words(scope: str | None) -> str:
     return " ".join(f"{name}={value}" for name, value in json.loads(scope or "{}").items()) or "(all records)"
 
 
-def _has_facts_since(rows: Rows, at: datetime) -> bool:
-    """Whether a live row, version or fact, begins at or after an instant."""
-    memory = column(MEMORY)
-    fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
-    live = rows().where(memory.getField(ROLE).isNull() | fact)
-    return bool(live.where(column(VALID_FROM) >= instant(micros_of(at))).take(1))
-
-
 def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
     """Without a memory only the newest copy, or one that is newer, has a place (N3)."""
     if newest is None or asked.instant >= newest:
@@ -175,51 +139,33 @@ def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
     )
 
 
-def newest_instant(table: StoredTable, rows: Rows) -> datetime | None:
+def newest_instant(stored: StoredInstants) -> datetime | None:
     """The instant of the newest copy: told by its commit, else the last start or end of a version."""
-    for snapshot in ancestry(table):
+    for snapshot in ancestry(stored.table):
         told = snapshot.get_property(COPIED_AT)
         if told:
             return parse_instant(told)
         if snapshot.operation != "replace":  # what compacts moves no instant; whatever else did may have
             break
-    ends = _ends(rows)
+    ends = stored.ends()
     return ends[1] if ends else None
 
 
-def marks_since(rows: Rows, at: datetime) -> list[Mark]:
-    """The remembered copies at or after an instant, oldest first."""
-    from pyspark.sql.functions import unix_micros
-
-    remembered = rows().where(marked() & (column(VALID_FROM) >= instant(micros_of(at))))
-    memory = column(MEMORY)
-    fields = (memory.getField(name) for name in (COLUMNS, SCOPE, KIND))
-    found = remembered.select(unix_micros(column(VALID_FROM)), *fields).collect()
-    marks = (
-        Mark(_instant(micros), None if ids is None else tuple(ids), scope, kind == Told.TRUNCATE.value)
-        for micros, ids, scope, kind in found
-    )
-    return sorted(marks, key=lambda mark: mark.at)
-
-
-def newest_recorded(table: StoredTable, rows: Rows) -> datetime:
+def newest_recorded(stored: StoredInstants) -> datetime:
     """The newest recorded time of the table: by its commits, else by its rows (V10)."""
-    from pyspark.sql.functions import greatest, unix_micros
-    from pyspark.sql.functions import max as newest
-
-    current = next(ancestry(table), None)
+    current = next(ancestry(stored.table), None)
     if current is None:
         return EPOCH
     if recorded := current.get_property(RECORDED):
         return parse_instant(recorded)
     recorded_times = [
-        parse_instant(each) for snapshot in all_snapshots(table) if (each := snapshot.get_property(RECORDED))
+        parse_instant(each)
+        for snapshot in all_snapshots(stored.table)
+        if (each := snapshot.get_property(RECORDED))
     ]
     if recorded_times and current.get_property(DOOR) is None:
         return max(recorded_times)
-    times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
-    (micros,) = rows().agg(times).collect()[0]
-    return max([*recorded_times, EPOCH if micros is None else _instant(micros)])
+    return max([*recorded_times, stored.newest_recorded() or EPOCH])
 
 
 def interval_of(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
@@ -234,22 +180,6 @@ def interval_of(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
 def interval_text(settled: Sequence[datetime | None]) -> str:
     """A settled interval as a table keeps it."""
     return json.dumps([each and iso(each) for each in settled])
-
-
-def all_instants(rows: Rows) -> tuple[datetime | None, datetime] | tuple[()]:
-    """What is settled when the memory begins: all that copies made until then (V28)."""
-    return _ends(rows) or ()
-
-
-def _ends(rows: Rows) -> tuple[datetime, datetime] | None:
-    """The first and the last start or end of any version; None without versions."""
-    from pyspark.sql.functions import greatest, unix_micros
-    from pyspark.sql.functions import max as last
-    from pyspark.sql.functions import min as first
-
-    start, end = (unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
-    (found,) = rows().where(version()).agg(first(start), last(greatest(start, end))).collect()
-    return None if found[0] is None else (_instant(found[0]), _instant(found[1]))
 
 
 def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
@@ -276,7 +206,3 @@ def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
             "their values at that time.",
             "Nothing was written; first send that copy again with all columns and `restate=True`.",
         )
-
-
-def _instant(micros: int) -> datetime:
-    return EPOCH + timedelta(microseconds=micros)

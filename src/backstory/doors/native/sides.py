@@ -1,7 +1,7 @@
 """A copy beside its table, both in the columns that the table will have."""
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Final
 from uuid import uuid4
@@ -79,7 +79,7 @@ def sides_of(
 ) -> CopySides:
     """Both sides in the columns that the table will have; Refused for an instant without a place."""
     scope = typed_scope(asked.scope, evolved.shape, settings)
-    place = placed(table, partial(stored_rows, store, table, evolved), asked, scope_text(scope))
+    place = placed(store, table, asked, scope_text(scope))
     ids = table is not None and keeps_row_ids(table)
     terms = replace(
         _terms(evolved, settings, place, asked, ids=ids),

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.errors import UsageError
 from backstory.spark.connectors import runtime
-from backstory.spark.launch import spells_alike
+from backstory.spark.launch import spells
 from backstory.stores.iceberg.jvm import (
     ICEBERG_CATALOG,
     SPARK_CATALOG,
@@ -47,7 +47,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
     jvm, package = gateway(spark), runtime(str(spark.version))
     _require_iceberg_catalog(jvm, spark.conf.get(f"spark.sql.catalog.{catalog}", None), catalog, package)
     folder = str(spark.conf.get(f"spark.sql.catalog.{catalog}.warehouse", "") or "")
-    if not folder.isascii() and not spells_alike(jvm):
+    if not spells(jvm, folder):
         raise UsageError(
             "no-warehouse",
             f"The session's Java cannot spell the folder {folder}, since its locale has no such letters.",

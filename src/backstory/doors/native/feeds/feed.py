@@ -40,12 +40,12 @@ from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.positions import add_places, positions_of
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import Store, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.touched import DRIVES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 DOOR: Final = "native"
 Answer = FeedReceipt | FeedPlan
@@ -79,7 +79,7 @@ class NativeFeed:
             if table is not None and request.apply_as_truncates is not None:
                 source = with_key(source, table.shape.key)
             agreement = agree(store, table, self.name, source, request, zoned=self.zoned)
-            remembered = remembering(table, partial(_stored_rows, store, table))
+            remembered = remembering(store, table)
             feed = Feed(store, table, source, request, agreement, remembered)
             with _planned(feed) as planned:
                 change = _change(feed, planned, meaning_property(self.request, kept))
@@ -126,11 +126,6 @@ def _planned(feed: Feed) -> Iterator[PlannedFeed]:
     here, tasks = partial(plan_here, feed), partial(plan_by_tasks, feed)
     with plan_either_way(feed.store, feed.agreement.evolved.shape.table, here, tasks) as planned:
         yield planned
-
-
-def _stored_rows(store: Store, table: StoredTable | None) -> "DataFrame":
-    assert table is not None
-    return store.spark.table(store.sql_name(table.shape.table))
 
 
 def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
@@ -181,7 +176,8 @@ def _with_settled(feed: Feed, planned: PlannedFeed) -> Any:
     assert settled
     until = instant(settled[1])
     gone_with = (column(VALID_FROM) <= until) & (memory[ROLE] == Role.FACT.value) & memory[OWN_TIME].isNull()
-    places = positions_of(_stored_rows(feed.store, feed.table).where(gone_with))
+    rows = feed.store.spark.table(feed.store.sql_name(feed.table.shape.table))
+    places = positions_of(rows.where(gone_with))
     gone = planned.gone
     if gone is None:
         return places or None

@@ -5,15 +5,14 @@ from datetime import UTC, datetime
 
 from backstory.doors.native.instants import (
     MICROSECOND,
-    Rows,
-    all_instants,
     interval_of,
     interval_text,
     newest_recorded,
 )
+from backstory.doors.native.stored_instants import StoredInstants
 from backstory.model.instant import iso
 from backstory.model.remembered import MEMORY_SINCE, SETTLED
-from backstory.stores.iceberg.store import StoredTable
+from backstory.stores.iceberg.store import Store, StoredTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +30,12 @@ class Remembering:
         return {SETTLED: interval_text(self.settled), MEMORY_SINCE: iso(self.recorded)}
 
 
-def remembering(table: StoredTable | None, rows: Rows) -> Remembering:
-    """The place of a feed in what the table remembers; `rows` makes a frame of the table's."""
+def remembering(store: Store, table: StoredTable | None) -> Remembering:
+    """The place of a feed in what the table remembers."""
     now = datetime.now(UTC)
     if table is None:
         return Remembering(now, (), begins=True)
     kept = table.iceberg.properties().get(SETTLED)
-    recorded = max(now, newest_recorded(table, rows) + MICROSECOND)
-    return Remembering(recorded, all_instants(rows) if kept is None else interval_of(kept), kept is None)
+    stored = StoredInstants(store, table)
+    recorded = max(now, newest_recorded(stored) + MICROSECOND)
+    return Remembering(recorded, stored.ends() or () if kept is None else interval_of(kept), kept is None)

@@ -168,7 +168,7 @@ def may_be_touched(since: int, rows: pa.Table, *, low: Position | None = None) -
     touched = micros(rows[VALID_TO]) >= since
     if low is not None:
         touched |= np.asarray(_is_behind(low, rows))
-    return pc.and_(_live(rows), pa.chunked_array([touched]))
+    return pc.and_(live_rows(rows), pa.chunked_array([touched]))
 
 
 def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
@@ -206,7 +206,7 @@ def may_be_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
         flags[there] = micros(rows[VALID_TO])[there] >= since[place[there]]
         if low is not None:
             flags[there] |= np.asarray(_is_behind(low, rows))[there]
-        return pc.and_(_live(rows), pa.chunked_array([flags]))
+        return pc.and_(live_rows(rows), pa.chunked_array([flags]))
 
     return touched
 
@@ -218,7 +218,7 @@ def _are_of_records_or_marks(
     return pc.or_(marks, of_records(rows))
 
 
-def _live(rows: pa.Table) -> pa.ChunkedArray:
+def live_rows(rows: pa.Table) -> pa.ChunkedArray:
     """Which rows tell what the table knows: versions and facts that are not ended."""
     role, ended = (pc.struct_field(rows[MEMORY], name) for name in (ROLE, ENDED_AT))
     fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), pc.is_null(ended))
