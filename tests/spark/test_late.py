@@ -63,8 +63,9 @@ def test_copies_without_rows_need_none(late, tmp_path):
         "file": tmp_path / "empty.csv",
     }
     sources["file"].write_text("id,name\n")
+    options = {"allow_empty": True, "max_delete_ratio": 1.0}
     counts = [
-        late.snapshot(sources[name], into="crm.empty", key="id", allow_empty=True).counts
+        late.snapshot(sources[name], into="crm.empty", key="id", **options).counts
         for name in ("empty", "empty", "file", "full", "empty", "file", "full")
     ]
     outcomes = [{name for name, count in each.items() if count} for each in counts]
