@@ -178,8 +178,8 @@ def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
                 "other-case",
                 f"The delivery has column {column.name}, and {stored.table} has {other}: the names differ "
                 "by case alone.",
-                f"Nothing was written; use {option('rename', {other: column.name})} if it is the same "
-                f"column, or call it {other} in the delivery.",
+                f"Nothing was written; use {option('rename', {other: column.name})} of a full copy if it is "
+                f"the same column, or call it {other} in the delivery.",
                 [column.name],
             )
 
