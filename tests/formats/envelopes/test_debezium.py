@@ -229,8 +229,33 @@ def test_log_positions_sort_as_the_log(connector):
     ]
     sequence = events(message("r", None, ADA, {"connector": connector, **nothing}), *told).sequence
     without, *order = [tuple(row.values()) for row in sequence.to_pylist()]
-    assert sequence.column_names == [*POSITIONS[connector][0], "is_change"]
+    leads = ["last_commit"] if connector == "postgresql" else []
+    assert sequence.column_names == [*leads, *POSITIONS[connector][0], "is_change"]
     assert set(without) == {None}
+    assert order == sorted(order)
+    assert len(set(order)) == len(order)
+
+
+def test_postgresql_sorts_by_the_commits_before_messages():
+    """A transaction may begin before a snapshot is read, or before another commit, and end after it."""
+    told = [
+        ("u", 90, None),
+        ("r", 100, None),
+        ("u", 95, 100),
+        ("u", 120, 100),
+        ("u", 110, 130),
+        ("u", 140, 130),
+        ("r", 125, 150),
+        ("u", 105, 150),
+        ("r", 160, 150),
+        ("u", 155, 160),
+    ]
+    sources = [
+        (op, {"lsn": lsn, "sequence": json.dumps([commit and str(commit), str(lsn)])})
+        for op, lsn, commit in told
+    ]
+    sequence = events(*(message(op, None, ADA, source) for op, source in sources)).sequence
+    order = [tuple(row.values()) for row in sequence.to_pylist()]
     assert order == sorted(order)
     assert len(set(order)) == len(order)
 
@@ -246,7 +271,7 @@ def test_a_read_of_sql_server_has_a_part_of_its_position():
 def test_a_change_without_its_position_has_none():
     """NULL, which `null-sequence` refuses (V47), and no guess."""
     assert events(message("u", None, ADA, {"lsn": None})).sequence.to_pylist() == [
-        {"is_change": True, "lsn": None}
+        {"last_commit": None, "lsn": None, "is_change": True}
     ]
 
 
@@ -339,6 +364,7 @@ def test_what_is_no_change_is_refused(sent, words):
     ("connector", "position", "words"),
     [
         ("postgresql", {"lsn": "0/16B3748"}, "`source.lsn`"),
+        ("postgresql", {"lsn": 7, "sequence": "7"}, "`source.sequence`"),
         ("mysql", {"file": "binlog", "pos": 1, "row": 0}, "`source.file`"),
         ("mysql", {"file": 3, "pos": 1, "row": 0}, "`source.file`"),
         ("sqlserver", {"commit_lsn": "0x2700"}, "`source.commit_lsn`"),

@@ -22,6 +22,7 @@ _SERVER: Final = ("name", "server_id")
 _FILE = r"\.(?P<number>[0-9]{1,18})$"
 _LSN = r"^(?P<log>[0-9a-f]{1,8}):(?P<block>[0-9a-f]{1,8}):(?P<slot>[0-9a-f]{1,4})$"
 _LSN_WIDTHS = (8, 8, 4)
+_SEQUENCE = r'^\[(?:null|"(?P<commit>[0-9]{1,18})"),'
 Columns = Mapping[str, pa.Array]
 Place = Callable[[int], str]
 
@@ -38,12 +39,14 @@ class Unplaced(ValueError):
 class Connector:
     """How a connector's log positions are read, in the order in which they sort.
 
-    `logs_whole_rows` says that the before image of a delete is the whole row: PostgreSQL logs the key of it
-    alone, unless its table has `REPLICA IDENTITY FULL`, and Debezium fills the rest with NULL and defaults.
+    `arranged` makes places of what `positions` reads, and of which messages are reads. `logs_whole_rows` says
+    that the before image of a delete is the whole row: PostgreSQL logs the key of it alone, unless its table
+    has `REPLICA IDENTITY FULL`, and Debezium fills the rest with NULL and defaults.
     """
 
     positions: Mapping[str, Callable[[pa.Array], pa.Array]]
     logs_whole_rows: bool = True
+    arranged: Callable[[Columns, pa.Array], Columns] = lambda columns, _: columns
 
 
 def _integers(values: pa.Array) -> pa.Array:
@@ -76,9 +79,31 @@ def _matched(texts: pa.Array, pattern: str) -> pa.Array:
     return found
 
 
+def _commits(sequences: pa.Array) -> pa.Array:
+    """The places of the last commits before messages: `["24023119","24023128"]`, or `[null,"24023128"]`."""
+    commits = pc.struct_field(_matched(sequences, _SEQUENCE), "commit")
+    return pc.if_else(pc.equal(commits, ""), None, commits).cast(pa.int64())
+
+
+def _in_order_of_commits(columns: Columns, reads: pa.Array) -> Columns:
+    """PostgreSQL's positions: Debezium sends a transaction whole when it ends, and so behind earlier commits.
+
+    A transaction that is open while a snapshot is read ends after it, and may have lower positions. A read is
+    behind all that had ended, and before what ends later. Without a commit before it a change counts itself.
+    """
+    lsn, commit = columns["lsn"], columns["sequence"]
+    leads = pc.if_else(reads, pc.max_element_wise(commit, lsn), pc.coalesce(commit, lsn))
+    return {
+        "last_commit": pc.if_else(lsn.is_valid(), leads, None),
+        "lsn": pc.if_else(pc.and_(reads, lsn.is_valid()), 0, lsn),
+    }
+
+
 _MYSQL = Connector({"file": _file_numbers, "pos": _integers, "row": _integers})
 CONNECTORS: Final[Mapping[str, Connector]] = {
-    "postgresql": Connector({"lsn": _integers}, logs_whole_rows=False),
+    "postgresql": Connector(
+        {"lsn": _integers, "sequence": _commits}, logs_whole_rows=False, arranged=_in_order_of_commits
+    ),
     "mysql": _MYSQL,
     "mariadb": _MYSQL,
     "sqlserver": Connector({"commit_lsn": _lsns, "change_lsn": _lsns, "event_serial_no": _integers}),
@@ -141,19 +166,19 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
     """
     if connector not in CONNECTORS:
         return pa.table({})
-    columns: dict[str, pa.Array] = {}
-    for field, read in CONNECTORS[connector].positions.items():
-        values = source.get(field, pa.nulls(len(reads)))
+    read: dict[str, pa.Array] = {}
+    for field, reading in CONNECTORS[connector].positions.items():
         try:
-            built = read(values)
+            read[field] = reading(source.get(field, pa.nulls(len(reads))))
         except Unplaced as stop:
             why = f"`source.{field}` is not a log position of {connector}"
             raise malformed(name, place(stop.row), why, REMEDY) from None
-        first = "" if pa.types.is_string(built.type) else 0
-        lacks = pc.and_(reads, built.is_null())
-        if not columns:
-            placeless = lacks
-        columns[field] = pc.if_else(lacks, pa.scalar(first, built.type), built)
+    parts = CONNECTORS[connector].arranged(read, reads)
+    placeless = pc.and_(reads, next(iter(parts.values())).is_null())
+    columns: dict[str, pa.Array] = {}
+    for part, values in parts.items():
+        first = pa.scalar("" if pa.types.is_string(values.type) else 0, values.type)
+        columns[part] = pc.if_else(pc.and_(reads, values.is_null()), first, values)
     columns[CHANGE] = pc.invert(reads)
     return pa.table({each: pc.if_else(placeless, None, part) for each, part in columns.items()})
 
