@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -72,8 +73,34 @@ def empty_database(server_url):
             server.execute(f"DROP DATABASE {name} WITH (FORCE)")
 
 
-def record(url: str, folder: Path, **properties) -> Path:
-    """What Debezium says of `snapshot.sql`, which it finds, and `changes.sql`, which it follows."""
+@dataclass(frozen=True)
+class Engine:
+    """A running engine, the file of its messages, and its log."""
+
+    running: subprocess.Popen
+    messages: Path
+    log: Path
+
+    def wait(self, happened):
+        """Until something happened; the engine must not end before."""
+        deadline = time.monotonic() + 240
+        while not happened():
+            assert self.running.poll() is None, self.log.read_text("utf-8")
+            assert time.monotonic() < deadline, self.log.read_text("utf-8")
+            time.sleep(0.2)
+
+    def wait_for(self, connection, query):
+        """Until a query gives a row."""
+        self.wait(lambda: connection.execute(query).fetchone())
+
+    def wait_for_table(self, table):
+        """Until it has a message of a table."""
+        self.wait(lambda: f'"table":"{table}"' in self.messages.read_text("utf-8"))
+
+
+@contextmanager
+def following(url: str, folder: Path, **properties):
+    """An engine that follows a database from now on."""
     at = urlsplit(url)
     database, messages, settings = at.path[1:], folder / "messages.tsv", folder / "engine.properties"
     place = {
@@ -90,32 +117,28 @@ def record(url: str, folder: Path, **properties) -> Path:
     }
     settings.write_text("".join(f"{each}={value}\n" for each, value in (told | properties).items()), "utf-8")
     messages.touch()
-    with psycopg.connect(url, autocommit=True) as connection, (folder / "java.log").open("w") as log:
-        run(connection, "snapshot.sql")
-        words = ["java", "-cp", f"{engine()}/*", HERE / "Recorder.java", settings, messages]
+    words = ["java", "-cp", f"{engine()}/*", HERE / "Recorder.java", settings, messages]
+    with (folder / "java.log").open("w") as log:
         running = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
         try:
-            _wait(
-                running,
-                lambda: connection.execute(
-                    "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
-                ).fetchone(),
-                log,
-            )
-            run(connection, "changes.sql")
-            _wait(running, lambda: '"table":"done"' in messages.read_text("utf-8"), log)
+            yield Engine(running, messages, folder / "java.log")
         finally:
             running.terminate()
             running.wait(60)
-    return messages
 
 
-def _wait(running, happened, log):
-    deadline = time.monotonic() + 240
-    while not happened():
-        assert running.poll() is None, Path(log.name).read_text("utf-8")
-        assert time.monotonic() < deadline, Path(log.name).read_text("utf-8")
-        time.sleep(0.2)
+STREAMING = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
+
+
+def record(url: str, folder: Path, **properties) -> Path:
+    """What Debezium says of `snapshot.sql`, which it finds, and `changes.sql`, which it follows."""
+    with psycopg.connect(url, autocommit=True) as connection:
+        run(connection, "snapshot.sql")
+        with following(url, folder, **properties) as recorder:
+            recorder.wait_for(connection, STREAMING)
+            run(connection, "changes.sql")
+            recorder.wait_for_table("done")
+    return recorder.messages
 
 
 def messages_of(path: Path, table: str) -> tuple[pa.Array, pa.Array]:

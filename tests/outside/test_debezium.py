@@ -1,10 +1,11 @@
 """A real Debezium follows a real PostgreSQL, and the events leave what the database has (V61 to V63)."""
 
+from contextlib import ExitStack
 from decimal import Decimal
 
 import psycopg
 import pytest
-from debezium_engine import empty_database, last_rows, messages_of, record
+from debezium_engine import STREAMING, empty_database, following, last_rows, messages_of, record
 from depth import DEPTH
 from psycopg.rows import dict_row
 
@@ -56,6 +57,61 @@ def test_events_leave_what_the_database_has(postgresql_url, tmp_path, way):
             events = unwrap_debezium(debezium_messages(*messages_of(messages, table)), key)
             left = last_rows(events, key)
             assert comparable(left, APART | apart) == comparable(stored(url, table, key), APART | apart)
+
+
+HISTORY = """
+CREATE TABLE item (id int PRIMARY KEY, v text);
+CREATE TABLE done (id int PRIMARY KEY);
+CREATE TABLE history (number bigserial, id int, v text);
+CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO history (id, v) VALUES (coalesce(NEW.id, OLD.id), CASE WHEN TG_OP <> 'DELETE' THEN NEW.v END);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER remembers AFTER INSERT OR UPDATE OR DELETE ON item FOR EACH ROW EXECUTE FUNCTION remember();
+INSERT INTO item VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four');
+"""
+# Whoever makes a replication slot waits for transactions that are open, in two steps.
+WAITS_FOR = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid = '{}'"
+
+
+@pytest.mark.parametrize("way", ["as it is", "without schemas"] if DEPTH == "laws" else [])
+def test_overlapping_transactions_have_the_order_of_a_triggers_history(postgresql_url, tmp_path, way):
+    """Those that are open while the snapshot is read among them, in its order and with its values."""
+    with empty_database(postgresql_url) as url, ExitStack() as kept:
+        first, second, late, own = (kept.enter_context(psycopg.connect(url)) for _ in range(4))
+        own.autocommit = True
+        own.execute(HISTORY)
+        number = first.execute("SELECT pg_current_xact_id()").fetchone()[0]
+        tables = {"table.include.list": "public.item,public.done"}
+        recorder = kept.enter_context(following(url, tmp_path, **tables, **WAYS[way][0]))
+        recorder.wait_for(own, WAITS_FOR.format(number))
+        number = second.execute("SELECT pg_current_xact_id()").fetchone()[0]
+        first.commit()
+        recorder.wait_for(own, WAITS_FOR.format(number))
+        late.execute("UPDATE item SET v = 'uno' WHERE id = 1")
+        second.commit()
+        recorder.wait_for(own, STREAMING)
+        own.execute("UPDATE item SET v = 'due' WHERE id = 2")
+        late.execute("UPDATE item SET v = 'eins' WHERE id = 1")
+        first.execute("UPDATE item SET v = 'tre' WHERE id = 3")
+        second.execute("DELETE FROM item WHERE id = 4")
+        second.execute("INSERT INTO item VALUES (4, 'vier')")
+        first.execute("UPDATE item SET v = 'drei' WHERE id = 3")
+        own.execute("UPDATE item SET v = 'zwei' WHERE id = 2")
+        for each in (second, late, first):
+            each.commit()
+        own.execute("UPDATE item SET v = 'un' WHERE id = 1")
+        own.execute("INSERT INTO done VALUES (1)")
+        recorder.wait_for_table("done")
+        messages = messages_of(recorder.messages, "item")
+        true = own.execute("SELECT id, v FROM history ORDER BY id, number").fetchall()
+    events = unwrap_debezium(debezium_messages(*messages), ["id"])
+    columns = events.sequence.to_pylist(), events.kinds.to_pylist(), events.rows.to_pylist()
+    told = sorted(
+        (row["id"], *place.values(), kind, row["v"]) for place, kind, row in zip(*columns, strict=True)
+    )
+    assert [(id_, None if kind == "delete" else v) for id_, *_, kind, v in told] == true
 
 
 def stored(url, table, key):

@@ -238,6 +238,25 @@ def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, nam
 
 
 @pytest.mark.parametrize("way", ["lake", "in_tasks"])
+def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp_path, request):
+    """PostgreSQL's `lsn` of it is lower than theirs, and than that of a read; its log does not start again."""
+    lake = request.getfixturevalue(way)
+    told = [
+        ("r", 40, 500, "old", [None, "500"]),
+        ("u", 41, 480, "new", ["510", "480"]),
+        ("u", 42, 460, "newer", ["520", "460"]),
+    ]
+    lines = [log_message("postgresql", *each, sequence=json.dumps(commits)) for *each, commits in told]
+    apply_lines(lake, f"{name}w", tmp_path, *lines, key="id", envelope="debezium")
+    for line in lines:
+        apply_lines(lake, name, tmp_path, line, key="id", envelope="debezium")
+    versions = shown_versions(lake, name)
+    assert len(versions) == 3
+    assert versions == shown_versions(lake, f"{name}w")
+    assert now(lake, name, ["id"])[1,]["v"] == "newer"
+
+
+@pytest.mark.parametrize("way", ["lake", "in_tasks"])
 def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_path, request):
     """A version that had ended before the delivery's time ends later."""
     lake = request.getfixturevalue(way)
