@@ -351,6 +351,24 @@ def test_V135_what_is_settled_keeps_the_last_place_of_each_record():
     assert [life.shown(key) for key in "kmn"] == ["a[5,20) b[20,)", "a[5,7) b[20,)", "b[20,)"]
 
 
+def test_V135_a_settled_place_stays_when_something_without_one_comes():
+    """A delete that ended nothing, too: what is not behind it in the log stays too late."""
+    life = Life()
+    life.feed("k:-1#5 k:e1")
+    life.table = settled_before(life.table, 5)
+    life.feed("k:u7")
+    assert life.shown("k") == "u[7,)"
+    assert life.refused(life.feed, "k:x8#4") == "settled"
+
+
+def test_V135_a_truncate_that_a_record_has_settled_is_refused_beside_its_events():
+    life = Life()
+    life.feed("k:a2#3 m:a2#1")
+    life.table = settled_before(life.table, 2)
+    assert life.refused(life.feed, "*9#2 k:b9#5") == "settled"
+    assert life.feed("*9#2 k:b9#5", late="drop")
+
+
 def test_V135_a_restatement_tests_own_times():
     life = Life()
     life.feed("k:a30#500 k:b10#900")

@@ -131,8 +131,8 @@ def recorded_life(table: StoredVersions, key: Key, life: Life, recorded: Instant
             left.pop(_identity(row))
             kept = row if row.role is Role.FACT else replace(row, values=_renewed(table, row, new))
             rows += move_end(kept, new.end, recorded)
-        elif row.role is Role.FACT:
-            rows.append(replace(row, ended_at=recorded))
+        elif row.role is Role.FACT:  # of a log what is settled keeps the record's last place (V135)
+            rows.append(row if is_settled(table, row.start) else replace(row, ended_at=recorded))
         else:
             rows += take_back(row, recorded)
     return [*rows, *left.values()]

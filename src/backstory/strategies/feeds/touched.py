@@ -304,8 +304,9 @@ class Records:
         codes = self._orders[2][self._own_of_truncates != FIRST]
         if self.terms.drops or not len(codes):
             return moves
-        last = self._settled_code >= codes.min()
-        return np.union1d(moves, self.row_of[np.flatnonzero(last)])
+        last = np.flatnonzero((self._settled_code >= codes.min())[self.stored.record])
+        _, first = np.unique(self.stored.record[last], return_index=True)
+        return np.union1d(moves, last[first])
 
     @property
     def scopes(self) -> Sequence[Scope | None]:
