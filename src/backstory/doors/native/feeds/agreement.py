@@ -18,6 +18,7 @@ from backstory.doors.native.feeds.expressions import (
 )
 from backstory.doors.native.feeds.instants import INSTANT, refuse_no_instant
 from backstory.doors.native.feeds.local_times import local_times
+from backstory.doors.native.feeds.logs import refuse_another_log
 from backstory.doors.native.feeds.options import Expression, FeedRequest
 from backstory.doors.native.feeds.ordering import (
     Ordering,
@@ -72,6 +73,7 @@ def agree(
     """
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
+    refuse_another_log(properties, request)
     expressions = _expressions(properties, request)
     ordering = _ordering(source, expressions, properties, zoned=zoned, log=request.log is not None)
     refuse_other_types(properties, ordering)

@@ -127,6 +127,15 @@ def progress(
     return _further(now, span)
 
 
+def refuse_another_log(properties: Mapping[str, str], request: FeedRequest) -> None:
+    """Raise Refused for messages of another source than the table's, whose places may have other parts."""
+    known = stored_log(properties)
+    if known is None or request.log is None or request.new_log:
+        return
+    if reason := _restarts(known, _one_source(request.log), None, chosen=False):
+        raise _restarted(reason)
+
+
 def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan | None) -> Position | None:
     """The first place of a delivery, where it is not behind all that is known of its log (V134)."""
     if known is None or now is None or span is None or now.number != known.number:
