@@ -217,10 +217,14 @@ class Place:
         self.insert(f"rawcore.{self.dataset.name}", [self._base_row(word) for word in text.split()])
         return self
 
+    def typed(self, value: str | None) -> Any:
+        """The value of the attribute, of the type that the model has for it: a text."""
+        return value
+
     def _base_row(self, word: str) -> dict[str, Any]:
         word, _, lacks = word.partition("!")
         key, value = (None if part == "-" else part for part in word.split(":"))
-        row = {"k": key, "a": value}
+        row = {"k": key, "a": self.typed(value)}
         return {
             self.dataset.key: None if lacks == "key" else self.hashes.base_key(self.dataset, row),
             **row,
@@ -243,7 +247,7 @@ class Place:
         line, _, lacks = line.partition("!")
         told = VERSION.fullmatch(line.strip())
         key, value = (None if told[part] == "-" else told[part] for part in ("key", "value"))
-        row, started = {"k": key, "a": value}, second(told["start"])
+        row, started = {"k": key, "a": self.typed(value)}, second(told["start"])
         entity = self.hashes.base_key(self.dataset, row)
         return {
             self.dataset.hist_key: self.hashes.hist_key(self.dataset, entity, started),

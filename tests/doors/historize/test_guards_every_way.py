@@ -35,6 +35,7 @@ GUARDS = {
     ("LIVE_TWICE", "DUPLICATE_KEY"): {"base": "x:1 x:1"},
     ("OPEN_TWICE", "MULTIPLE_OPEN"): {"base": "x:1", "history": "x 1 [1,-) new r0\nx 1 [2,-) new r0\n"},
     ("empty base", "EMPTY_SNAPSHOT"): {"base": "only"},
+    ("NEVER_BEGAN", "spoilt-table"): {"base": "x:1", "history": "x 1 [1,-) new r0!start\n"},
     ("DELETED", "MASS_DELETE"): {"history": "x 1 [1,-) new r0\n", "rules": {"max_delete_ratio": 0}},
     ("ENDS_EARLY", "NON_MONOTONIC_TIMESTAMP"): {"base": "x:2", "history": "x 1 [9,-) new r0\n"},
     ("BEGINS_EARLY", "NON_MONOTONIC_TIMESTAMP"): {"base": "x:1", "history": "x 1 [1,9) deleted r0\n"},
@@ -62,21 +63,15 @@ def test_every_guard_of_a_load_has_a_row_here():
     faults = {name for name in vars(load_refusals) if isinstance(getattr(parts, name, None), str)}
     tried = {fault for fault, _ in GUARDS if not fault.startswith(("empty", "KEYS"))}
     assert {name for name in faults if name.isupper()} == tried
-    assert {code for _, code in GUARDS} == {*REMEDIES} - BEFOREHAND
+    assert {code for _, code in GUARDS} == {*REMEDIES, "spoilt-table"} - BEFOREHAND
 
 
 class DatedPlace(SparkPlace):
     """Rows whose attribute is a day, where the model's is."""
 
-    def _base_row(self, word):
-        return self._dated(super()._base_row(word))
-
-    def _version(self, line):
-        return self._dated(super()._version(line))
-
-    def _dated(self, row):
+    def typed(self, value):
         days = any(each.datatype is Datatype.DATE for each in self.dataset.target_columns)
-        return row | ({"a": date.fromisoformat(row["a"])} if days else {})
+        return date.fromisoformat(value) if days and value else value
 
 
 @pytest.fixture
