@@ -43,7 +43,7 @@ GUARDS = {
         "columns": "k* a:DATE",
         "base": "x:2020-01-01",
         "history": "x 2020-01-02 [1,-) new r0\n",
-        "rules": {"effective_dating": {"column": "a"}},
+        "rules": {"effective_dating": {"column": "a", "late_policy": "reject"}},
     },
 }
 # What is raised of the schema, before a way is chosen.
