@@ -32,7 +32,7 @@ IN_SETTINGS = {
     "spark.extensions.IcebergSparkSessionExtensions",
 }
 # Spark's own Java, which is no part of a store.
-OF_SPARK = {"spark/parsed_queries.py", "strategies/observed.py"}
+OF_SPARK = {"spark/late.py", "spark/parsed_queries.py", "strategies/observed.py"}
 
 
 @pytest.mark.parametrize("path", MODULES, ids=shown)
