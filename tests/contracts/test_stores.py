@@ -260,7 +260,6 @@ class TestStore:
         ("old", "new", "value"),
         [
             ("SHORT", "LONG", -32768),
-            ("FLOAT", "DOUBLE", 0.1),
             ("DECIMAL(5,2)", "DECIMAL(38,2)", Decimal("999.99")),
             ("JSON", "STRING", "{}"),
         ],
