@@ -193,7 +193,7 @@ _PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
     Layout.VERSIONS: ((YEAR, VALID_TO),),
 }
 _NEEDED: Final[Mapping[Layout, tuple[str, ...]]] = {
-    Layout.FIVETRAN_HISTORY: (*HISTORY_COLUMNS, SYNCED),
+    Layout.FIVETRAN_HISTORY: HISTORY_COLUMNS,
     Layout.BASE: (ROW_HASH, LOADED_AT),
     Layout.HIST: (STARTED, ENDED, STATE, ROW_HASH, LOADED_AT),
     Layout.VERSIONS: VERSIONS_OWN,
