@@ -91,8 +91,6 @@ def test_fivetran_is_refused_a_table_of_another_door(ground, table):
 
 GONE = [
     ("rawcore.rc_c_hist", "version_state"),
-    ("rawcore.rc_c_hist", "row_hash"),
-    ("rawcore.rc_c", "loaded_at"),
     ("datasets.whose", "offset"),
     ("datasets.whose", "city"),
     ("datasets.live", "id"),

@@ -99,7 +99,6 @@ def test_workers_of_python_look_for_no_modules_in_jars(spark):
         for _ in batches:
             yield pa.record_batch([pa.array([each for each in sys.path if each.endswith(".jar")])], ["path"])
 
-    assert spark.conf.get("spark.submit.pyFiles")
     jars = {Path(row.path).name for row in spark.range(1).mapInArrow(paths, "path string").collect()}
     assert [each for each in jars if not each.startswith("spark-core_")] == []  # Spark's own, always there
     assert [each for each in sys.path if "iceberg" in each] == []

@@ -194,8 +194,7 @@ _PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
 }
 _NEEDED: Final[Mapping[Layout, tuple[str, ...]]] = {
     Layout.FIVETRAN_HISTORY: HISTORY_COLUMNS,
-    Layout.BASE: (ROW_HASH, LOADED_AT),
-    Layout.HIST: (STARTED, ENDED, STATE, ROW_HASH, LOADED_AT),
+    Layout.HIST: (ENDED, STATE),
     Layout.VERSIONS: VERSIONS_OWN,
 }
 _BLOCK: Final = frozenset(

@@ -3,9 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 
 from backstory.errors import Refused
-from backstory.model.layout import SYSTEM_COLUMNS
 from backstory.model.schema import Column
-from backstory.model.spelling import folded
 
 # Whether a store keeps a name for itself.
 Reserves = Callable[[str], bool]
@@ -15,18 +13,14 @@ def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Col
     """The names that a table has for a source's columns, those of the `known` columns included (F21).
 
     A name that the store keeps for itself gets an underscore behind, one more while that is taken; any
-    other is stored as it is unless such a one took it. A name is reserved, and taken, in whatever case:
-    engines that ignore case could not read the table otherwise. Fivetran's own columns come first.
+    other is stored as it is unless such a one took it.
     """
     names = {column.source: column.name for column in known}
-    taken = {folded(name) for name in names.values()}
-    new = [source for source in sources if source not in names]
-    kept = {source: reserves(folded(source)) for source in new}
-    for source in sorted(kept, key=lambda each: (kept[each], each not in SYSTEM_COLUMNS)):
+    kept = {source: reserves(source) for source in sources if source not in names}
+    for source in sorted(kept, key=kept.__getitem__):
         name = f"{source}_" if kept[source] else source
-        while folded(name) in taken:
+        while name in names.values():
             name += "_"
-        taken.add(folded(name))
         names[source] = name
     return names
 

@@ -308,7 +308,8 @@ def test_a_column_that_is_missing_while_another_comes_may_have_another_name(kept
     asking = "column stadt has the values of ort: renamed? `rename={'ort': 'stadt'}`"
     assert copied(17) == both
     assert copied(18) == [*both, asking]
-    assert kept.copy(2, [{"k": row["k"], "v": row["v"]} for row in places], dry_run=True).schema_changes == []
+    fewer = [{"k": row["k"], "v": row["v"]} for row in places]
+    assert kept.copy(2, fewer, dry_run=True).schema_changes == both[1:]
     assert copied(20) == [*both, asking]
 
 
@@ -398,12 +399,10 @@ def _nested(element, value):
 
 
 @every_way
-@pytest.mark.parametrize("late", [False, True])
-def test_a_field_comes_to_structs_wherever_they_are(kept, late):
+def test_a_field_comes_to_structs_wherever_they_are(kept):
     """In lists, maps and structs a younger field is NULL in what is stored: no version begins for it."""
-    at = 0 if late else 2
     kept.copy(1, _nested(ELEMENT, {"a": 1}))
-    receipt = kept.copy(at, _nested(GROWN, {"a": 1, "b": None}))
+    receipt = kept.copy(2, _nested(GROWN, {"a": 1, "b": None}))
     assert (receipt.counts["changed"], len(receipt.schema_changes)) == (0, 4)
     assert kept.copy(3, _nested(GROWN, {"a": 1, "b": {"c": "x"}})).counts["changed"] == 1
     table = kept.warehouse.table(kept.name)

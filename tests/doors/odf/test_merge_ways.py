@@ -56,7 +56,7 @@ def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
     # A log of which all records are meant is asked for no keys, however long it is; nor is one for nothing.
     read = ("Spark reads", 1000) if name.startswith(("append", "snapshot")) else ("keys", 0)
     looks_back = not name.startswith(("append", "changelog"))
-    little = _with_memory(store, LITTLE if looks_back else 100)
+    little = _with_memory(store, LITTLE)
     monkeypatch.setattr(ranges, "ROWS_IN_RANGE", 2)  # events that are spilled are written as several files
     ways = {"here": store, "parts": little, read[0]: store, "tasks": _with_memory(store, 0)}
     first = "op INT, " if name == "changelog" else ""
