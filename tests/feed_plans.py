@@ -57,6 +57,7 @@ def terms_of(table, recorded, *, log=False, **more):
         sequence=("s", "c") if log else ("s",),
         log=log,
         settled=table.settled,
+        former=table.former,
         ids=True,
         **more,
     )

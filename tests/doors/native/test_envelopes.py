@@ -276,7 +276,7 @@ def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_pa
 
 @pytest.mark.parametrize("way", ["lake", "in_tasks"])
 def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, name, tmp_path, request):
-    """Positions that fall while times rise, another server or connector."""
+    """Positions that fall while times rise, another server or connector; what was before is then settled."""
     lake = request.getfixturevalue(way)
     mysql = [log_message("mysql", "c", 10, 500, "a"), log_message("mysql", "u", 20, 900, "b")]
     apply_lines(lake, name, tmp_path, *mysql, key="id", envelope="debezium")
@@ -293,8 +293,15 @@ def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, 
     assert refusal(lake, name, tmp_path, *servers) == "log-restarted"
     assert apply_lines(lake, name, tmp_path, anew, new_log=True).counts["began"] == 1
     assert apply_lines(lake, name, tmp_path, anew, new_log=True).snapshot_id is None
+    assert refusal(lake, name, tmp_path, *mysql) == "settled"
+    assert apply_lines(lake, name, tmp_path, *mysql, late="drop").counts["too_late"] == 2
+    assert refusal(lake, name, tmp_path, log_message("mysql", "u", 25, 950, "behind")) == "settled"
     apply_lines(lake, name, tmp_path, log_message("mysql", "u", 25, 5, "d"))
     assert now(lake, name, ["id"])[1,]["v"] == "d"
+    mixed = [*mysql, log_message("mysql", "u", 35, 6, "e")]
+    assert apply_lines(lake, name, tmp_path, *mixed, late="drop").counts["too_late"] == 2
+    apply_lines(lake, name, tmp_path, log_message("mysql", "u", 40, 7, "f"))
+    assert now(lake, name, ["id"])[1,]["v"] == "f"
     assert is_healthy(lake, name)
 
 

@@ -7,7 +7,7 @@ import pytest
 from feed_lives import Life, forgetful, known, now, rewound_to, settled_before
 
 from backstory.strategies.copies.rule import Copy, take
-from backstory.strategies.copies.stored import StoredVersions
+from backstory.strategies.copies.stored import Former, StoredVersions
 from backstory.strategies.feeds.rule import Event, Feed, apply
 
 
@@ -376,6 +376,28 @@ def test_V135_a_restatement_tests_own_times():
     assert life.shown("k") == "b[31,)"
     life.feed("", window=(30, 40), all_keys=True)
     assert life.shown("k") == "b[10,)"
+
+
+def test_V136_messages_of_the_log_before_a_new_one_are_settled():
+    """What it is known of, and what comes behind that; a clock that is set back is one of the new log."""
+    life = Life()
+    life.feed("k:a10#500 k:b20#900")
+    life.table = replace(settled_before(life.table, 29), former=Former(29, 20, (1900, True)))
+    life.feed("k:c30#1004")
+    for late in (
+        "k:a10#1500",
+        "k:b20#1900",
+        "k:x15#1003",
+        "k:x25#1901",
+        "m:x19#1001",
+        "k:-20#1900",
+        "*20#1900",
+    ):
+        assert life.refused(life.feed, late) == "settled"
+        assert life.feed(late, late="drop") == {"too_late": 1}
+    mixed = "k:a10#1500 k:d25#1005 k:b20#1900"
+    assert life.feed(mixed, late="drop") == {"began": 1, "too_late": 2, "raised": 1}
+    assert life.shown("k") == "a[10,20) b[20,30) d[30,)"
 
 
 def test_V138_a_column_that_comes_later_was_not_asserted_before():

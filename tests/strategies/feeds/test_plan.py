@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backstory.errors import Refused
 from backstory.model.remembered import Told
 from backstory.strategies.copies.rule import Copy, take
-from backstory.strategies.copies.stored import StoredVersions
+from backstory.strategies.copies.stored import Former, StoredVersions
 from backstory.strategies.feeds.arrival import FAULTS
 from backstory.strategies.feeds.copies import take_among
 from backstory.strategies.feeds.remembering import Window
@@ -103,10 +103,21 @@ def whole_copies(draw):
     return Scoped(Copy(draw(INSTANTS), rows, columns, restate=draw(st.booleans())), scope)
 
 
+@st.composite
+def new_logs(draw):
+    """What is known of the logs before one that begins anew."""
+    last = draw(st.none() | st.tuples(st.integers(1, 9), st.booleans()))
+    return Former(draw(st.integers(0, 6)), draw(st.integers(0, 9)), last)
+
+
 SERIES = st.booleans().flatmap(
     lambda log: st.tuples(
         st.lists(
-            st.one_of(feeds(log), feeds(log), whole_copies(), st.integers(0, 6)), min_size=2, max_size=9
+            st.one_of(
+                feeds(log), feeds(log), whole_copies(), st.integers(0, 6), *([new_logs()] if log else [])
+            ),
+            min_size=2,
+            max_size=9,
         ),
         st.just(log),
     )
@@ -129,6 +140,9 @@ def _after(table, delivery, number, parts, log):
     """The table after a delivery; the plan of a feed gives the same, or finds a fault where the rule does."""
     if isinstance(delivery, int):
         return settled_before(table, delivery) if table.settled is not None else table
+    if isinstance(delivery, Former):
+        known = table.settled is not None
+        return replace(settled_before(table, delivery.until), former=delivery) if known else table
     if isinstance(delivery, Scoped):
         return _after_copy(table, delivery.copy, delivery.scope, number, parts, log)
     events, window = delivered(delivery.events), delivery.window

@@ -63,11 +63,24 @@ class StoredRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Former:
+    """What is known of the logs before one that began anew: its messages are settled (V136).
+
+    Up to `until` there was no message of the new log yet, `latest` is the last time that the former ones are
+    known of. `last` is their last position, as one of the new log; None where the source's name is another.
+    """
+
+    until: Instant
+    latest: Instant
+    last: tuple[Any, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class StoredVersions:
     """Stored rows; `settled` is None without memory, else no or two instants, the first None: always (V13).
 
     `columns` are those of the data, `key` is the name of the key's. Columns of `ignored` and `overwritten`
-    make no version.
+    make no version. `former` are the logs before the one that events are messages of; None for none.
     """
 
     columns: tuple[str, ...]
@@ -77,6 +90,7 @@ class StoredVersions:
     ignored: frozenset[str] = frozenset()
     overwritten: frozenset[str] = frozenset()
     key: str = "k"
+    former: Former | None = None
 
     @property
     def versions(self) -> list[StoredRow]:

@@ -66,6 +66,7 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     at = micros(delivered[AT])
     # When a message of a log was for its record, only the rest of its log says.
     late = in_interval(at, terms.settled) & (truncate | ~has_position(terms, delivered))
+    late |= of_former(terms, delivered)
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
     keys = delivered.select(terms.key)
     found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
@@ -162,6 +163,22 @@ def further(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
     if not terms.log:
         return sequence
     return pc.if_else(pa.array(has_position(terms, delivered)), sequence, pa.scalar(None, sequence.type))
+
+
+def of_former(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
+    """Whether messages are of a log before the one that began anew, which is settled (V136)."""
+    former = terms.former
+    if former is None:
+        return np.zeros(len(delivered), bool)
+    at = micros(delivered[AT])
+    found = at <= former.latest
+    if former.last is not None:
+        positions = further(terms, delivered)
+        assert positions is not None
+        last = pa.array([dict(zip(terms.sequence, former.last, strict=True))], positions.type)
+        mine, theirs = sequence_codes(terms, [(positions, len(positions)), (last, 1)])
+        found |= mine > theirs[0]
+    return found & (at <= former.until) & has_position(terms, delivered)
 
 
 def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:

@@ -5,6 +5,8 @@ Where the specification leaves something open:
 * Kinds that differ at one position are a conflict (V53): nothing says which of them is later.
 * A new message is settled if its instant is, or if a settled one of its record has its position or a later
   one (V135). One that is left out raises nothing.
+* A message from before a new log is a former log's if that is known up to its time, or if its position is
+  behind the last one there (V136). Another one has a clock that was set back, and is of the new log.
 * Something known may come to a settled instant where a restatement takes back what raised it: refused.
 * A truncate is settled by its own time as a whole, and says nothing of a record that is settled beyond it.
 """
@@ -61,6 +63,14 @@ def is_settled(table: StoredVersions, instant: Instant) -> bool:
         return False
     first, last = table.settled
     return bool((first is None or first <= instant) and instant <= last)
+
+
+def is_of_former(table: StoredVersions, own: Instant, position: tuple[Any, ...]) -> bool:
+    """Whether a message is of a log before the one that began anew, which is settled (V136)."""
+    former = table.former
+    if former is None or own > former.until:
+        return False
+    return own <= former.latest or (former.last is not None and position > former.last)
 
 
 def settled_position(table: StoredVersions, key: Key) -> tuple[Any, ...] | None:

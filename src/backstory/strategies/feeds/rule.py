@@ -20,6 +20,7 @@ from backstory.strategies.feeds.order import (
     first_instant,
     first_position,
     is_beyond,
+    is_of_former,
     is_settled,
     is_truncate,
     placed,
@@ -117,7 +118,9 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
 
 
 def _is_too_late(table: StoredVersions, event: Event) -> bool:
-    """Whether an event is settled by itself, whatever else comes (V29, V135)."""
+    """Whether an event is settled by itself, whatever else comes (V29, V135, V136)."""
+    if event.logged and is_of_former(table, event.at, event.sequence):
+        return True
     if event.logged and event.kind is not Told.TRUNCATE:
         return not is_beyond(_fact(table, event), settled_position(table, event.key))
     return is_settled(table, event.at)

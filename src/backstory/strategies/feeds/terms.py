@@ -7,6 +7,7 @@ from typing import Final
 from backstory.model.layout import MEMORY
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
+from backstory.strategies.copies.stored import Former
 
 # Of each delivered event: its instant, what it is (`Told`), its further sequence (a struct), the field ids of
 # the columns that it asserts (NULL: all), and what the source says the record was before (a struct, or NULL).
@@ -31,6 +32,7 @@ class FeedTerms:
     instants are left out. A `window` takes back what is known of it, of the delivered keys or of `all_keys`.
     `ids`: the table's rows have ids. `log`: events are messages of a log: `AT` is their own time, and their
     sequence their position, whose last part says whether it is a change; it is NULL for reads without one.
+    `former`: what tells messages of former logs from those of a log that began anew.
     """
 
     columns: tuple[Column, ...]
@@ -46,6 +48,7 @@ class FeedTerms:
     all_keys: bool = False
     ids: bool = False
     log: bool = False
+    former: Former | None = None
 
     @property
     def memory(self) -> ColumnType:

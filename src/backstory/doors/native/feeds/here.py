@@ -30,7 +30,7 @@ from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.slice import PLACE
 from backstory.strategies.copies.rows import memory_field, micros
 from backstory.strategies.copies.touched import TAKEN_BACK
-from backstory.strategies.feeds.arrival import FAULTS, arrive
+from backstory.strategies.feeds.arrival import FAULTS, arrive, of_former
 from backstory.strategies.feeds.log_order import in_interval, unsettled
 from backstory.strategies.feeds.plan import joined_plans, plan_records
 from backstory.strategies.feeds.terms import AT, KIND, FeedTerms
@@ -44,7 +44,7 @@ def plan_here(feed: Feed, kept: ExitStack) -> PlannedFeed:
     events = events_of(rows, feed.event_terms(counted=True))
     refuse_empty_restatement(len(events), feed.request)
     known = feed.stored_log
-    span = span_of(events) if feed.agreement.ordering.log else None
+    span = span_of(of_present_log(feed, events)) if feed.agreement.ordering.log else None
     log = progress(known, span, feed.request, micros_of(feed.remembered.recorded))
     events = events if log is None else numbered(events, log.number)
     at = micros(events[AT].drop_null())
@@ -76,6 +76,14 @@ def plan_here(feed: Feed, kept: ExitStack) -> PlannedFeed:
         digest(events),
         log,
     )
+
+
+def of_present_log(feed: Feed, events: pa.Table) -> pa.Table:
+    """The events without those of the logs before the one that the table has messages of (V136)."""
+    known = feed.stored_log
+    if known is None or known.former is None:
+        return events
+    return events.filter(pa.array(~of_former(feed.terms(None, known), numbered(events, known.number))))
 
 
 def with_truncates(

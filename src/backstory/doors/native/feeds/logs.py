@@ -16,6 +16,7 @@ from backstory.errors import Refused, option
 from backstory.formats.envelopes.log_source import LogSource
 from backstory.model.instant import EPOCH, iso
 from backstory.model.remembered import LOG, Told
+from backstory.strategies.copies.stored import Former
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND
 
 DAY: Final = 24 * 60 * 60 * 1_000_000
@@ -41,7 +42,8 @@ class LogProgress:
     """The log that a table has messages of, and the last place, time and truncate that are known of it.
 
     `number` counts the logs that the table had; it leads in `truncate`. `settles`: up to when everything is
-    settled from now on.
+    settled from now on. Where the log began anew, `former` is up to when there was none of its messages, the
+    last time that is known of the logs before it, and their last place if the source has the same name.
     """
 
     connector: str
@@ -52,6 +54,15 @@ class LogProgress:
     latest: int | None = None
     truncate: Position | None = None
     settles: int | None = None
+    former: tuple[int, int, Position | None] | None = None
+
+    @property
+    def former_logs(self) -> Former | None:
+        """What tells messages of the logs before it from its own; None where it did not begin anew."""
+        if self.former is None:
+            return None
+        until, latest, last = self.former
+        return Former(until, latest, None if last is None else (self.number, *last))
 
     def properties(self) -> dict[str, str]:
         """As the table keeps it."""
@@ -59,7 +70,7 @@ class LogProgress:
         return {LOG: json.dumps(said, ensure_ascii=False)}
 
 
-_KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "truncate")
+_KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "truncate", "former")
 
 
 def stored_log(properties: Mapping[str, str]) -> LogProgress | None:
@@ -119,12 +130,26 @@ def progress(
             raise _restarted(reason)
         settles = None if span is None else span.earliest - 1
         new = replace(said, number=known.number + 1, truncate=known.truncate, settles=settles)
+        new = replace(new, former=_former(known, said, settles))
         return _further(new, span)
     server = known.server if f"{known.server}/".startswith(f"{said.server}/") else said.server
     now = replace(
         known, connector=said.connector or known.connector, server=server, table=said.table or known.table
     )
     return _further(now, span)
+
+
+def _former(
+    known: LogProgress, said: LogProgress, until: int | None
+) -> tuple[int, int, Position | None] | None:
+    """What is known of the logs before one that begins anew; messages of a source of another name say so."""
+    latest = max(
+        (each for each in (known.latest, (known.former or (0, None))[1]) if each is not None), default=None
+    )
+    if until is None or latest is None:
+        return None if known.former is None else (*known.former[:2], None)
+    renamed = _restarts(known, said, None, chosen=True)
+    return until, latest, None if renamed else known.last
 
 
 def refuse_another_log(properties: Mapping[str, str], request: FeedRequest) -> None:

@@ -1,5 +1,6 @@
 """A feed planned in Spark's tasks, by bucket of the key: none of its events are on the driver."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
@@ -22,7 +23,7 @@ from backstory.doors.native.acts import (
 from backstory.doors.native.buckets import acts_of_buckets, numbered_rows, slice_of_bucket
 from backstory.doors.native.feeds.event_columns import event_columns, typed_events
 from backstory.doors.native.feeds.events import EventTerms, events_of
-from backstory.doors.native.feeds.here import first_instant, refuse, with_truncates
+from backstory.doors.native.feeds.here import first_instant, of_present_log, refuse, with_truncates
 from backstory.doors.native.feeds.logs import LogSpan, Position, late_place, numbered, progress, span_of
 from backstory.doors.native.feeds.planned import PlannedFeed
 from backstory.doors.native.feeds.refusals import refuse_empty_restatement
@@ -40,13 +41,14 @@ from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.positions import add_places, positions_of, with_paths
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carrying, map_batches
+from backstory.strategies.copies.stored import Former
 from backstory.strategies.copies.touched import TAKEN_BACK
 from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive
 from backstory.strategies.feeds.plan import FeedPlan, joined_plans, plan_records
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 # Of a truncate, by its number: whether it is so of a record of a bucket.
 ENDED, LATE_TRUNCATES, RAISED_TRUNCATES = "ended truncates", "late truncates", "raised truncates"
@@ -93,14 +95,28 @@ def _span(feed: Feed, events: "DataFrame", truncates: pa.Table) -> LogSpan | Non
     parts = [column(names[FURTHER]).getField(each) for each in fields]
     there = reduce(and_, (each.isNotNull() for each in (*parts, at)))
     place = struct(*(part.alias(each) for part, each in zip(parts, fields, strict=True)))
+    if (known := feed.stored_log) is not None and known.former_logs is not None:
+        type_ = events.select(place).schema[0].dataType.simpleString()
+        there &= ~_of_former(known.former_logs, unix_micros(at), place, type_)
     asked = (first(place), last(place), first(unix_micros(at)), last(unix_micros(at)))
     row = events.where(there).agg(*(each.alias(f"a{n}") for n, each in enumerate(asked))).collect()[0]
     if row[0] is None:
         return None
-    of_truncates = span_of(truncates)
+    of_truncates = span_of(of_present_log(feed, truncates))
     return LogSpan(
         list(row[0]), list(row[1]), row[2], row[3], None if of_truncates is None else of_truncates.last
     )
+
+
+def _of_former(former: Former, at: "Column", place: "Column", type_: str) -> "Column":
+    """Whether messages that have a time and a place are of a former log, as `of_former` says it (V136)."""
+    from pyspark.sql.functions import lit, struct
+
+    known = at <= former.latest
+    if former.last is not None:
+        _, *last = former.last  # without the log's number
+        known |= place > struct(*map(lit, last)).cast(type_)
+    return (at <= former.until) & known
 
 
 def _first_moving(feed: Feed, since: int, low: Position | None) -> int:
@@ -219,7 +235,8 @@ def _plan_bucket(
         mine = numbered(mine, number) if terms.log else mine
         own = arrive(terms, mine, arrival.standing.slice(0, 0))
         plan = plan_records(terms, arrival, own.events, slice_of_bucket(stored, terms.columns, ids=terms.ids))
-        counts = {**own.counts, **plan.counts}
+        counts = Counter(own.counts)
+        counts.update(plan.counts)
         counts |= {f"{ENDED} {n}": 1 for n in np.flatnonzero(plan.ended).tolist()}
         counts |= {f"{LATE_TRUNCATES} {n}": 1 for n in np.flatnonzero(plan.late).tolist()}
         counts |= {f"{RAISED_TRUNCATES} {n}": 1 for n in np.flatnonzero(plan.raised).tolist()}

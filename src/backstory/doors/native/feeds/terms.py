@@ -93,6 +93,7 @@ class Feed:
             all_keys=self.request.all_keys,
             ids=self.table is not None and keeps_row_ids(self.table),
             log=self.agreement.ordering.log,
+            former=None if log is None else log.former_logs,
         )
 
 
