@@ -139,9 +139,9 @@ def test_a_long_status_arrives(spark, schema, tmp_path, letter):
 
 
 @pytest.mark.tables_on("iceberg")
-def test_messages_are_bounded_at_128_mebibytes_in_both_directions(address):
-    """6, 7.4: a request and a reply of 134,217,728 bytes pass, of a byte more do not, and the server
-    goes on. The reply is a task that repeats a column's name."""
+def test_a_request_is_bounded_at_128_mebibytes_and_its_answer_quotes_little_of_it(address):
+    """6, 7.4: a request of 134,217,728 bytes passes, of a byte more does not, and the server goes on. The answer
+    is a task that repeats a part of a column's name."""
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(address, options=options) as channel, structlog.testing.capture_logs():
         create = DestinationConnectorStub(channel).CreateTable
@@ -151,7 +151,6 @@ def test_messages_are_bounded_at_128_mebibytes_in_both_directions(address):
             add_column(request.table, "x" * length, "UNSPECIFIED")
             return request
 
-        longest = LIMIT - create(unspecified(10_000_000)).ByteSize() + 10_000_000
         small = unspecified(1)
         small.configuration["certificate"] = "x" * (LIMIT - 100)
         small.configuration["certificate"] += "x" * (LIMIT - small.ByteSize())
@@ -159,8 +158,5 @@ def test_messages_are_bounded_at_128_mebibytes_in_both_directions(address):
         assert refusal(create(small))
         small.configuration["certificate"] += "x"
         assert status(create, small).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
-        assert create(unspecified(longest)).ByteSize() == LIMIT
-        over = unspecified(longest + 1)
-        assert over.ByteSize() <= LIMIT
-        assert status(create, over).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+        assert create(unspecified(70_000_000)).ByteSize() < 10_000
         assert refusal(create(unspecified(1)))

@@ -130,7 +130,7 @@ def test_the_driver_and_spark_read_the_same_instants(store):
             for stored in (StoredInstants(each, existing(each, table_name(name))) for each in ways)
         ]
 
-    warehouse.snapshot(rows("a", 0), into=name, key="k", at="2026-01-02", allow_empty=True)
+    warehouse.snapshot(rows("a").slice(0, 0), into=name, key="k", at="2026-01-02", allow_empty=True)
     here, by_spark = read()
     assert here == by_spark == [None, None, [[]] * 9, [False] * 9]
 
