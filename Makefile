@@ -4,6 +4,8 @@ PY := .venv/bin/python
 ZENSICAL := 0.0.73
 # Written bytecode is what pytest and every process that tests start begin with.
 unexport PYTHONDONTWRITEBYTECODE
+# A network may have certificates of its own.
+export UV_SYSTEM_CERTS := 1
 .PHONY: help setup setup-tests demo test test-all laws test-fast lint format wheel-check bench bench-full soak reference docs protos lock clean
 
 help:           ## Show the targets
