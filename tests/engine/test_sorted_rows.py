@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.engine import sorted_rows as module
-from backstory.engine.held_rows import HeldRows
+from backstory.engine.held_rows import HeldRows, come_of
 from backstory.engine.sorted_rows import sorted_rows
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import Pieces
@@ -34,7 +34,7 @@ def test_rows_come_in_their_order_however_many_there_are(most, tables):
         for table in tables:
             held.add(pa.table({"k": table, "n": range(first, first + len(table))}))
             first += len(table)
-        found = sorted_rows(held, order, kept)
+        found = sorted_rows(come_of(held.tables, held), order, kept)
         assert isinstance(found, Pieces) == held.spilled == (most == 1)
         for _ in range(2):  # a commit may be tried again
             pieces = list(found.tables()) if isinstance(found, Pieces) else [found]
@@ -52,6 +52,6 @@ def test_ranges_are_of_about_one_size():
         held = HeldRows("rows", lease, kept)
         for first in range(10):
             held.add(pa.table({"k": range(first, 1_000, 10)}))
-        sizes = [len(each) for each in sorted_rows(held, order, kept).tables()]
+        sizes = [len(each) for each in sorted_rows(come_of(held.tables, held), order, kept).tables()]
     assert sum(sizes) == 1_000
     assert max(sizes) <= 200

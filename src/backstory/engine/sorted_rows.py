@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Final
 
 import numpy as np
 import pyarrow as pa
 
-from backstory.engine.held_rows import HeldRows
 from backstory.engine.spill import Spill
 from backstory.model.change import Pieces
 
@@ -20,34 +20,39 @@ SAMPLE: Final = 1_000
 Order = Callable[[pa.Table], np.ndarray]
 
 
-def sorted_rows(held: HeldRows, order: Order, kept: ExitStack) -> pa.Table | Pieces:
+def sorted_rows(rows: pa.Table | Pieces, order: Order, kept: ExitStack) -> pa.Table | Pieces:
     """The rows in their order; `order` gives the places of a table's rows in it, equal ones as they stand.
 
     What is spilled goes with `kept`.
     """
-    if not held.spilled and held.size <= BYTES_IN_RANGE:
-        return _sorted(pa.concat_tables(held.tables()), order)
-    count = max(held.count // ROWS_IN_RANGE, held.size // BYTES_IN_RANGE) + 1
-    ends, spill = _ends(held, order, count), Spill(kept)
-    for rows in held.tables():
-        places = order(pa.concat_tables([rows, ends]))
-        own = places < len(rows)
-        stops = np.append(np.flatnonzero(~own) - np.arange(len(ends)), len(rows))
-        parts, start = rows.take(pa.array(places[own])), 0
+    if isinstance(rows, pa.Table):
+        if rows.nbytes <= BYTES_IN_RANGE:
+            return _sorted(rows, order)
+        rows = Pieces(partial(_slices, rows))
+    count = size = 0
+    few = []
+    for each in rows.tables():
+        count, size = count + len(each), size + each.nbytes
+        places = np.linspace(0, len(each) - 1, min(len(each), SAMPLE)).astype(np.int64)
+        few.append(each.take(pa.array(places)))
+    ranges = max(count // ROWS_IN_RANGE, size // BYTES_IN_RANGE) + 1
+    sample, spill = _sorted(pa.concat_tables(few), order), Spill(kept)
+    # Rows that part the others into ranges of about one size.
+    ends = sample.take(pa.array(np.arange(1, ranges) * len(sample) // ranges))
+    for each in rows.tables():
+        places = order(pa.concat_tables([each, ends]))
+        own = places < len(each)
+        stops = np.append(np.flatnonzero(~own) - np.arange(len(ends)), len(each))
+        parts, start = each.take(pa.array(places[own])), 0
         for number, stop in enumerate(stops):
             spill.put(number, parts.slice(start, stop - start))
             start = stop
-    return Pieces(lambda: _ranges(spill, count, order))
+    return Pieces(lambda: _ranges(spill, ranges, order))
 
 
-def _ends(held: HeldRows, order: Order, count: int) -> pa.Table:
-    """Rows that part the others into about so many ranges of about one size."""
-    few = [
-        rows.take(pa.array(np.linspace(0, len(rows) - 1, min(len(rows), SAMPLE)).astype(np.int64)))
-        for rows in held.tables()
-    ]
-    sample = _sorted(pa.concat_tables(few), order)
-    return sample.take(pa.array(np.arange(1, count) * len(sample) // count))
+def _slices(rows: pa.Table) -> Iterator[pa.Table]:
+    for first in range(0, len(rows), ROWS_IN_RANGE):
+        yield rows.slice(first, ROWS_IN_RANGE)
 
 
 def _ranges(spill: Spill, count: int, order: Order) -> Iterator[pa.Table]:

@@ -11,7 +11,7 @@ from datasets import Dataset
 from depth import DEPTH
 from structlog.testing import capture_logs
 
-from backstory.doors.odf import spark_rows
+from backstory.engine import driver, frame_size
 from backstory.engine import sorted_rows as ranges
 from backstory.engine.either_way import IN_TASKS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
@@ -62,7 +62,7 @@ def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
     first = "op INT, " if name == "changelog" else ""
     found = []
     for way, place in ways.items():
-        monkeypatch.setattr(spark_rows, "SHORT", read[1] if way == read[0] else 1000)
+        monkeypatch.setattr(driver, "SHORT", read[1] if way == read[0] else 1000)
         monkeypatch.setattr(local_rows, "MOST_FILES", -1 if way == read[0] else 1000)
         query = ALL if way == "Spark reads" else ""
         life = Dataset(
@@ -179,7 +179,7 @@ def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
 
 def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monkeypatch):
     """No more than the bound comes to the driver, and the log has all rows in their order."""
-    monkeypatch.setattr(spark_rows, "FEW_ROWS", 5)
+    monkeypatch.setattr(frame_size, "FEW", 5)
     query = "{kind: sql, engine: spark, query: 'select explode(sequence(1, n)) as n from input'}"
     life = Dataset(store, tmp_path, MERGES["append"], "n INT", preprocess=query, namespace="odf_merge_ways")
     assert [life.push(rows).offsets for rows in ("5", "6")] == [(0, 4), (5, 10)]
@@ -204,8 +204,8 @@ def test_a_small_pull_is_no_job(store, tmp_path):
 def test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks(store, tmp_path, monkeypatch, key, most):
     """Floats have NaN, which is in no range; and a key can have any number of events."""
     monkeypatch.setattr(local_rows, "MOST_FILES", -1)
-    monkeypatch.setattr(spark_rows, "SHORT", 0)
-    monkeypatch.setattr(spark_rows, "MANY", most)
+    monkeypatch.setattr(driver, "SHORT", 0)
+    monkeypatch.setattr(driver, "MANY", most)
     merge = f"{{kind: upsertStream, primaryKey: [{key}]}}"
     life = Dataset(store, tmp_path, merge, "n INT, x DOUBLE, v STRING", namespace="odf_merge_ways")
     life.push("1,NaN,a 2,0.5,b")

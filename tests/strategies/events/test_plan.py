@@ -7,13 +7,14 @@ each.
 
 import random
 from collections import defaultdict
+from contextlib import ExitStack, contextmanager
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from depth import DEPTH, deep
 from event_lives import COLUMNS, EPOCH, TERMS, Lives, moment_of, second, told
-from pyspark.sql.functions import expr
 from pyspark.sql.types import (
     DoubleType,
     IntegerType,
@@ -24,16 +25,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from backstory.doors.odf.sides import DELIVERED, LOGGED, flat, nested, plan_part
+from backstory.engine.planned import PlanTerms
+from backstory.engine.sides import Side
+from backstory.engine.tasks import plan_in_tasks
+from backstory.model.table import TableName
 from backstory.stores.iceberg import buckets
-from backstory.strategies.events.happened import sum_parts
+from backstory.strategies.events.happened import Happened
 from backstory.strategies.events.numbering import close_gaps, number_events, order
 from backstory.strategies.events.order import sorted_places
-from backstory.strategies.events.plan import plan_events
-from backstory.strategies.events.pruning import prune_log
+from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by
-from backstory.strategies.events.tasks import plan_in_tasks
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 from backstory.strategies.keys import key_parts
+from backstory.strategies.part_plan import PlanSums
 
 FIELDS = StructType(
     [
@@ -92,9 +97,10 @@ def by_the_plan(lives, deliveries, moment, parts):
             for rows, each in zip((logged, delivered), numbers, strict=True)
         )
         plans.append(plan_events(log, came, lives.terms, moment))
-    events = pa.concat_tables(plan.events for plan in plans)
-    samples = pa.concat_tables(plan.samples for plan in plans)
-    made = sum_parts(events, ((plan.seen, plan.counts) for plan in plans), samples, lives.terms, {})
+    events, sums = pa.concat_tables(plan.rows[EVENTS] for plan in plans), PlanSums()
+    for plan in plans:
+        sums.add(plan)
+    made = Happened.of(sums)
     found = defaultdict(list)
     placed = events.take(pa.array(sorted_places(events, lives.terms)))
     for event in placed.to_pylist():
@@ -126,26 +132,43 @@ def test_the_plan_gives_the_rules_events(name, parts):
     assert sum(map(len, lives.logs.values()))
 
 
-def by_tasks(spark, lives, deliveries, moment, partitions):
+@contextmanager
+def in_tasks(store, logged, came, terms, moment):
+    """The plan of two frames in Spark's tasks: its outcome, and its events as a frame."""
+    sides = {DELIVERED: Side(SIDE, lambda: flat(came, FIELDS))}
+    if logged is not None and terms.looks_back:
+        meets = None if terms.strategy is Strategy.SNAPSHOT else DELIVERED
+        sides[LOGGED] = Side(SIDE, lambda: flat(logged, FIELDS), meets=meets)
+    key = parted_by(terms) if terms.looks_back else ()
+    plan = partial(plan_part, terms, moment, ())
+    terms = PlanTerms(store, TableName("odf", "events"), sides, key, {EVENTS: events_schema(SIDE)}, plan)
+    with ExitStack() as kept:
+        planned = plan_in_tasks(terms, kept)
+        rows = planned.rows(EVENTS)
+        yield Happened.of(planned.sums), None if rows is None else nested(rows, FIELDS)
+
+
+def by_tasks(store, lives, deliveries, moment, partitions):
     """The same, and the offsets that Spark gives."""
     logged, delivered = (
         [(op, time, tuple(values.values()), place) for op, time, place, values in rows]
         for rows in sides_of(lives, deliveries)
     )
-    came = frame(spark, delivered).repartition(partitions)
-    log = prune_log(frame(spark, logged), came, lives.terms) if logged else None
-    found = defaultdict(list)
-    with plan_in_tasks(log, came, lives.terms, moment, len(logged) + len(delivered)) as made:
+    came = frame(store.spark, delivered).repartition(partitions)
+    log = frame(store.spark, logged) if logged else None
+    found, rows = defaultdict(list), []
+    with in_tasks(store, log, came, lives.terms, moment) as (made, events):
         bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
-        with number_events(made.events, made.rows, order(lives.terms, FIELDS), 0) as placed:
-            rows = placed.orderBy("offset").select(OP, TIME, ROW, "offset").collect()
+        if events is not None:
+            with number_events(events, made.rows, order(lives.terms, FIELDS), 0) as placed:
+                rows = placed.orderBy("offset").select(OP, TIME, ROW, "offset").collect()
     for row in rows:
         found[row[ROW]["d"]].append(told(row[OP], row[TIME], row[ROW].asDict()))
     return found, bad, made.counts, [row["offset"] for row in rows]
 
 
 @pytest.mark.parametrize("name", [name for name in TERMS if name not in CONTAINED])
-def test_the_plan_in_tasks_gives_the_rules_events(spark, monkeypatch, name):
+def test_the_plan_in_tasks_gives_the_rules_events(store, monkeypatch, name):
     """In buckets of a few rows, or batches where rows meet nothing."""
     monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 100)
     terms = TERMS[name]
@@ -155,7 +178,7 @@ def test_the_plan_in_tasks_gives_the_rules_events(spark, monkeypatch, name):
         deliveries = lives.deliveries()
         expected, counts = lives.by_the_rule(deliveries, moment)
         if number >= DELIVERIES - deep(laws=DELIVERIES, gate=1):
-            found, bad, told_counts, offsets = by_tasks(spark, lives, deliveries, moment, 1 + number)
+            found, bad, told_counts, offsets = by_tasks(store, lives, deliveries, moment, 1 + number)
             refused = {log for log, events in expected.items() if events is None}
             if terms.key:
                 assert bad <= refused
@@ -180,10 +203,10 @@ def test_sides_may_differ_in_what_can_be_null():
     made = plan_events(
         side(rows), side(rows).cast(strict), TERMS["upsert"], Moment(second(2), second(2), None, 1)
     )
-    assert (len(made.events), made.counts["unchanged"]) == (0, 1)
+    assert (len(made.rows[EVENTS]), made.counts["unchanged"]) == (0, 1)
 
 
-def test_keys_of_floats_are_one_wherever_they_are_planned(spark):
+def test_keys_of_floats_are_one_wherever_they_are_planned(store):
     """0.0 is -0.0, and NaN is NaN, whatever parts the rows."""
     terms = EventTerms(Strategy.UPSERT, ("x",))
     moment = Moment(EPOCH, EPOCH, None, 3)
@@ -197,9 +220,10 @@ def test_keys_of_floats_are_one_wherever_they_are_planned(spark):
     assert parts[0] == parts[1]
     assert plan_events(*values, terms, moment).counts["unchanged"] == 3
     frames = [
-        frame(spark, [(op, time, row, place) for op, time, place, row in each]) for each in (stored, came)
+        frame(store.spark, [(op, time, row, place) for op, time, place, row in each])
+        for each in (stored, came)
     ]
-    with plan_in_tasks(*frames, terms, moment, 100 * buckets.ROWS_IN_BUCKET) as made:
+    with in_tasks(store, *frames, terms, moment) as (made, _):
         assert (made.rows, made.counts["unchanged"]) == (0, 3)
 
 
@@ -213,14 +237,18 @@ def test_gaps_between_partitions_are_closed(spark):
 
 
 @pytest.mark.parametrize("partitions", [1, 3, 20])
-def test_offsets_do_not_depend_on_partitions(spark, partitions, monkeypatch):  # R15, R96
+def test_offsets_do_not_depend_on_partitions(store, partitions, monkeypatch):  # R15, R96
     monkeypatch.setattr("backstory.strategies.events.numbering.ROWS_IN_PARTITION", 40)
     rows = [(0, second(n % 7), (n % 5, str(n % 11), None, float(n % 3)), n) for n in range(300)]
     with (
-        plan_in_tasks(
-            None, frame(spark, rows).repartition(partitions), TERMS["append"], Moment(EPOCH, EPOCH), 300
-        ) as made,
-        number_events(made.events, made.rows, order(TERMS["append"], FIELDS), 7) as placed,
+        in_tasks(
+            store,
+            None,
+            frame(store.spark, rows).repartition(partitions),
+            TERMS["append"],
+            Moment(EPOCH, EPOCH),
+        ) as (made, events),
+        number_events(events, made.rows, order(TERMS["append"], FIELDS), 7) as placed,
     ):
         assert placed.rdd.getNumPartitions() == 8
         found = placed.orderBy("offset").collect()
@@ -228,39 +256,3 @@ def test_offsets_do_not_depend_on_partitions(spark, partitions, monkeypatch):  #
     assert [row[TIME] for row in found] == sorted(row[TIME] for row in found)
     keys = [(row[TIME], row[ROW]["d"], row[ROW]["k"].encode(), row[ROW]["x"]) for row in found]
     assert keys == sorted(keys)
-
-
-@pytest.mark.parametrize(
-    ("name", "kept"), [("ledger literal", 3), ("upsert", 3), ("snapshot", 9), ("append", 9)]
-)
-def test_old_rows_of_a_log_are_not_looked_at(spark, name, kept):
-    """Those with other keys, but in a snapshot, which retracts them."""
-    logged = frame(spark, [(0, second(n), (n, "d", None, 0.0), n) for n in range(9)])
-    came = frame(spark, [(0, None, (n, "d", None, 0.0), n) for n in (6, 8)])
-
-    assert kept == prune_log(logged, came, TERMS[name]).count()
-
-
-def test_all_rows_are_looked_at_where_keys_are_others_each_time(spark):
-    logged = frame(spark, [(0, second(n), (n, "d", None, 0.0), n) for n in range(9)])
-    came = logged.where(f"`{ROW}`.d = 6").withColumn(
-        ROW, expr("named_struct('d', int(6 + rand()), 'k', 'd')")
-    )
-
-    assert logged.count() == prune_log(logged, came, TERMS["ledger literal"]).count()
-
-
-@pytest.mark.parametrize(("times", "kept"), [((6, 8), 3), ((6, None), 9)])
-def test_old_times_are_not_looked_at_where_each_row_has_one(spark, times, kept):
-    logged = frame(spark, [(0, second(n), (1, "d", None, 0.0), n) for n in range(9)])
-    came = frame(spark, [(0, time and second(time), (1, "d", None, 0.0), n) for n, time in enumerate(times)])
-
-    assert kept == prune_log(logged, came, TERMS["ledger"]).count()
-
-
-@pytest.mark.parametrize("old", ["date_add(DATE'1086-01-01', int(`backstory place`))", "TIMESTAMP'1086-01-01' + make_interval(0, 0, 0, int(`backstory place`))"])  # fmt: skip
-def test_old_times_are_looked_at_in_whatever_year(spark, old):
-    """Also before October 1582, where Java's old calendar is some days off."""
-    logged = frame(spark, [(0, None, (1, "d", None, 0.0), n) for n in range(9)]).withColumn(TIME, expr(old))
-
-    assert prune_log(logged, logged.where(f"`{PLACE}` IN (6, 8)"), TERMS["ledger"]).count() == 3

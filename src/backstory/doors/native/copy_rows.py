@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from backstory.doors.native.feeds.stored import live_rows_of
-from backstory.doors.native.frame_size import few_rows, hold_frame
 from backstory.doors.native.sides import CopySides
 from backstory.doors.native.stored_side import (
     DELIVERED,
@@ -18,6 +17,7 @@ from backstory.doors.native.stored_side import (
     side_schemas,
     stored_here,
 )
+from backstory.engine.frame_size import few_rows, hold_frame
 from backstory.engine.parts import Rows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.layout import VALID_TO

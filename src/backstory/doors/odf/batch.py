@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from backstory.doors.odf.columns import reserved
 from backstory.doors.odf.dataset import Source
@@ -23,7 +22,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField
 
+# Counts of rows with an unreadable event time, whose operation is this number, and of NULLs by column.
 UNREADABLE_TIME: Final = "unreadable event time"
+UNREADABLE: Final = -1000
+NULLS: Final = "null "
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +34,8 @@ class DeliveredSide:
 
     `data` are the data columns in the dataset's order; `timed` says that the source supplies the event
     time, `dated` that it is a day, `placed` that rows are numbered without gaps, and `known` that each
-    column is of a type that its values or somebody told. `seen` names the observation of rows that must not
-    be; it is empty where none is looked for. `taken` tells which columns of what was read
-    are just those of the side, None where Spark makes them.
+    column has a type of its values or of a declaration. `required` are data columns without NULL. `taken` are
+    the columns of the batch that become those of the side as they are, None where Spark makes others.
     """
 
     rows: "DataFrame"
@@ -43,7 +44,7 @@ class DeliveredSide:
     dated: bool
     placed: bool
     known: bool
-    seen: str
+    required: Sequence[str]
     taken: TakenColumns | None = None
 
 
@@ -60,7 +61,7 @@ def batch(
     `inferred` says that nobody declared the columns: names of the system get a leading `_` then (D32).
     Raises Refused, with the columns' names and types, for what does not fit.
     """
-    from pyspark.sql.functions import col, count, lit, struct, when
+    from pyspark.sql.functions import col, lit, struct, when
     from pyspark.sql.functions import monotonically_increasing_id as arrived
 
     read = frame.columns
@@ -80,13 +81,8 @@ def batch(
     _require_comparable(source, data)
     dated = time.dated if time else bool(wanted)
     required = expected.required if expected else ()
-    checks = {name: col(quoted(name)).isNull() for name in required}
     if time is not None and time.unreadable is not None:
-        checks[UNREADABLE_TIME] = time.unreadable
-    seen = f"batch {uuid4()}" if checks else ""
-    if checks:
-        counted = (count(when(condition, 1)).alias(name) for name, condition in checks.items())
-        frame = frame.observe(seen, *counted)
+        op = when(time.unreadable, lit(UNREADABLE)).otherwise(op)
     own = (values.get(f.name, col(quoted(f.name))).cast(f.dataType).alias(f.name) for f in data)
     sides = {
         OP: op,
@@ -99,8 +95,8 @@ def batch(
     taken = None
     if has_arrival and all(_is_void(fields[name]) for name in values):
         names = dict(zip(frame.columns, read, strict=True))
-        taken = taken_columns(found, names, data, system, tuple(required), dated=dated)
-    return DeliveredSide(rows, data, time is not None, dated, has_arrival, known, seen, taken)
+        taken = taken_columns(found, names, data, system, dated=dated)
+    return DeliveredSide(rows, data, time is not None, dated, has_arrival, known, required, taken)
 
 
 def _is_void(field: "StructField") -> bool:
@@ -123,17 +119,17 @@ def _conformed(
     return data, instants | values
 
 
-def refuse_failed(failed: Mapping[str, int], time: str) -> None:
+def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str) -> None:
     """Raises Refused for the first check that rows failed; `time` names the event-time column."""
-    for name, count in failed.items():
-        if count and name == UNREADABLE_TIME:
-            raise Refused(
-                "bad-input-schema",
-                f"{count} values of the event-time column {time} are neither times nor four-digit years.",
-                HINT,
-                [time],
-            )
-        if count:
+    if unreadable := counts.get(UNREADABLE_TIME):
+        raise Refused(
+            "bad-input-schema",
+            f"{unreadable} values of the event-time column {time} are neither times nor four-digit years.",
+            HINT,
+            [time],
+        )
+    for name in required:
+        if count := counts.get(f"{NULLS}{name}"):
             raise Refused(
                 "null-in-required-column",
                 f"Column `{name}` contains {count} null values while none were expected.",

@@ -18,8 +18,8 @@ from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.schemas import document_of
+from backstory.doors.odf.sides import nested
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
-from backstory.engine.held_rows import HeldRows
 from backstory.engine.sorted_rows import sorted_rows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shaped
@@ -109,22 +109,29 @@ def says_more(event: Mapping[str, Any], head: Head) -> bool:
 
 @contextmanager
 def rows_change(
-    meeting: Meeting, event: dict[str, Any], arrived: DeliveredSide, found: Happened, terms: EventTerms
+    meeting: Meeting,
+    event: dict[str, Any],
+    arrived: DeliveredSide,
+    events: "pa.Table | Pieces | DataFrame | None",
+    found: Happened,
+    terms: EventTerms,
 ) -> Iterator[Change]:
     """The events in their order, numbered, and the block that tells of them."""
     columns, names, start = meeting.dataset.columns, [f.name for f in arrived.data], meeting.head.next_offset
     counts = +found.counts
     with ExitStack() as kept:
         rows: DataFrame | pa.Table | Pieces
-        if isinstance(found.events, HeldRows):
-            events = sorted_rows(found.events, partial(sorted_places, terms=terms), kept)
-            if isinstance(events, Pieces):
-                rows = Pieces(partial(_number_pieces, columns, events, meeting.now, start))
+        if isinstance(events, pa.Table | Pieces):
+            ordered = sorted_rows(events, partial(sorted_places, terms=terms), kept)
+            if isinstance(ordered, Pieces):
+                rows = Pieces(partial(_number_pieces, columns, ordered, meeting.now, start))
             else:
-                rows = columns.stored_rows(events, meeting.now, start)
+                rows = columns.stored_rows(ordered, meeting.now, start)
         else:
+            assert events is not None
             by = order(terms, arrived.data)
-            frame = kept.enter_context(number_events(found.events, found.rows, by, start))
+            frame = nested(events, arrived.data)
+            frame = kept.enter_context(number_events(frame, found.rows, by, start))
             rows = columns.stored(frame, names, literal(meeting.now))
         yield block_change(meeting, event, arrived, rows, counts)
 

@@ -1,6 +1,5 @@
 """A batch as Arrow, where its columns are those of its dataset already: Spark need not make them."""
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -20,15 +19,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TakenColumns:
-    """Which columns of a batch become those of a side; None stands for one that is all NULL, or 0 for `op`.
-
-    `required` are the data columns that must not be NULL.
-    """
+    """The columns of a batch for those of a side; None stands for one that is all NULL, or 0 for `op`."""
 
     data: Mapping[str, str | None]
     op: str | None
     time: str | None
-    required: Sequence[str]
 
 
 def taken_columns(
@@ -36,7 +31,6 @@ def taken_columns(
     names: Mapping[str, str],
     data: "Sequence[StructField]",
     system: Sequence[str | None],
-    required: Sequence[str],
     *,
     dated: bool,
 ) -> TakenColumns | None:
@@ -61,7 +55,6 @@ def taken_columns(
         {each.name: None if each.name in void else names[each.name] for each in data},
         None if op is None else names[op.name],
         None if time is None or time.name in void else names[time.name],
-        required,
     )
 
 
@@ -80,17 +73,14 @@ def _widens(found: "DataType", wanted: "DataType") -> bool:
     return bool(found == wanted)
 
 
-def side_tables(
-    read: StagedRows, taken: TakenColumns, schema: pa.Schema, nulls: Counter[str]
-) -> Iterator[pa.Table]:
-    """The rows as a side of these columns, some at a time; counted are the NULLs in required ones.
+def side_tables(read: StagedRows, taken: TakenColumns, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows as a side of these columns, some at a time.
 
     Raises Unreadable for a file that is spoilt, and for an event time of no year: Spark tells of them.
     """
     assert read.tables is not None
     sources = {OP: taken.op, TIME: taken.time, **taken.data}
     wanted = {name: source for name, source in sources.items() if name in schema.names and source}
-    nulls.clear()
     first = 0
     try:
         for rows in read.tables(list(wanted.values())):
@@ -101,7 +91,6 @@ def side_tables(
             side = pa.table(values, names=schema.names).cast(schema)
             if TIME in schema.names:
                 _require_years(side[TIME])
-            nulls.update({name: side[name].null_count for name in taken.required if name in schema.names})
             first += size
             yield side
     except (OSError, pa.ArrowException) as fault:

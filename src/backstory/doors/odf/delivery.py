@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +14,6 @@ from backstory.doors.odf.columns import expected_columns
 from backstory.doors.odf.committing import block_change, event_of, note_of, rows_change, says_more, write_log
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
-from backstory.doors.odf.here import plan_here
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, Validation
 from backstory.doors.odf.merging import terms_of
@@ -24,9 +22,8 @@ from backstory.doors.odf.querying import refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt
 from backstory.doors.odf.refusals import refuse_late, refuse_lost_order, refuse_problems, refuse_retractions
 from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.sides import MergeSides
+from backstory.doors.odf.sides import Merge
 from backstory.doors.odf.staging import read_batch
-from backstory.doors.odf.tasks import plan_by_tasks
 from backstory.doors.odf.work import (
     Head,
     Meeting,
@@ -38,7 +35,7 @@ from backstory.doors.odf.work import (
     token_of,
 )
 from backstory.engine.deliver import Plan, deliver
-from backstory.engine.either_way import plan_either_way
+from backstory.engine.planned import Planned
 from backstory.engine.staging import StagedRows
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.journal.chain import blocks
@@ -52,6 +49,7 @@ from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.happened import Happened
+from backstory.strategies.events.plan import EVENTS
 from backstory.strategies.events.terms import EventTerms, Moment
 
 if TYPE_CHECKING:
@@ -211,21 +209,21 @@ def _merged(meeting: Meeting, frame: "DataFrame") -> Iterator[tuple[Change | Non
         with timed("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
-            sides = MergeSides(work.store, dataset, work.read, arrived, terms, moment)
-            here, tasks = partial(plan_here, sides), partial(plan_by_tasks, sides)
-            found = held.enter_context(plan_either_way(work.store, dataset.name, here, tasks))
-            refuse_failed(found.observed, columns.time)
+            merge = Merge(work.store, dataset, work.read, arrived, terms, moment, held)
+            planned = held.enter_context(merge.planned())
+            refuse_failed(planned.sums.counts, arrived.required, columns.time)
+            found = Happened.of(planned.sums)
             refuse_problems(found, work.fetched.name)
             notes = late + refuse_retractions(found, terms)
         held.enter_context(translate_faults(dataset.name))
         held.enter_context(refuse_failing_rows())
-        change = held.enter_context(_change(meeting, arrived, found, terms))
+        change = held.enter_context(_change(meeting, arrived, planned, found, terms))
         yield change, replace(_receipt(dataset, head, meeting.now, found), notes=tuple(notes))
 
 
 @contextmanager
 def _change(
-    meeting: Meeting, arrived: DeliveredSide, found: Happened, terms: EventTerms
+    meeting: Meeting, arrived: DeliveredSide, planned: Planned, found: Happened, terms: EventTerms
 ) -> Iterator[Change | None]:
     """None if neither the log nor what is known of the source changes; in a dry run the rows are counted."""
     if meeting.work.run.dry_run:
@@ -234,7 +232,7 @@ def _change(
     event = event_of(meeting, found.rows, meeting.head.watermark_after(found.newest))
     if found.rows:
         meeting.work.run.stage("Committing data")
-        with rows_change(meeting, event, arrived, found, terms) as change:
+        with rows_change(meeting, event, arrived, planned.rows(EVENTS), found, terms) as change:
             yield change
     elif says_more(event, meeting.head) or (meeting.dataset.schema is None and arrived.known):
         yield block_change(meeting, event, arrived if arrived.known else None)

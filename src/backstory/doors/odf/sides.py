@@ -1,25 +1,48 @@
-"""A batch as the dataset has it, the log that it meets, and how they meet."""
+"""A batch as its dataset has it and the log that it meets, as the sides of a plan."""
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from backstory.doors.odf.batch import DeliveredSide
+from backstory.doors.odf.batch import NULLS, UNREADABLE, UNREADABLE_TIME, DeliveredSide
+from backstory.doors.odf.delivered_rows import side_tables
+from backstory.doors.odf.logged_rows import logged_tables
 from backstory.doors.odf.registry import Registered
+from backstory.engine.parts import Rows
+from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.runner import run_plan
+from backstory.engine.sides import LocalSide, Side, Whole
 from backstory.engine.staging import StagedRows
-from backstory.stores.iceberg.slice import of_keys
+from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
+from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.store import Store
-from backstory.strategies.events.sides import OP, PLACE, TIME
+from backstory.strategies.events.numbering import close_gaps
+from backstory.strategies.events.numbering import field as field_of
+from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
+from backstory.strategies.part_plan import PartPlan
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
+
+DELIVERED, LOGGED = "delivered", "logged"
+# Keys of other types are not asked for: NaN, for one, is in no range.
+ASKED: Final = (
+    *(pa.types.is_integer, pa.types.is_decimal, pa.types.is_string),
+    *(pa.types.is_date, pa.types.is_timestamp),
+)
 
 
 @dataclass(frozen=True, slots=True)
-class MergeSides:
-    """Both sides of a merge; `read` is the batch as it was read."""
+class Merge:
+    """A batch and the log that it meets; `read` is the batch as it was read, `held` its stack."""
 
     store: Store
     dataset: Registered
@@ -27,31 +50,138 @@ class MergeSides:
     arrived: DeliveredSide
     terms: EventTerms
     moment: Moment
+    held: ExitStack = field(compare=False)
 
-    @property
-    def stored(self) -> int:
-        """How many events the log has that have a say."""
-        looks_back = self.terms.looks_back and self.moment.start
-        return self.dataset.table.rows if self.dataset.table and looks_back else 0
-
-    @property
-    def whole(self) -> bool:
-        """Whether the delivery is about all records, not about those that it names alone."""
-        return self.terms.strategy is Strategy.SNAPSHOT
+    @contextmanager
+    def planned(self) -> Iterator[Planned]:
+        """The plan of the events that the batch adds to the log, while it lasts."""
+        terms, sides = self.terms, {DELIVERED: self._delivered()}
+        if (stored := self._stored) and self.dataset.table is not None:
+            sides[LOGGED] = self._logged(stored)
+        plan = partial(plan_part, terms, self.moment, tuple(self.arrived.required))
+        key = parted_by(terms) if terms.looks_back else ()
+        kinds = {EVENTS: events_schema(self.schema)}
+        with run_plan(PlanTerms(self.store, self.dataset.name, sides, key, kinds, plan)) as planned:
+            yield planned
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns of both sides where they are Arrow tables."""
+        """The columns of both sides."""
         from pyspark.sql.pandas.types import to_arrow_type
 
         time = pa.date32() if self.arrived.dated else pa.timestamp("us", "UTC")
         data = [(each.name, to_arrow_type(each.dataType)) for each in self.arrived.data]
         return pa.schema([(OP, pa.int32()), (TIME, time), (PLACE, pa.int64()), *data])
 
-    def logged(self, keys: pa.Table | None = None) -> "DataFrame | None":
-        """The log for Spark, only the events of these keys if there are any; None for no log."""
-        if not self.stored:
+    @property
+    def _stored(self) -> int:
+        """How many events of the log count."""
+        looks_back = self.terms.looks_back and self.moment.start
+        return self.dataset.table.rows if self.dataset.table and looks_back else 0
+
+    def _delivered(self) -> Side:
+        read = self.read
+        size = None if read is None or not self.arrived.placed else read.size
+        return Side(self.schema, self._delivered_frame, self._delivered_here, size)
+
+    def _delivered_frame(self) -> "DataFrame":
+        rows = self.arrived.rows
+        if self.terms.strategy is Strategy.CHANGELOG and not self.arrived.placed:
+            rows = persist_on_disk(rows)
+            self.held.callback(rows.unpersist)
+            rows = close_gaps(rows, PLACE)  # the two halves of a correction have places without a gap
+        return flat(rows, self.arrived.data)
+
+    def _delivered_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
+        """The delivered rows as they were read; None where Spark makes something of them."""
+        read, taken = self.read, self.arrived.taken
+        if read is None or read.tables is None or taken is None:
             return None
+        key = pa.schema([each for each in self.schema if each.name in self._key_names])
+        rows, keys = (Rows(each, partial(side_tables, read, taken, each)) for each in (self.schema, key))
+        return LocalSide(rows, keys=keys)
+
+    @property
+    def _key_names(self) -> set[str]:
+        return {*self.terms.key, *([TIME] if self.terms.time_in_key else [])}
+
+    def _logged(self, stored: int) -> Side:
+        table, schema = self.dataset.table, self.schema
+        assert table is not None
+        meets = None if self.terms.strategy is Strategy.SNAPSHOT else DELIVERED
+        size = unpacked_size(stored, len(schema), table.bytes)
+        return Side(schema, self._log_frame, self._log_here, size, stored, meets)
+
+    def _log_frame(self) -> "DataFrame":
         rows = self.store.spark.table(self.store.sql_name(self.dataset.name))
-        rows = rows if keys is None else of_keys(self.store, rows, keys)
-        return self.dataset.columns.logged(rows, [field.name for field in self.arrived.data])
+        names = [each.name for each in self.arrived.data]
+        return flat(self.dataset.columns.logged(rows, names), self.arrived.data)
+
+    def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
+        """The events with keys of the delivery; all of them where those are more than memory holds."""
+        table, columns = self.dataset.table, self.dataset.columns
+        assert table is not None
+        keys = None if met is None else self._keys(met, lease)
+        if keys is not None:
+            keys = None if not len(keys) else keys
+            if keys is None:
+                return LocalSide(Rows(self.schema, lambda: ()))
+            keys = self._searchable(keys)
+        tables = partial(logged_tables, self.store, table, columns, self.schema, keys, lease)
+        return LocalSide(Rows(self.schema, tables))
+
+    def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
+        """The keys of all delivered rows; None where they are more than memory holds."""
+        rows = met.rows if met.keys is None else met.keys
+        names = [name for name in rows.schema.names if name in self._key_names]
+        keys = rows.schema.empty_table().select(names)
+        try:
+            for each in rows.tables():
+                keys = pa.concat_tables([keys, each.select(names)])
+                lease.hold("keys", keys.nbytes)
+        except TooLarge:
+            lease.hold("keys", 0)
+            return None
+        return keys
+
+    def _searchable(self, keys: pa.Table) -> pa.Table:
+        """The keys by the table's names of their columns, as far as a log is asked for them."""
+        if TIME in keys.column_names and keys[TIME].null_count:  # a row without a time means one of any time
+            keys = keys.drop_columns([TIME])
+        keys = keys.select([each.name for each in keys.schema if any(test(each.type) for test in ASKED)])
+        names = [self.dataset.columns.time if name == TIME else name for name in keys.column_names]
+        return keys.rename_columns(names)
+
+
+def plan_part(
+    terms: EventTerms,
+    moment: Moment,
+    required: Sequence[str],
+    sides: Mapping[str, pa.Table],
+    _whole: Whole,
+) -> PartPlan:
+    """The events of a part; only counts where a required value is NULL or an event time is unreadable."""
+    delivered = sides[DELIVERED]
+    failed = {f"{NULLS}{name}": delivered[name].null_count for name in required}
+    failed[UNREADABLE_TIME] = pc.sum(pc.equal(delivered[OP], UNREADABLE)).as_py() or 0
+    if any(failed.values()):
+        return PartPlan(counts=failed)
+    return plan_events(sides.get(LOGGED), delivered, terms, moment)
+
+
+def flat(rows: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
+    """The rows of a side, with its data as columns in their order."""
+    from pyspark.sql.functions import col
+
+    data = [field_of(ROW, each.name).cast(each.dataType).alias(f"c{n}") for n, each in enumerate(fields)]
+    return rows.select(col(OP).cast("int").alias(OP), TIME, col(PLACE).cast("long").alias(PLACE), *data)
+
+
+def nested(events: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
+    """Planned events, with their data in the struct `ROW`."""
+    from pyspark.sql.functions import col, struct
+
+    own = events.columns[: len(events.columns) - len(fields)]
+    flat = events.toDF(*own, *(f"c{n}" for n in range(len(fields))))
+    row: Any = struct(*(col(f"c{n}").alias(each.name) for n, each in enumerate(fields)))
+    return flat.select(*own, row.alias(ROW))

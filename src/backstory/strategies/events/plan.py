@@ -4,7 +4,6 @@ Records never meet in it, so it may be asked for all rows, or for the rows of so
 driver and in Spark's tasks. Events get their order and their numbers when they are committed.
 """
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,29 +13,25 @@ import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
 from backstory.strategies.events.codes import LACKING, identities
-from backstory.strategies.events.happened import COUNTED, SeenEvents, problem_code
+from backstory.strategies.events.happened import COUNTED, LATE, NEWEST, ROWS, problem_code
 from backstory.strategies.events.judged import JudgedSides, judge
-from backstory.strategies.events.sides import LEAD, OP, PLACE, TIME, EventSides, Places, fill_times, lay_out
+from backstory.strategies.events.sides import (
+    LEAD,
+    OP,
+    PLACE,
+    TIME,
+    EventSides,
+    Places,
+    data_names,
+    fill_times,
+    lay_out,
+)
 from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
+from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.sift.plan import take_rows
 
 DAY: Final = 86_400_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class EventPlan:
-    """What delivered rows add to the log of their records.
-
-    `events` are rows with what they do, when, the time that they sort by before that, the place of the row
-    that they were made of, and its data, in no order. `counts` are rows by what became of them that made no
-    events. `seen` tells of the events and of the rows with a problem by their operation, and `samples` are up
-    to ten keys' rows of each problem, and of what is retracted.
-    """
-
-    events: pa.Table
-    samples: pa.Table
-    counts: Counter[str]
-    seen: dict[int, SeenEvents]
+EVENTS: Final = "events"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +47,14 @@ class _Made:
         return _Made(self.ops[places], self.times[places], self.rows[places], self.leads[places])
 
 
-def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> EventPlan:
-    """Compare delivered rows with the events of their records."""
+def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> PartPlan:
+    """Compare delivered rows with the events of their records.
+
+    `EVENTS` are rows with what they do, when, the time that they sort by before that, the place of the row
+    that they were made of, and its data, in no order. Counted are rows that made no events, by their outcome
+    (`COUNTED`), and by operation or problem the events (`ROWS`), those that are late, and the newest event
+    time in microseconds. Samples have up to ten keys' rows of each problem, and of retractions.
+    """
     type_ = delivered[TIME].type
     sides = lay_out(logged if terms.looks_back else None, delivered)
     fallback, watermark = (_number(each, type_) for each in (moment.fallback, moment.watermark))
@@ -61,12 +62,28 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
         sides = fill_times(sides, terms, fallback)
     judged = judge(sides, terms, fallback)
     made = _joined(list(_events_of_rows(judged, terms, fallback)))
-    return EventPlan(
-        _events(made.at(np.flatnonzero(made.ops >= 0)), judged.sides, type_),
-        _events(made.at(_samples(made, judged.sides, terms)), judged.sides, type_),
-        Counter({name: len(judged.becomes.get(name, ())) for name in COUNTED}),
-        {int(op): _count_events(made.times[made.ops == op], type_, watermark) for op in np.unique(made.ops)},
-    )
+    counts = {name: len(judged.becomes.get(name, ())) for name in COUNTED}
+    samples, newest = {}, {}
+    for op in np.unique(made.ops).tolist():
+        places = np.flatnonzero(made.ops == op)
+        times = made.times[places]
+        times = times[times != LACKING]
+        counts[f"{ROWS}{op}"] = len(places)
+        if watermark is not None:
+            counts[f"{LATE}{op}"] = int(np.count_nonzero(times < watermark))
+        if len(times):
+            newest[f"{NEWEST}{op}"] = int(times.max()) * (DAY if pa.types.is_date32(type_) else 1)
+        if op < 0 or op == Op.RETRACT:
+            samples[str(op)] = _keys_of_few(made.rows[places], judged.sides, terms)
+    events = _events(made.at(np.flatnonzero(made.ops >= 0)), judged.sides, type_)
+    return PartPlan({EVENTS: events}, counts, samples, newest)
+
+
+def events_schema(side: pa.Schema) -> pa.Schema:
+    """The columns of events, for a side of these columns."""
+    time = side.field(TIME).type
+    own = [(OP, pa.int32()), (TIME, time), (LEAD, time), (PLACE, pa.int64())]
+    return pa.schema([*own, *(side.field(name) for name in data_names(side))])
 
 
 def _events(made: _Made, sides: EventSides, type_: pa.DataType) -> pa.Table:
@@ -80,14 +97,11 @@ def _events(made: _Made, sides: EventSides, type_: pa.DataType) -> pa.Table:
     return pa.table([*own.values(), *data.columns], names=[*own, *data.column_names])
 
 
-def _samples(made: _Made, sides: EventSides, terms: EventTerms) -> Places:
-    """The places of a few events of each operation that keys are told of: one for each of up to ten keys."""
-    found = [np.zeros(0, np.int64)]
-    for op in np.unique(made.ops[(made.ops < 0) | (made.ops == Op.RETRACT)]):
-        places = np.flatnonzero(made.ops == op)
-        keys = identities(sides.data.select(list(terms.key)).take(pa.array(made.rows[places])), terms.key)
-        found.append(places[np.sort(np.unique(keys, return_index=True)[1])[:MAX_KEYS]])
-    return np.concatenate(found)
+def _keys_of_few(rows: Places, sides: EventSides, terms: EventTerms) -> pa.Table:
+    """Up to ten keys of the rows at these places."""
+    keys = sides.data.select(list(terms.key)).take(pa.array(rows))
+    firsts = np.sort(np.unique(identities(keys, terms.key), return_index=True)[1])
+    return keys.take(pa.array(firsts[:MAX_KEYS]))
 
 
 def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_Made]:
@@ -120,13 +134,6 @@ def _joined(parts: list[_Made]) -> _Made:
     empty = np.zeros(0, np.int64)
     columns = zip(*((each.ops, each.times, each.rows, each.leads) for each in parts), strict=True)
     return _Made(*(np.concatenate(each) for each in columns)) if parts else _Made(*[empty] * 4)
-
-
-def _count_events(times: np.ndarray, type_: pa.DataType, watermark: int | None) -> SeenEvents:
-    told = times[times != LACKING]
-    unit = DAY if pa.types.is_date32(type_) else 1
-    late = 0 if watermark is None else int(np.count_nonzero(told < watermark))
-    return SeenEvents(len(times), int(told.max()) * unit if len(told) else None, late)
 
 
 def _number(time: Any, type_: pa.DataType) -> Any:

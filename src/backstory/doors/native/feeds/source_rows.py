@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from backstory.doors.native.feeds.expressions import computed_by_spark, computed_here
 from backstory.doors.native.feeds.options import Expression
-from backstory.doors.native.frame_size import few_rows, hold_frame
 from backstory.doors.native.source import Source
+from backstory.engine.frame_size import few_rows, hold_frame
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.store import Store
 from backstory.stores.metadata.hidden import Unreadable

@@ -1,0 +1,222 @@
+"""A delivery planned by the driver: whole where its memory holds the rows, else in steps or parts by key."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from backstory.engine.frame_size import few_rows, hold_frame
+from backstory.engine.held_rows import HeldRows, come_of
+from backstory.engine.parts import Rows, parts_by_key
+from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.sides import LocalSide, Whole, as_they_are, nothing
+from backstory.engine.staging import is_local
+from backstory.engine.steps import (
+    ComingRows,
+    OutOfStep,
+    PlacedRows,
+    is_small,
+    parts_as_they_come,
+    parts_in_step,
+    rows_in_step,
+)
+from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
+from backstory.model.change import Pieces
+from backstory.model.places import FILE, POSITION
+from backstory.stores.iceberg.frames import collected, hold_collected
+from backstory.stores.iceberg.slice import PLACE, of_keys
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.strategies.part_plan import PartPlan, PlanSums
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from backstory.stores.iceberg.store import StoredTable
+
+# Of stored rows that delivered keys are looked for in, and of those that have one, so many may be collected.
+SHORT: Final = 20_000
+MANY: Final = 200_000
+# Keys of other types are not asked for: NaN, for one, is in no range.
+ASKED: Final = (
+    *(pa.types.is_integer, pa.types.is_decimal, pa.types.is_string),
+    *(pa.types.is_date, pa.types.is_timestamp),
+)
+# An array of texts has room for 2 GiB.
+LONGEST: Final = (1 << 31) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class DriverPlan:
+    """What the driver planned: rows in memory, or in files beside it."""
+
+    sums: PlanSums
+    held: Mapping[str, HeldRows]
+    removed: Mapping[str, list[pa.Table]]
+
+    def rows(self, kind: str) -> pa.Table | Pieces | None:
+        """The rows of a kind; None where there are none."""
+        return come_of(self.held[kind].tables, self.held[kind])
+
+    def places(self, kind: str, _table: "StoredTable") -> pa.Table | None:
+        """The places of stored rows; None where there are none."""
+        tables = [rows.cast(PLACE) for rows in self.removed[kind] if len(rows)]
+        return pa.concat_tables(tables) if tables else None
+
+
+def plan_here(terms: PlanTerms, kept: ExitStack) -> Planned | None:
+    """The plan of a delivery; None where Spark must read its rows, TooLarge where they are too many.
+
+    What is held or spilled goes with `kept`.
+    """
+    lease = kept.enter_context(terms.store.memory.lease())
+    for reads in (True, False):
+        with suppress(Unreadable):
+            return _planned(terms, _local_sides(terms, lease, reads=reads), lease, kept)
+    return None
+
+
+def _planned(
+    terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
+) -> Planned:
+    if not terms.key:
+        (name, side), *_ = sides.items()
+        return _of_parts(terms, sides, ({name: rows} for rows in side.rows.tables()), lease, kept)
+    with suppress(TooLarge, OutOfStep), _in_steps(terms, sides) as steps:
+        if steps is not None:
+            return _of_parts(terms, sides, steps, lease, kept)
+    rows = {name: side.rows for name, side in sides.items()}
+    local = is_local(terms.store)
+    with suppress(*([TooLarge] if local else [])):
+        return _of_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, kept)
+    # There is room for the rows, and none for the plan of them.
+    return _of_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, kept)
+
+
+def _in_steps(
+    terms: PlanTerms, sides: Mapping[str, LocalSide]
+) -> AbstractContextManager[Iterator[Mapping[str, pa.Table]] | None]:
+    """The parts of a large delivery that has the order of the stored rows, or meets none; else None."""
+    memory = terms.store.memory
+    (name, coming), *stored = sides.items()
+    if coming.keys is None or is_small(memory, terms.sides[name].size):
+        return nullcontext()
+    count = rows_in_step(memory, (side.rows for side in sides.values()))
+    if all(side.is_empty for _, side in stored):
+        empty = {each: side.rows for each, side in stored}
+        return parts_as_they_come(name, coming.rows, empty, terms.key, memory, count)
+    placed = {
+        each: PlacedRows(side.keys, side.at)
+        for each, side in stored
+        if side.keys is not None and side.at is not None
+    }
+    if len(placed) < len(stored):
+        return nullcontext()
+    return parts_in_step(name, ComingRows(coming.rows, coming.keys), placed, terms.key, memory, count)
+
+
+def _of_parts(
+    terms: PlanTerms,
+    sides: Mapping[str, LocalSide],
+    parts: Iterable[Mapping[str, pa.Table]],
+    lease: MemoryLease,
+    kept: ExitStack,
+) -> DriverPlan:
+    held: dict[str, HeldRows] = {}
+    removed: dict[str, list[pa.Table]] = {}
+    for kind, schema in terms.kinds.items():
+        if {*schema.names} == {FILE, POSITION}:
+            removed[kind] = []
+        else:
+            held[kind] = HeldRows(kind, lease, kept)
+    sums, whole = PlanSums(), _whole(sides)
+    local = is_local(terms.store)
+    for part in parts:
+        _require_room(part)
+        plan: PartPlan = terms.plan(part, whole)
+        sums.add(plan)
+        for kind, rows in plan.rows.items():
+            if kind in removed:
+                removed[kind].append(rows)
+            else:
+                held[kind].add(rows)
+                if held[kind].spilled and not local:
+                    raise TooLarge
+    return DriverPlan(sums, held, removed)
+
+
+def _whole(sides: Mapping[str, LocalSide]) -> Whole:
+    return next((side.whole for side in sides.values() if side.whole is not as_they_are), as_they_are)
+
+
+def _require_room(part: Mapping[str, pa.Table]) -> None:
+    """Raises TooLarge where a column of all sides is longer than an array can be."""
+    sizes = [{name: rows[name].nbytes for name in rows.column_names} for rows in part.values()]
+    for name in {name for each in sizes for name in each}:
+        if sum(each.get(name, 0) for each in sizes) > LONGEST:
+            raise TooLarge
+
+
+def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[str, LocalSide]:
+    """The rows of all sides: read here where `reads` and possible, else collected by Spark.
+
+    Raises TooLarge for more than memory may hold.
+    """
+    local: dict[str, LocalSide] = {}
+    for meets in (False, True):
+        sides = {name: side for name, side in terms.sides.items() if (side.meets is not None) is meets}
+        for name, side in sides.items():
+            rows = side.local(lease, local.get(side.meets or "")) if reads else None
+            if rows is not None:
+                local[name] = rows
+        long = [name for name, side in sides.items() if meets and (side.count or 0) > SHORT]
+        others = [name for name in sides if name not in local]
+        local |= _collected(terms, lease, [name for name in others if name not in long])
+        for name in others:
+            if name in long:
+                local[name] = _with_keys(terms, name, local[sides[name].meets or ""], lease)
+    return {name: local[name] for name in terms.sides}
+
+
+def _collected(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str, LocalSide]:
+    """Rows that only Spark reads, in one query."""
+    store, bounds = terms.store, dict[str, int]()
+    frames: dict[str, DataFrame] = {}
+    for name in names:
+        side, frame = terms.sides[name], terms.sides[name].frame()
+        if not hold_frame(store, frame, side.size, name, lease):
+            bounds[name] = few_rows(store, len(side.schema))
+            frame = frame.limit(bounds[name] + 1)
+        frames[name] = frame
+    rows = collected(frames) if frames else {}
+    for name in names:
+        lease.hold(name, 0)  # they are counted again as rows of parts
+        if name in bounds and len(rows[name]) > bounds[name]:
+            raise TooLarge
+    return {name: _as_side(rows[name], terms.sides[name].schema) for name in names}
+
+
+def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease) -> LocalSide:
+    """The rows of a long side that have the keys of the other one, by Spark; TooLarge for many."""
+    side, key = terms.sides[name], list(terms.key)
+    tables = [rows.select(key) for rows in other.rows.tables()]
+    keys = pa.concat_tables([*tables, other.rows.schema.empty_table().select(key)])
+    if not len(keys):
+        return nothing(side.schema)
+    keys = keys.select([each.name for each in keys.schema if any(test(each.type) for test in ASKED)])
+    if not keys.num_columns:
+        raise TooLarge
+    hold_collected(terms.store, lease, name, unpacked_size(MANY, len(side.schema), 0))
+    frame = side.frame().toDF(*(f"c{place}" for place in range(len(side.schema))))
+    keys = keys.rename_columns([f"c{side.schema.get_field_index(each)}" for each in keys.column_names])
+    rows = of_keys(terms.store, frame, keys).limit(MANY + 1).toArrow()
+    lease.hold(name, 0)
+    if len(rows) > MANY:
+        raise TooLarge
+    return _as_side(rows, side.schema)
+
+
+def _as_side(rows: pa.Table, schema: pa.Schema) -> LocalSide:
+    named = rows.rename_columns(schema.names).cast(schema)
+    return LocalSide(Rows(schema, lambda: [named]))

@@ -1,0 +1,68 @@
+"""The sides of a plan: the rows of a delivery, and the stored rows that they meet."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from backstory.engine.parts import Rows
+from backstory.formats.memory import MemoryLease
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Whole = Callable[[pa.Table], pa.Table]
+
+
+def as_they_are(rows: pa.Table) -> pa.Table:
+    """The rows, which have all columns."""
+    return rows
+
+
+@dataclass(frozen=True, slots=True)
+class LocalSide:
+    """Rows of a side that the driver reads from files or memory; reading raises Unreadable where it cannot.
+
+    `rows` may lack columns that `whole` gives for some of them. `keys` are the keys of all rows in the same
+    order, with the places of stored ones, whose columns `at` gives: with them large sides are read in steps.
+    `is_empty` is true only where nothing is stored.
+    """
+
+    rows: Rows
+    whole: Whole = as_they_are
+    keys: Rows | None = None
+    at: Whole | None = None
+    is_empty: bool = False
+
+
+def nowhere(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
+    """The rows of a side that only Spark reads."""
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """The rows of one side of a plan.
+
+    `frame` makes a frame of the columns of `schema`, in their order. `local` gives the rows without Spark,
+    None where only Spark reads them; it is called with the side that this one meets. `size` is what the rows
+    of the frame may take of the driver's memory, None where only the frame's plan tells; `count` is about how
+    many they are, None where Spark must count. `meets` names a side before this one: of this one only rows
+    count that have a key of that one.
+    """
+
+    schema: pa.Schema
+    frame: "Callable[[], DataFrame]"
+    local: Callable[[MemoryLease, LocalSide | None], LocalSide | None] = nowhere
+    size: int | None = None
+    count: int | None = None
+    meets: str | None = None
+
+
+def nothing(schema: pa.Schema) -> LocalSide:
+    """A side without rows."""
+    return LocalSide(Rows(schema, lambda: ()), is_empty=True)
+
+
+Sides = Mapping[str, Side]

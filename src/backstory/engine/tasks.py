@@ -1,0 +1,238 @@
+"""A delivery planned in Spark's tasks: its rows and the stored ones by bucket of the key."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import partial, reduce
+from itertools import pairwise
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import structlog
+
+from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.sides import Side, as_they_are
+from backstory.engine.wire import Wire, coded, numbered
+from backstory.model.places import FILE
+from backstory.spark.on_disk import persist_on_disk
+from backstory.stores.iceberg.buckets import bucket_of, bytes_of
+from backstory.stores.iceberg.literals import instant, literal
+from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.workers import carrying
+from backstory.strategies.part_plan import PartPlan, PlanSums
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+BUCKET, SIDE = "bucket", "side"
+Buckets = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
+ROWS: Final = "rows of a bucket"
+# Of a longer side the bounds of the keys that it must have are asked first.
+LONG: Final = 100_000
+LOG = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class TaggedRows:
+    """How the rows of all sides travel together: the columns of each side among those that sides share."""
+
+    shared: Mapping[str, Sequence[str]]
+    schemas: Mapping[str, pa.Schema]
+
+    @classmethod
+    def of(cls, sides: Mapping[str, Side]) -> "TaggedRows":
+        """The n-th columns of one type are one column."""
+        schemas = {name: coded(side.schema) for name, side in sides.items()}
+        types = {name: numbered(schema.types) for name, schema in schemas.items()}
+        every = dict.fromkeys(each for names in types.values() for each in names)
+        short = {each: f"s{place}" for place, each in enumerate(every)}
+        return cls({name: [short[each] for each in names] for name, names in types.items()}, schemas)
+
+    def rows_of(self, side: str, number: int, rows: pa.Table) -> pa.Table:
+        """The rows of one side, under its own names and in its own types."""
+        schema = self.schemas[side]
+        own = rows.filter(pc.equal(rows[SIDE], number)).select(self.shared[side])
+        return own.rename_columns(schema.names).cast(schema)
+
+
+@dataclass(frozen=True)
+class TaskPlan:
+    """What tasks planned: rows are frames, in which files are numbers."""
+
+    store: Store
+    wire: Wire
+    answers: "DataFrame"
+    sums: PlanSums
+    salt: int
+
+    def rows(self, kind: str) -> "DataFrame | None":
+        """The rows of a kind; None where there are none."""
+        return self.wire.rows(self.answers, kind) if self.sums.added[kind] else None
+
+    def places(self, kind: str, table: StoredTable) -> Any:
+        """The positions of stored rows by the path of their file; None where there are none."""
+        rows = self.rows(kind)
+        if rows is None:
+            return None
+        return with_paths(self.store, table, positions_of(rows, self.sums.added[kind]), self.salt)
+
+
+def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
+    """The plan of a delivery; what Spark keeps of it goes with `kept`.
+
+    Rows of one key are planned in one task, whose memory holds a bucket of them. Without a key each batch of
+    rows is planned for itself.
+    """
+    salt = uuid4().time_low
+    frames = _frames(terms, kept)
+    wire, tagged = Wire(terms.kinds), TaggedRows.of(terms.sides)
+    rows = _tagged_rows(terms, frames, tagged, salt)
+    task = partial(_plan_batches, terms.plan, tagged, wire, _buckets if terms.key else _tables)
+    answers = rows.mapInArrow(task, wire.spark_schema)
+    if terms.checkpointed:
+        from pyspark import StorageLevel
+
+        answers = answers.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+    else:
+        answers = persist_on_disk(answers)
+        kept.callback(answers.unpersist)
+    sums = PlanSums()
+    parts = wire.sums(answers)
+    for each in parts:
+        sums.join(each)
+    LOG.info("buckets of keys", table=str(terms.table), buckets=len(parts), most_rows=sums.greatest.get(ROWS))
+    return TaskPlan(terms.store, wire, answers, sums, salt)
+
+
+def _frames(terms: PlanTerms, kept: ExitStack) -> "dict[str, DataFrame]":
+    """The frames of all sides, in numbered columns; those that are read twice are kept."""
+    met = {side.meets for side in terms.sides.values()}
+    frames: dict[str, DataFrame] = {}
+    for name, side in terms.sides.items():
+        frame = side.frame()
+        frame = frame.toDF(*(f"c{place}" for place in range(len(side.schema))))
+        if name in met or (side.count is None and terms.key):
+            frame = persist_on_disk(frame)
+            kept.callback(frame.unpersist)
+        frames[name] = frame
+    for name, side in terms.sides.items():
+        if side.meets is not None:
+            frames[name] = _meeting(terms, name, frames[name], frames[side.meets])
+    return frames
+
+
+def _meeting(terms: PlanTerms, name: str, frame: "DataFrame", other: "DataFrame") -> "DataFrame":
+    """The rows of a side that have a key of the other one."""
+    side = terms.sides[name]
+    assert side.meets is not None
+    mine, theirs = (_key_columns(terms, each) for each in (name, side.meets))
+    if (side.count or 0) > LONG:
+        frame = within_bounds(frame, other, mine, theirs)
+    keys = other.select(*theirs).distinct().toDF(*(f"k{place}" for place in range(len(theirs))))
+    same = (frame[each].eqNullSafe(keys[f"k{place}"]) for place, each in enumerate(mine))
+    return frame.join(keys, reduce(and_, same), "left_semi")
+
+
+def within_bounds(
+    frame: "DataFrame", other: "DataFrame", mine: Sequence[str], theirs: Sequence[str]
+) -> "DataFrame":
+    """The rows between the least and the greatest key: where keys grow, old files are not read."""
+    from pyspark.sql.functions import col, count_if, unix_micros
+    from pyspark.sql.functions import max as greatest
+    from pyspark.sql.functions import min as least
+    from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
+
+    bounds: list[tuple[str, Column, Callable[[Any], Column]]] = []
+    for name, key in zip(mine, theirs, strict=True):
+        type_ = other.schema[key].dataType
+        if isinstance(type_, TimestampType):  # Python would bring it into the zone of this machine
+            bounds.append((name, unix_micros(key), instant))
+        elif isinstance(type_, IntegralType | DecimalType | StringType | DateType):  # floats have NaN
+            bounds.append((name, col(key), literal))
+    if not bounds:
+        return frame
+    asked = (each(value) for _, value, _ in bounds for each in (least, greatest, _lacking(count_if)))
+    row = other.agg(*(each.alias(f"b{place}") for place, each in enumerate(asked))).collect()[0]
+    for place, (name, _, built) in enumerate(bounds):
+        low, high, lacking = row[3 * place : 3 * place + 3]
+        if low is not None and not lacking:
+            frame = frame.where(col(name).between(built(low), built(high)))
+    return frame
+
+
+def _lacking(count_if: "Callable[[Column], Column]") -> "Callable[[Column], Column]":
+    return lambda value: count_if(value.isNull())
+
+
+def _key_columns(terms: PlanTerms, name: str) -> list[str]:
+    schema = terms.sides[name].schema
+    return [f"c{schema.get_field_index(each)}" for each in terms.key]
+
+
+def _tagged_rows(
+    terms: PlanTerms, frames: "Mapping[str, DataFrame]", tagged: TaggedRows, salt: int
+) -> "DataFrame":
+    """The rows of all sides in one frame, those of a bucket behind each other in one partition."""
+    from pyspark.sql.functions import col, lit
+
+    count = size = 0
+    if terms.key:
+        counts = [side.count for side in terms.sides.values()]
+        frames_ = frames.values()
+        count = sum(frame.count() if n is None else n for n, frame in zip(counts, frames_, strict=True))
+        size = sum(map(bytes_of, frames_))
+    together = []
+    for number, (name, frame) in enumerate(frames.items()):
+        schema = terms.sides[name].schema
+        values: list[Column] = [
+            (coded_file(salt, f"c{place}") if field_.name == FILE else col(f"c{place}")).alias(shared)
+            for place, (field_, shared) in enumerate(zip(schema, tagged.shared[name], strict=True))
+        ]
+        keys = [col(each) for each in _key_columns(terms, name)]
+        bucket = bucket_of(keys, count, size) if keys else lit(0).cast("bigint").alias(BUCKET)
+        together.append(frame.select(bucket, lit(number).alias(SIDE), *values))
+    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), together)
+    return rows.repartition(BUCKET).sortWithinPartitions(BUCKET) if terms.key else rows
+
+
+def _plan_batches(
+    plan: Any, tagged: TaggedRows, wire: Wire, buckets: Buckets, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The plans of the buckets of a partition."""
+    for rows in buckets(batches):
+        with carrying():
+            part = {name: tagged.rows_of(name, number, rows) for number, name in enumerate(tagged.schemas)}
+            planned: PartPlan = plan(part, as_they_are)
+            greatest = {**planned.greatest, ROWS: len(rows)}
+            whole = PartPlan(planned.rows, planned.counts, planned.samples, greatest)
+        yield from wire.encode(whole)
+
+
+def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows of each batch."""
+    for batch in batches:
+        yield pa.Table.from_batches([batch])
+
+
+def _buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+    """The rows of each bucket, which lie behind each other."""
+    gathered: list[pa.RecordBatch] = []
+    last = None
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        buckets = np.asarray(batch.column(BUCKET))
+        edges = [0, *(np.flatnonzero(np.diff(buckets)) + 1).tolist(), len(buckets)]
+        for start, stop in pairwise(edges):
+            if gathered and buckets[start] != last:
+                yield pa.Table.from_batches(gathered)
+                gathered = []
+            last = buckets[start]
+            gathered.append(batch.slice(start, stop - start))
+    if gathered:
+        yield pa.Table.from_batches(gathered)

@@ -1,0 +1,59 @@
+"""The plan of a part of a delivery's records: rows by kind, counts, and samples.
+
+Records of different keys never meet in a plan. So a delivery is planned whole, in parts by key, or in Spark's
+tasks, with one result: the rows of all parts together, and the sums of their counts.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from backstory.errors import MAX_KEYS
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """What becomes of the records of a part.
+
+    `rows` are rows to add and places of stored rows to remove, by kind. `counts` are summed over parts, of
+    `greatest` the greatest counts. `samples` are up to ten rows of a kind, by which errors name keys.
+    """
+
+    rows: Mapping[str, pa.Table] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
+    samples: Mapping[str, pa.Table] = field(default_factory=dict)
+    greatest: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class PlanSums:
+    """The counts and samples of several parts; `added` counts their rows by kind."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    samples: dict[str, pa.Table] = field(default_factory=dict)
+    greatest: dict[str, int] = field(default_factory=dict)
+    added: Counter[str] = field(default_factory=Counter)
+
+    def add(self, plan: PartPlan) -> None:
+        """Add the plan of one part."""
+        self.join(
+            PlanSums(
+                Counter(plan.counts),
+                dict(plan.samples),
+                dict(plan.greatest),
+                Counter({kind: len(rows) for kind, rows in plan.rows.items()}),
+            )
+        )
+
+    def join(self, sums: "PlanSums") -> None:
+        """Add the sums of other parts."""
+        self.counts.update(sums.counts)
+        self.added.update(sums.added)
+        for name, count in sums.greatest.items():
+            self.greatest[name] = max(count, self.greatest.get(name, count))
+        for kind, rows in sums.samples.items():
+            before = self.samples.get(kind)
+            both = rows if before is None else pa.concat_tables([before, rows.cast(before.schema)])
+            self.samples[kind] = both.slice(0, MAX_KEYS)
