@@ -49,20 +49,19 @@ LONGEST: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class DriverPlan:
-    """What the driver planned: rows in memory, or in files beside it."""
+    """What the driver planned: rows in memory or in files, and places of stored rows, by kind."""
 
     sums: PlanSums
-    held: Mapping[str, HeldRows]
-    removed: Mapping[str, list[pa.Table]]
+    added: Mapping[str, pa.Table | Pieces | None]
+    removed: Mapping[str, pa.Table | None]
 
     def rows(self, kind: str) -> pa.Table | Pieces | None:
         """The rows of a kind; None where there are none."""
-        return come_of(self.held[kind].tables, self.held[kind])
+        return self.added[kind]
 
     def places(self, kind: str, _table: "StoredTable") -> pa.Table | None:
         """The places of stored rows; None where there are none."""
-        tables = [rows.cast(PLACE) for rows in self.removed[kind] if len(rows)]
-        return pa.concat_tables(tables) if tables else None
+        return self.removed[kind]
 
 
 def plan_here(terms: PlanTerms, kept: ExitStack) -> Planned | None:
@@ -70,6 +69,8 @@ def plan_here(terms: PlanTerms, kept: ExitStack) -> Planned | None:
 
     What is held or spilled goes with `kept`.
     """
+    if terms.only_tasks:
+        return None
     lease = kept.enter_context(terms.store.memory.lease())
     for reads in (True, False):
         with suppress(Unreadable):
@@ -80,6 +81,8 @@ def plan_here(terms: PlanTerms, kept: ExitStack) -> Planned | None:
 def _planned(
     terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
 ) -> Planned:
+    if terms.first is not None and (planned := terms.first(sides, lease)) is not None:
+        return planned
     if not terms.key:
         (name, side), *_ = sides.items()
         return _of_parts(terms, sides, ({name: rows} for rows in side.rows.tables()), lease, kept)
@@ -138,12 +141,14 @@ def _of_parts(
         sums.add(plan)
         for kind, rows in plan.rows.items():
             if kind in removed:
-                removed[kind].append(rows)
+                removed[kind] += [rows.cast(PLACE)] if len(rows) else []
             else:
                 held[kind].add(rows)
                 if held[kind].spilled and not local:
                     raise TooLarge
-    return DriverPlan(sums, held, removed)
+    added = {kind: come_of(each.tables, each) for kind, each in held.items()}
+    places = {kind: pa.concat_tables(tables) if tables else None for kind, tables in removed.items()}
+    return DriverPlan(sums, added, places)
 
 
 def _whole(sides: Mapping[str, LocalSide]) -> Whole:

@@ -1,12 +1,15 @@
 """What a door hands to the runner, and what it gets back."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
+from uuid import uuid4
 
 import pyarrow as pa
 
-from backstory.engine.sides import Side, Whole
+from backstory.engine.sides import LocalSide, Side, Whole
+from backstory.formats.memory import MemoryLease
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.part_plan import PartPlan, PlanSums
@@ -16,26 +19,6 @@ if TYPE_CHECKING:
 
     from backstory.model.change import Pieces
     from backstory.stores.iceberg.store import StoredTable
-
-
-@dataclass(frozen=True, slots=True)
-class PlanTerms:
-    """A delivery of one table, ready to be planned.
-
-    `sides` are its rows, the delivered ones first; `plan` gives the plan of a part, whose rows by side have
-    one key or another: it is sent to tasks, and its second argument completes rows of a side that lacks
-    columns. `kinds` are the columns of the rows that plans give, by kind. `key` parts the rows; without one
-    any rows may be planned together or apart. `checkpointed` says that the table changes while the rows are
-    read.
-    """
-
-    store: Store
-    table: TableName
-    sides: Mapping[str, Side]
-    key: Sequence[str]
-    kinds: Mapping[str, pa.Schema]
-    plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
-    checkpointed: bool = False
 
 
 class Planned(Protocol):
@@ -50,3 +33,44 @@ class Planned(Protocol):
 
     def places(self, kind: str, table: "StoredTable") -> Any:
         """The places of stored rows of a kind, as a Change has them; None where there are none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sifted:
+    """What a join of Spark leaves of a delivery for the plan.
+
+    `sides` are the rows that are yet to be planned, by `plan`; None where the delivery is refused. `sums` are
+    the counts and samples of all other rows, `rows` those that need no plan, by kind.
+    """
+
+    sides: Mapping[str, Side] | None
+    plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
+    sums: PlanSums
+    rows: "Mapping[str, DataFrame]"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanTerms:
+    """A delivery of one table, ready to be planned.
+
+    `sides` are its rows, the delivered ones first; `plan` gives the plan of a part, whose rows by side have
+    one key or another: it is sent to tasks, and its second argument completes rows of a side that lacks
+    columns. `kinds` are the columns of the rows that plans give, by kind. `key` parts the rows; without one
+    any rows may be planned together or apart.
+
+    `first` plans rows of a table without any as they come, or gives None. `sift` is asked in tasks in place
+    of the sides. `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the
+    rows are read. With the `salt` files are numbers in tasks.
+    """
+
+    store: Store
+    table: TableName
+    sides: Mapping[str, Side]
+    key: Sequence[str]
+    kinds: Mapping[str, pa.Schema]
+    plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
+    first: Callable[[Mapping[str, LocalSide], MemoryLease], Planned | None] | None = None
+    sift: Callable[[int, ExitStack], Sifted] | None = None
+    only_tasks: bool = False
+    checkpointed: bool = False
+    salt: int = field(default_factory=lambda: uuid4().time_low)

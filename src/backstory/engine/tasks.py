@@ -2,12 +2,11 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import pairwise
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
-from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.buckets import bucket_of, bytes_of
 from backstory.stores.iceberg.literals import instant, literal
 from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import StoredTable
 from backstory.stores.iceberg.workers import carrying
 from backstory.strategies.part_plan import PartPlan, PlanSums
 
@@ -62,24 +61,29 @@ class TaggedRows:
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What tasks planned: rows are frames, in which files are numbers."""
+    """What tasks planned: rows are frames, in which files are numbers; `beside` are rows without a plan."""
 
-    store: Store
-    wire: Wire
-    answers: "DataFrame"
+    terms: PlanTerms
     sums: PlanSums
-    salt: int
+    answers: "DataFrame | None"
+    beside: "Mapping[str, DataFrame]"
 
     def rows(self, kind: str) -> "DataFrame | None":
         """The rows of a kind; None where there are none."""
-        return self.wire.rows(self.answers, kind) if self.sums.added[kind] else None
+        if not self.sums.added[kind]:
+            return None
+        frames = [self.beside[kind]] if kind in self.beside else []
+        if self.answers is not None:
+            frames.append(Wire(self.terms.kinds).rows(self.answers, kind))
+        return reduce(lambda one, other: one.union(other), frames)
 
     def places(self, kind: str, table: StoredTable) -> Any:
         """The positions of stored rows by the path of their file; None where there are none."""
         rows = self.rows(kind)
         if rows is None:
             return None
-        return with_paths(self.store, table, positions_of(rows, self.sums.added[kind]), self.salt)
+        positions = positions_of(rows, self.sums.added[kind])
+        return with_paths(self.terms.store, table, positions, self.terms.salt)
 
 
 def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
@@ -88,10 +92,23 @@ def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
     Rows of one key are planned in one task, whose memory holds a bucket of them. Without a key each batch of
     rows is planned for itself.
     """
-    salt = uuid4().time_low
+    answers: DataFrame | None
+    if terms.sift is None:
+        answers, sums = _answers(terms, kept)
+        return TaskPlan(terms, sums, answers, {})
+    sifted, answers = terms.sift(terms.salt, kept), None
+    sums = sifted.sums
+    if sifted.sides is not None:
+        answers, of_parts = _answers(replace(terms, sides=sifted.sides, plan=sifted.plan, key=()), kept)
+        sums.join(of_parts)
+    return TaskPlan(terms, sums, answers, sifted.rows)
+
+
+def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame, PlanSums]":
+    """The answers of all tasks, and their sums."""
     frames = _frames(terms, kept)
     wire, tagged = Wire(terms.kinds), TaggedRows.of(terms.sides)
-    rows = _tagged_rows(terms, frames, tagged, salt)
+    rows = _tagged_rows(terms, frames, tagged)
     task = partial(_plan_batches, terms.plan, tagged, wire, _buckets if terms.key else _tables)
     answers = rows.mapInArrow(task, wire.spark_schema)
     if terms.checkpointed:
@@ -101,12 +118,11 @@ def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
     else:
         answers = persist_on_disk(answers)
         kept.callback(answers.unpersist)
-    sums = PlanSums()
-    parts = wire.sums(answers)
+    sums, parts = PlanSums(), wire.sums(answers)
     for each in parts:
         sums.join(each)
     LOG.info("buckets of keys", table=str(terms.table), buckets=len(parts), most_rows=sums.greatest.get(ROWS))
-    return TaskPlan(terms.store, wire, answers, sums, salt)
+    return answers, sums
 
 
 def _frames(terms: PlanTerms, kept: ExitStack) -> "dict[str, DataFrame]":
@@ -174,9 +190,7 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
     return [f"c{schema.get_field_index(each)}" for each in terms.key]
 
 
-def _tagged_rows(
-    terms: PlanTerms, frames: "Mapping[str, DataFrame]", tagged: TaggedRows, salt: int
-) -> "DataFrame":
+def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", tagged: TaggedRows) -> "DataFrame":
     """The rows of all sides in one frame, those of a bucket behind each other in one partition."""
     from pyspark.sql.functions import col, lit
 
@@ -190,7 +204,7 @@ def _tagged_rows(
     for number, (name, frame) in enumerate(frames.items()):
         schema = terms.sides[name].schema
         values: list[Column] = [
-            (coded_file(salt, f"c{place}") if field_.name == FILE else col(f"c{place}")).alias(shared)
+            (coded_file(terms.salt, f"c{place}") if field_.name == FILE else col(f"c{place}")).alias(shared)
             for place, (field_, shared) in enumerate(zip(schema, tagged.shared[name], strict=True))
         ]
         keys = [col(each) for each in _key_columns(terms, name)]
