@@ -2,11 +2,13 @@
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from part_plans import whole_plan
 
 from backstory.formats.delivered import arrow_schema, shaped
 from backstory.model.layout import VALID_TO
@@ -15,12 +17,11 @@ from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.copies.rows import OPEN, mark, memory_field, micros, withdraw_facts
-from backstory.strategies.copies.sifted import joined_plans as join_copies
 from backstory.strategies.copies.sifted import plan_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.feeds.arrival import arrive
 from backstory.strategies.feeds.copy_plan import Among
-from backstory.strategies.feeds.plan import joined_plans, plan_records
+from backstory.strategies.feeds.plan import joined_counts, plan_records
 from backstory.strategies.feeds.records import live_rows
 from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import key_parts
@@ -156,14 +157,24 @@ def planned(terms, events, rows, parts=1, since=None, low=None):
     marks, records = live.filter(mark), live.filter(pc.invert(pc.fill_null(mark, False)))
     arrival = arrive(terms, events, marks)
     sides = [(each, key_parts(each, terms.key, parts)) for each in (arrival.events, records)]
-    plan = joined_plans(
-        arrival,
-        [
-            plan_records(terms, arrival, *(each.filter(pa.array(of == part)) for each, of in sides))
-            for part in range(parts)
-        ],
+    plans = (
+        plan_records(terms, arrival, *(each.filter(pa.array(of == part)) for each, of in sides))
+        for part in range(parts)
     )
-    return plan, _after(rows, plan.gone, plan.come)
+    plan = with_marks(arrival, plans)
+    return plan, _after(rows, plan.removed, plan.added)
+
+
+def with_marks(arrival, plans):
+    """The plans of all parts with the rows and counts of the arrival's marks."""
+    plan = whole_plan(plans, partial(joined_counts, arrival))
+    samples = {**arrival.samples, **plan.samples}
+    if plan.added is None:  # refused
+        return replace(plan, removed=arrival.gone, added=arrival.come, samples=samples)
+    removed, added = (
+        pa.concat_tables(each) for each in ((arrival.gone, plan.removed), (arrival.come, plan.added))
+    )
+    return replace(plan, removed=removed, added=added, samples=samples)
 
 
 def copied(terms, place, copy, rows, parts=1):
@@ -184,16 +195,14 @@ def copied(terms, place, copy, rows, parts=1):
         pa.schema([pa.field(name, pa.string()) for name in ("k", *copy.columns)]),
     )
     sides = [(each, key_parts(each, terms.key, parts)) for each in (delivered_rows, records)]
-    plan = join_copies(
-        [
-            plan_rows(asked, *(each.filter(pa.array(of == part)) for each, of in sides), lambda these: these)
-            for part in range(parts)
-        ]
+    plan = whole_plan(
+        plan_rows(asked, *(each.filter(pa.array(of == part)) for each, of in sides), lambda these: these)
+        for part in range(parts)
     )
     differs = any(plan.counts.get(name) for name in ("appeared", "changed", "closed"))
     former = marks.filter(mine)
     stays = len(former) and not (differs and memory_field(former, "columns")[0].as_py() != ids)
-    gone, come = [plan.gone.select([FILE, POSITION])], [plan.come]
+    gone, come = [plan.removed.select([FILE, POSITION])], [plan.added]
     if not stays:
         back = shaped(withdraw_facts(former, terms.recorded, terms.memory), terms.columns, ids=True)
         gone.append(former.select([FILE, POSITION]))

@@ -3,24 +3,20 @@
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol
 
-from backstory.engine.buckets import Shipment, plan_in_buckets
+from backstory.engine.batch_sides import OUT_OF_ORDER, BatchSides, Shipment
 from backstory.engine.deliver import Plan, deliver
-from backstory.engine.either_way import plan_either_way
-from backstory.engine.outcome import Outcome
-from backstory.formats.memory import TooLarge
+from backstory.engine.runner import run_plan
 from backstory.formats.values.mended import tell, with_mended
 from backstory.model.change import Change, Committed, Note
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.observe.metrics import timed
-from backstory.stores.iceberg.store import Store as IcebergStore
-from backstory.stores.iceberg.store import StoredTable as IcebergTable
+from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.port import DISORDER, Store, StoredTable, require_layout
-from backstory.stores.tables import existing, read_slice
-from backstory.strategies.versions.spoilt import refuse_spoilt
+from backstory.stores.tables import existing
+from backstory.strategies.part_plan import ADDED, REMOVED
 
 
 class Batches(Protocol):
@@ -75,42 +71,23 @@ class BatchDelivery:
             with self.delivered.unchanged():
                 with timed("digest"):
                     note = Note(self.delivered.door, self.delivered.token(table))
-                again = note.token == table.newest_token
-                outcome = None if again else kept.enter_context(self._outcome(store, table))
-            if outcome is None:
-                yield Plan(table, None, note, lambda _: Committed(None, {}))
-                return
-            counts = with_mended(outcome.counts, outcome.mended)
+                if note.token == table.newest_token:
+                    yield Plan(table, None, note, lambda _: Committed(None, {}))
+                    return
+                sides = BatchSides(store, table, self.delivered.batch(table), kept)
+                with timed("plan"), translate_faults(self.delivered.table):
+                    planned = kept.enter_context(run_plan(sides.terms()))
+            sums = planned.sums
+            disorder = sums.counts.pop(OUT_OF_ORDER, 0)
+            counts = with_mended(sums.counts, sides.mended)
 
             def receipt(committed: Committed | None) -> Committed:
-                tell(outcome.mended)
+                tell(sides.mended)
                 return Committed(None if committed is None else committed.snapshot_id, counts)
 
-            marks = {DISORDER: "true"} if outcome.disorder else {}
-            change = Change(counts, outcome.gone, outcome.come, properties=marks) if outcome.changes else None
+            change = None
+            if sums.added[REMOVED] or sums.added[ADDED]:
+                marks = {DISORDER: "true"} if disorder else {}
+                gone, come = planned.places(REMOVED, table), planned.rows(ADDED)
+                change = Change(counts, gone, come, properties=marks)
             yield Plan(table, change, note, receipt)
-
-    def _outcome(self, store: Store, table: StoredTable) -> AbstractContextManager[Outcome]:
-        batch = self.delivered.batch(table)
-        here, tasks = partial(_plan_here, store, table, batch), partial(_plan_by_tasks, store, table, batch)
-        return plan_either_way(store, self.delivered.table, here, tasks)
-
-
-def _plan_by_tasks(store: Store, table: StoredTable, batch: Shipment) -> AbstractContextManager[Outcome]:
-    if not isinstance(store, IcebergStore) or not isinstance(table, IcebergTable):
-        raise TooLarge
-    return plan_in_buckets(store, table, batch)
-
-
-def _plan_here(store: Store, table: StoredTable, batch: Shipment, kept: ExitStack) -> Outcome:
-    lease = kept.enter_context(store.memory.lease())
-    with timed("decode"):
-        decoded = batch.decode(lease)
-    with timed("slice"):
-        stored = read_slice(store, table, decoded.keys, None if table.disorderly else decoded.since)
-    with timed("plan"):
-        refuse_spoilt(stored, table.shape if batch.keeps_history and not table.disorderly else None)
-        actions = decoded.plan(stored)
-    return Outcome(
-        actions.removed, actions.added, actions.counts, not actions.empty, actions.disorder, decoded.mended
-    )

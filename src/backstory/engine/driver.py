@@ -27,13 +27,14 @@ from backstory.model.change import Pieces
 from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.frames import collected, hold_collected
 from backstory.stores.iceberg.slice import PLACE, of_keys
+from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.port import Store, StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.stores.iceberg.store import StoredTable
 
 # Of stored rows that delivered keys are looked for in, and of those that have one, so many may be collected.
 SHORT: Final = 20_000
@@ -59,7 +60,7 @@ class DriverPlan:
         """The rows of a kind; None where there are none."""
         return self.added[kind]
 
-    def places(self, kind: str, _table: "StoredTable") -> pa.Table | None:
+    def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
         """The places of stored rows; None where there are none."""
         return self.removed[kind]
 
@@ -90,7 +91,7 @@ def _planned(
         if steps is not None:
             return _of_parts(terms, sides, steps, lease, kept)
     rows = {name: side.rows for name, side in sides.items()}
-    local = is_local(terms.store)
+    local = _spills(terms.store)
     with suppress(*([TooLarge] if local else [])):
         return _of_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, kept)
     # There is room for the rows, and none for the plan of them.
@@ -134,7 +135,7 @@ def _of_parts(
         else:
             held[kind] = HeldRows(kind, lease, kept)
     sums, whole = PlanSums(), _whole(sides)
-    local = is_local(terms.store)
+    local = _spills(terms.store)
     for part in parts:
         _require_room(part)
         plan: PartPlan = terms.plan(part, whole)
@@ -149,6 +150,11 @@ def _of_parts(
     added = {kind: come_of(each.tables, each) for kind, each in held.items()}
     places = {kind: pa.concat_tables(tables) if tables else None for kind, tables in removed.items()}
     return DriverPlan(sums, added, places)
+
+
+def _spills(store: Store) -> bool:
+    """Whether rows may be laid down on this machine: where Spark's tasks do not run on others."""
+    return isinstance(store, IcebergStore) and is_local(store)
 
 
 def _whole(sides: Mapping[str, LocalSide]) -> Whole:
@@ -172,7 +178,8 @@ def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[s
     for meets in (False, True):
         sides = {name: side for name, side in terms.sides.items() if (side.meets is not None) is meets}
         for name, side in sides.items():
-            rows = side.local(lease, local.get(side.meets or "")) if reads else None
+            here = reads or side.count == 0
+            rows = side.local(lease, local.get(side.meets or "")) if here else None
             if rows is not None:
                 local[name] = rows
         long = [name for name, side in sides.items() if meets and (side.count or 0) > SHORT]
@@ -186,15 +193,18 @@ def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[s
 
 def _collected(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str, LocalSide]:
     """Rows that only Spark reads, in one query."""
-    store, bounds = terms.store, dict[str, int]()
     frames: dict[str, DataFrame] = {}
+    bounds: dict[str, int] = {}
+    if not names:
+        return {}
+    store = terms.spark_store
     for name in names:
         side, frame = terms.sides[name], terms.sides[name].frame()
         if not hold_frame(store, frame, side.size, name, lease):
             bounds[name] = few_rows(store, len(side.schema))
             frame = frame.limit(bounds[name] + 1)
         frames[name] = frame
-    rows = collected(frames) if frames else {}
+    rows = collected(frames)
     for name in names:
         lease.hold(name, 0)  # they are counted again as rows of parts
         if name in bounds and len(rows[name]) > bounds[name]:
@@ -212,10 +222,10 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
     keys = keys.select([each.name for each in keys.schema if any(test(each.type) for test in ASKED)])
     if not keys.num_columns:
         raise TooLarge
-    hold_collected(terms.store, lease, name, unpacked_size(MANY, len(side.schema), 0))
+    hold_collected(terms.spark_store, lease, name, unpacked_size(MANY, len(side.schema), 0))
     frame = side.frame().toDF(*(f"c{place}" for place in range(len(side.schema))))
     keys = keys.rename_columns([f"c{side.schema.get_field_index(each)}" for each in keys.column_names])
-    rows = of_keys(terms.store, frame, keys).limit(MANY + 1).toArrow()
+    rows = of_keys(terms.spark_store, frame, keys).limit(MANY + 1).toArrow()
     lease.hold(name, 0)
     if len(rows) > MANY:
         raise TooLarge

@@ -9,16 +9,16 @@ from uuid import uuid4
 import pyarrow as pa
 
 from backstory.engine.sides import LocalSide, Side, Whole
-from backstory.formats.memory import MemoryLease
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.table import TableName
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.port import Store, StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.model.change import Pieces
-    from backstory.stores.iceberg.store import StoredTable
 
 
 class Planned(Protocol):
@@ -31,7 +31,7 @@ class Planned(Protocol):
     def rows(self, kind: str) -> "pa.Table | Pieces | DataFrame | None":
         """The rows of a kind; None where there are none."""
 
-    def places(self, kind: str, table: "StoredTable") -> Any:
+    def places(self, kind: str, table: StoredTable) -> Any:
         """The places of stored rows of a kind, as a Change has them; None where there are none."""
 
 
@@ -74,3 +74,10 @@ class PlanTerms:
     only_tasks: bool = False
     checkpointed: bool = False
     salt: int = field(default_factory=lambda: uuid4().time_low)
+
+    @property
+    def spark_store(self) -> IcebergStore:
+        """The store, where Spark reads it; TooLarge for one that only the driver reads."""
+        if not isinstance(self.store, IcebergStore):
+            raise TooLarge
+        return self.store

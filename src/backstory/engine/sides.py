@@ -49,7 +49,8 @@ class Side:
     None where only Spark reads them; it is called with the side that this one meets. `size` is what the rows
     of the frame may take of the driver's memory, None where only the frame's plan tells; `count` is about how
     many they are, None where Spark must count. `meets` names a side before this one: of this one only rows
-    count that have a key of that one.
+    count that have a key of that one. `cached` is true if the frame's rows are computed once however often
+    they are read.
     """
 
     schema: pa.Schema
@@ -58,6 +59,7 @@ class Side:
     size: int | None = None
     count: int | None = None
     meets: str | None = None
+    cached: bool = False
 
 
 def nothing(schema: pa.Schema) -> LocalSide:

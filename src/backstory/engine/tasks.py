@@ -21,8 +21,8 @@ from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.buckets import bucket_of, bytes_of
 from backstory.stores.iceberg.literals import instant, literal
 from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
-from backstory.stores.iceberg.store import StoredTable
 from backstory.stores.iceberg.workers import carrying
+from backstory.stores.port import StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class TaskPlan:
         if rows is None:
             return None
         positions = positions_of(rows, self.sums.added[kind])
-        return with_paths(self.terms.store, table, positions, self.terms.salt)
+        return with_paths(self.terms.spark_store, table, positions, self.terms.salt)
 
 
 def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
@@ -132,7 +132,7 @@ def _frames(terms: PlanTerms, kept: ExitStack) -> "dict[str, DataFrame]":
     for name, side in terms.sides.items():
         frame = side.frame()
         frame = frame.toDF(*(f"c{place}" for place in range(len(side.schema))))
-        if name in met or (side.count is None and terms.key):
+        if not side.cached and (name in met or (side.count is None and terms.key)):
             frame = persist_on_disk(frame)
             kept.callback(frame.unpersist)
         frames[name] = frame
@@ -194,12 +194,7 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", tagged: Ta
     """The rows of all sides in one frame, those of a bucket behind each other in one partition."""
     from pyspark.sql.functions import col, lit
 
-    count = size = 0
-    if terms.key:
-        counts = [side.count for side in terms.sides.values()]
-        frames_ = frames.values()
-        count = sum(frame.count() if n is None else n for n, frame in zip(counts, frames_, strict=True))
-        size = sum(map(bytes_of, frames_))
+    count, size = _sizes(terms, frames) if terms.key else (0, 0)
     together = []
     for number, (name, frame) in enumerate(frames.items()):
         schema = terms.sides[name].schema
@@ -212,6 +207,17 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", tagged: Ta
         together.append(frame.select(bucket, lit(number).alias(SIDE), *values))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), together)
     return rows.repartition(BUCKET).sortWithinPartitions(BUCKET) if terms.key else rows
+
+
+def _sizes(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> tuple[int, int]:
+    """About how many rows and bytes all sides have, if a side that meets another has as many as that."""
+    count = size = 0
+    meeting = 1 + sum(side.meets is not None for side in terms.sides.values())
+    for name, side in terms.sides.items():
+        if side.meets is None:
+            count += frames[name].count() if side.count is None else side.count
+            size += bytes_of(frames[name])
+    return meeting * count, meeting * size
 
 
 def _plan_batches(

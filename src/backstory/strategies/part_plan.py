@@ -7,10 +7,16 @@ tasks, with one result: the rows of all parts together, and the sums of their co
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Final
 
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
+
+# Rows of the one table that a delivery changes: places of stored rows, and rows to write. A row that is
+# written anew is in both, and keeps its id.
+REMOVED: Final = "removed"
+ADDED: Final = "added"
 
 
 @dataclass(frozen=True, slots=True)

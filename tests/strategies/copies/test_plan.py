@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from part_plans import whole_plan
 
 from backstory.errors import Refused
 from backstory.formats.delivered import arrow_schema
@@ -17,7 +18,7 @@ from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.copies.rows import mark, micros, withdraw_facts
 from backstory.strategies.copies.rule import Copy, take
-from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, joined_plans, plan_rows
+from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, plan_rows
 from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
@@ -120,11 +121,9 @@ def slice_of(terms, rows):
 def plan(terms, delivered, rows, parts):
     slice_ = slice_of(terms, rows)
     sides = [(each, key_parts(each, terms.key, parts)) for each in (delivered, slice_)]
-    return joined_plans(
-        [
-            plan_rows(terms, *(each.filter(pa.array(of == part)) for each, of in sides), lambda few: few)
-            for part in range(parts)
-        ]
+    return whole_plan(
+        plan_rows(terms, *(each.filter(pa.array(of == part)) for each, of in sides), lambda few: few)
+        for part in range(parts)
     )
 
 
@@ -137,8 +136,8 @@ def take_by_plan(rows, copy, recorded, parts, **place):
     )
     terms = terms_of(copy.at, recorded, copy.columns, closes=copy.closes, **place)
     planned = plan(terms, delivered, rows, parts)
-    gone = set(planned.gone[POSITION].to_pylist())
-    kept = [id_ for id_ in planned.come[ROW_ID].to_pylist() if id_ is not None]
+    gone = set(planned.removed[POSITION].to_pylist())
+    kept = [id_ for id_ in planned.added[ROW_ID].to_pylist() if id_ is not None]
     assert sorted(kept) == sorted(rows[ROW_ID][each].as_py() for each in gone)
     stays = [row for number, row in enumerate(rows.to_pylist()) if number not in gone]
     known = {row["k"] for row in rows.to_pylist() if (row["_memory"] or {}).get("role") is None}
@@ -150,7 +149,7 @@ def take_by_plan(rows, copy, recorded, parts, **place):
         "reopened": reopened,
         "unchanged": planned.counts.get(UNCHANGED, 0),
     }
-    return [*stays, *planned.come.to_pylist()], counts
+    return [*stays, *planned.added.to_pylist()], counts
 
 
 def with_mark(rows, copy, recorded, *, differs):
@@ -235,7 +234,7 @@ def test_rows_without_a_key_and_rows_of_one_key_that_differ_are_sampled():
     terms = terms_of(1, 1, ("v",))
     of = pa.schema([pa.field(name, pa.int64()) for name in ("k", "v")])
     same = plan(terms, pa.Table.from_pylist([{"k": 1, "v": 1}] * 3, of), rows, WHOLE)
-    assert same.come["k"].to_pylist() == [1]
+    assert same.added["k"].to_pylist() == [1]
     none = plan(terms, pa.Table.from_pylist([{"k": None, "v": 1}, {"k": 1, "v": 1}], of), rows, WHOLE)
     assert (none.counts, none.samples[NO_KEY].to_pylist()) == ({NO_KEY: 1}, [{"k": None}])
     two = plan(terms, pa.Table.from_pylist([{"k": 1, "v": 1}, {"k": 1, "v": 2}], of), rows, WHOLE)
@@ -261,7 +260,7 @@ def test_a_key_of_several_columns_is_one():
     delivered = pa.table({"k": ["a", "ab"], "l": ["bc", "c"], "v": ["x", "y"]})
     planned = plan(terms, delivered, rows, WHOLE)
     assert planned.appeared.to_pylist() == [{"k": "a", "l": "bc"}]
-    come = planned.come.select(["k", "l", "v", "is_current"]).to_pylist()
+    come = planned.added.select(["k", "l", "v", "is_current"]).to_pylist()
     assert sorted(tuple(row.values()) for row in come) == [
         ("a", "bc", "x", True),
         ("ab", "c", "x", False),

@@ -165,7 +165,7 @@ def _after(table, delivery, number, parts, log):
         return table
     assert differences(rows, stored(applied.table.rows)) == ([], [])
     assert _outcomes(plan) == {name: count for name, count in applied.counts.items() if count}
-    assert (applied.table is table) == (not len(plan.come))
+    assert (applied.table is table) == (not len(plan.added))
     return applied.table
 
 

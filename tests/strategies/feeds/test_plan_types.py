@@ -5,7 +5,7 @@ from decimal import Decimal
 
 import pyarrow as pa
 import pytest
-from feed_plans import placed
+from feed_plans import placed, with_marks
 
 from backstory.formats.delivered import arrow_schema, shaped
 from backstory.model.places import POSITION
@@ -19,7 +19,7 @@ from backstory.strategies.copies.sifted import OUTSIDE as OUTSIDE_SCOPE
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.feeds.arrival import CONFLICT, NO_KEY, NO_SEQUENCE, SETTLED, SPOILT, arrive
 from backstory.strategies.feeds.copy_plan import Among
-from backstory.strategies.feeds.plan import joined_plans, plan_records
+from backstory.strategies.feeds.plan import plan_records
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
 
 TEXT, DOUBLE = ColumnType(Kind.STRING), ColumnType(Kind.DOUBLE)
@@ -62,11 +62,11 @@ def empty(terms):
 def planned(terms, rows, stored=None):
     table = empty(terms) if stored is None else stored
     arrival = arrive(terms, events(terms, rows), empty(terms))
-    return joined_plans(arrival, [plan_records(terms, arrival, arrival.events, table)])
+    return with_marks(arrival, [plan_records(terms, arrival, arrival.events, table)])
 
 
 def lives(plan, *names):
-    versions = [row for row in plan.come.to_pylist() if (row["_memory"] or {}).get("role") is None]
+    versions = [row for row in plan.added.to_pylist() if (row["_memory"] or {}).get("role") is None]
     told = [
         (*(row[name] for name in names), row["valid_from"].day, row["valid_to"] and row["valid_to"].day)
         for row in versions

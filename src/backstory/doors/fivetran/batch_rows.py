@@ -46,6 +46,7 @@ class LiveChange:
 
     delivery: live_rows.LiveDelivery
     mended: Mended
+    rows: Mapping[str, Rows]
     since: None = None
 
     @cached_property
@@ -65,6 +66,7 @@ class HistoryChange:
 
     delivery: intervals.HistoryDelivery
     mended: Mended
+    rows: Mapping[str, Rows]
 
     @property
     def since(self) -> int | None:
@@ -165,6 +167,7 @@ class Batch:
                     delete=given["delete"].values.select(self.key),
                 ),
                 mended,
+                given,
             )
         return HistoryChange(
             intervals.HistoryDelivery(
@@ -175,6 +178,7 @@ class Batch:
                 delete=given["delete"].values,
             ),
             mended,
+            given,
         )
 
     def _counting_columns(self, kind: str) -> tuple[frozenset[str], str | None]:

@@ -17,7 +17,7 @@ from backstory.model.keys import key_text
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
-from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, NO_KEY, OUTSIDE, SPOILT
+from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -125,7 +125,7 @@ def refuse_faults(
     store: Store, key: Sequence[str], faults: Mapping[str, int], few: Mapping[str, pa.Table]
 ) -> None:
     """Raise Refused for the first fault of a copy; `few` are a few keys of each."""
-    keys = {kind: keys_of_rows(store, rows, key) for kind, rows in few.items()}
+    keys = {kind: keys_of_rows(store, rows, key) for kind, rows in few.items() if kind in FAULTS}
     refuse_null_keys(faults.get(NO_KEY, 0), key, lambda: keys[NO_KEY])
     refuse_spoilt(keys.get(SPOILT, []), key)
     refuse_duplicates(keys.get(DIFFERING, []), key)

@@ -1,10 +1,9 @@
 """A copy beside its table, both in the columns that the table will have."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Final
-from uuid import uuid4
 
 from backstory.doors.native.evolution import Evolved
 from backstory.doors.native.instants import Placing, placed
@@ -35,10 +34,7 @@ SUCCESSIONS: Final = 64
 
 @dataclass(frozen=True)
 class CopySides:
-    """A copy and its table, side by side, and where the copy stands among what is known.
-
-    With the `salt` files are coded on their way through the join.
-    """
+    """A copy and its table, side by side, and where the copy stands among what is known."""
 
     store: Store
     table: StoredTable | None
@@ -48,7 +44,6 @@ class CopySides:
     asked: SnapshotRequest
     place: Placing
     terms: CopyTerms
-    salt: int = field(default_factory=lambda: uuid4().time_low)
 
     @cached_property
     def types(self) -> "StructType":

@@ -10,13 +10,13 @@ from functools import partial
 
 from backstory.doors.native.absences import lacks, new_absences
 from backstory.doors.native.columns import delivered_columns
+from backstory.doors.native.copy_plan import PlannedCopy, planned_copy
 from backstory.doors.native.evolution import Evolved, evolved, new_table
-from backstory.doors.native.here import plan_here
-from backstory.doors.native.planned import PlannedCopy
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
     decimal_commas,
     refuse_empty,
+    refuse_faults,
     refuse_mass_delete,
     refuse_mass_null,
     refuse_other_content,
@@ -28,10 +28,8 @@ from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped, w
 from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
 from backstory.doors.native.sides import CopySides, sides_of
 from backstory.doors.native.source import Source
-from backstory.doors.native.tasks import plan_by_tasks
 from backstory.doors.native.writing import change_of
 from backstory.engine.deliver import Plan
-from backstory.engine.either_way import plan_either_way
 from backstory.errors import BackstoryError
 from backstory.model.change import TOKEN, Committed, Note
 from backstory.model.instant import iso
@@ -78,7 +76,7 @@ class NativeSnapshot:
             if table is not None:
                 refuse_misfits(store, table, shape)
             sides = sides_of(store, table, source, evolved=shape, settings=settings, asked=self.asked)
-            with _planned(sides) as copy:
+            with planned_copy(sides) as copy:
                 _refuse(sides, copy)
                 change, receipt = change_of(sides, copy), self._receipt(sides, copy)
                 if change is not None:
@@ -132,7 +130,7 @@ class NativeSnapshot:
     def _token(self, sides: CopySides, copy: PlannedCopy) -> str:
         """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
-        content = [str(self.name), at, names, copy.delivered, copy.content()]
+        content = [str(self.name), at, names, copy.delivered, copy.content]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def _receipt(self, sides: CopySides, copy: PlannedCopy) -> Callable[[Committed | None], Answer]:
@@ -158,17 +156,10 @@ class NativeSnapshot:
         return receipt
 
 
-@contextmanager
-def _planned(sides: CopySides) -> Iterator[PlannedCopy]:
-    """The plan of the copy: here where the driver can hold or spill it, else in Spark's tasks."""
-    here, tasks = partial(plan_here, sides), partial(plan_by_tasks, sides)
-    with plan_either_way(sides.store, sides.evolved.shape.table, here, tasks) as copy:
-        yield copy
-
-
 def _refuse(sides: CopySides, copy: PlannedCopy) -> None:
-    """Another copy of a stored instant, no rows, too many that go, too many without values: in this order."""
-    asked = sides.asked
+    """Raise Refused for faults of rows and records, and then for a copy that changes too much."""
+    asked, sums = sides.asked, copy.planned.sums
+    refuse_faults(sides.store, sides.terms.key, sums.counts, sums.samples)
     if sides.place.stored and not asked.restate and copy.differing:
         refuse_other_content(sides.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing)
     refuse_empty(copy.delivered, asked)

@@ -1,6 +1,6 @@
 """The stored side of a copy, read from files by the driver: what the copy can touch (V44, V81)."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from typing import Any, Final
@@ -18,7 +18,7 @@ from backstory.doors.native.feeds.stored import (
 )
 from backstory.doors.native.sides import CopySides
 from backstory.engine.parts import Rows
-from backstory.engine.steps import PlacedRows
+from backstory.engine.sides import LocalSide, nothing
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.memory import MemoryLease
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
@@ -27,27 +27,13 @@ from backstory.model.remembered import ROLE
 from backstory.stores.iceberg.local_rows import ANY, PLACE_HERE, LocalRows
 from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.metadata.columns import widens
+from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_selection import Chosen
 from backstory.strategies.copies.rows import micros
 from backstory.strategies.copies.terms import CopyTerms
 
 DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
 PLACES: Final = (FILE, POSITION, ROW_ID)
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRows:
-    """The versions that a copy can touch, in the columns that decide, with places and ids.
-
-    `whole` gives all columns of some of them; `elsewhere` the keys of versions, those of these records among
-    them, by which a record that appears was there before; `placed` are the versions of the slice by place,
-    where they are read here. All are in the types that the table will have; reading raises Unreadable.
-    """
-
-    slice: Rows
-    whole: Callable[[pa.Table], pa.Table]
-    elsewhere: Callable[[pa.Table], Iterable[pa.Table]]
-    placed: PlacedRows | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,46 +96,84 @@ class _Reader:
         return in_schema(both, schema)
 
 
-def stored_here(sides: CopySides, delivered: Rows | None, lease: MemoryLease) -> StoredRows | None:
-    """The stored versions and readers of what is asked later; None where Spark must read or convert them.
+def delivered_here(sides: CopySides, names: Sequence[str]) -> Rows | None:
+    """These columns of the copy, read without Spark; None where Spark must read them."""
+    schema = pa.schema(each for each in side_schemas(sides)[DELIVERED] if each.name in names)
+    batches = sides.source.batches
+    if batches is None:
+        return None
 
-    `delivered` are the keys of the copy, if they are read here: of a copy of a scope no other records but
-    those that were in it then are read.
+    def tables() -> Iterator[pa.Table]:
+        for table in batches(schema.names):
+            if not fit(table.schema, schema):
+                raise Unreadable("values that Spark converts")
+            yield table.cast(schema)
+
+    return Rows(schema, tables)
+
+
+def stored_here(sides: CopySides, lease: MemoryLease) -> LocalSide | None:
+    """The versions that a copy can touch, in the columns that decide; None where Spark must read them.
+
+    Of a copy of a scope no other records are read but its own and those that were in the scope then. All are
+    in the types that the table will have.
     """
-    schemas, before, terms = side_schemas(sides), sides.evolved.stored, sides.terms
-    if sides.table is None or before is None or not sides.table.rows:
-        nothing = schemas[SLICE].empty_table()
-        return StoredRows(Rows(schemas[SLICE], lambda: ()), lambda _: nothing, lambda _: ())
+    schema, terms = side_schemas(sides)[SLICE], sides.terms
+    if sides.table is None or sides.evolved.stored is None or not sides.table.rows:
+        return nothing(schema)
+    reader = _reader(sides, lease)
+    if reader is None:
+        return None
+    decisive = pa.schema(each for each in schema if each.name in _decisive(terms))
+    condition = without(VALID_TO) if terms.in_order else None
+    keys = delivered_here(sides, terms.key)
+
+    def slice_() -> Iterator[pa.Table]:
+        chosen = partial(_touched, terms, reader.name(terms.key[0]))
+        if terms.among is None or not terms.scope or keys is None:
+            yield from reader.read(decisive, chosen, condition)
+            return
+        of_scope = _keys_of_scope(reader, terms, keys)
+        lease.hold("keys of the scope", of_scope.nbytes)
+        mine = tuple(map(reader.name, terms.key))
+        keyed = KeysSince(of_scope.rename_columns(mine), np.full(len(of_scope), terms.at))
+        of_keys = may_be_touched_of_keys(keyed, mine)
+        yield from reader.read(
+            decisive, of_keys, among={name: pc.unique(of_scope[name]) for name in terms.key}
+        )
+
+    whole = partial(reader.whole, schema)
+    if terms.among is not None:
+        return LocalSide(Rows(decisive, slice_), whole)
+    keyed = pa.schema(each for each in decisive if each.name in {*terms.key, *PLACES})
+    placed = Rows(keyed, lambda: reader.read(keyed, partial(_touched, terms, ""), condition))
+    return LocalSide(Rows(decisive, slice_), whole, placed, partial(reader.whole, decisive))
+
+
+def elsewhere_here(sides: CopySides, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
+    """The keys of versions by which a record that appears was there before, at least those of these records.
+
+    None where Spark must read them; reading raises Unreadable.
+    """
+    reader, terms = _reader(sides, lease), sides.terms
+    if reader is None:
+        return None
+    among = {name: pc.unique(keys[name]) for name in terms.key}
+    schema = side_schemas(sides)[ELSEWHERE]
+    return reader.read(schema, _closed if terms.in_order else _version, among=among)
+
+
+def _reader(sides: CopySides, lease: MemoryLease) -> _Reader | None:
+    """A reader of the stored rows; None where they are not read exactly here."""
+    table, before = sides.table, sides.evolved.stored
+    if table is None or before is None or sides.evolved.retyped:
+        return None
     now = arrow_schema({each.name: each.type for each in sides.evolved.shape.columns})
     stored = arrow_schema({each.name: each.type for each in before.columns})
     if not fit(stored, pa.schema([now.field(name) for name in stored.names])):
         return None
     old = {new: name for name, new in sides.evolved.renamed.items()}
-    reader = _Reader(LocalRows(sides.store, sides.table, lease), terms, stored, old)
-    decisive = pa.schema(each for each in schemas[SLICE] if each.name in _decisive(terms))
-    condition = without(VALID_TO) if terms.in_order else None
-
-    def slice_() -> Iterator[pa.Table]:
-        chosen = partial(_touched, terms, reader.name(terms.key[0]))
-        if terms.among is None or not terms.scope or delivered is None:
-            yield from reader.read(decisive, chosen, condition)
-            return
-        keys = _keys_of_scope(reader, terms, delivered)
-        lease.hold("keys of the scope", keys.nbytes)
-        mine = tuple(map(reader.name, terms.key))
-        keyed = KeysSince(keys.rename_columns(mine), np.full(len(keys), terms.at))
-        of_keys = may_be_touched_of_keys(keyed, mine)
-        yield from reader.read(decisive, of_keys, among={name: pc.unique(keys[name]) for name in terms.key})
-
-    def elsewhere(keys: pa.Table) -> Iterator[pa.Table]:
-        among = {name: pc.unique(keys[name]) for name in terms.key}
-        yield from reader.read(schemas[ELSEWHERE], _closed if terms.in_order else _version, among=among)
-
-    keyed = pa.schema(each for each in decisive if each.name in {*terms.key, *PLACES})
-    keys_ = Rows(keyed, lambda: reader.read(keyed, partial(_touched, terms, ""), condition))
-    placed = PlacedRows(keys_, partial(reader.whole, decisive))
-    whole = partial(reader.whole, schemas[SLICE])
-    return StoredRows(Rows(decisive, slice_), whole, elsewhere, None if terms.among else placed)
+    return _Reader(LocalRows(sides.store, table, lease), sides.terms, stored, old)
 
 
 def _decisive(terms: CopyTerms) -> set[str]:

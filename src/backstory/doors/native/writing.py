@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from backstory.doors.native.absences import taken_back
+from backstory.doors.native.copy_plan import PlannedCopy
 from backstory.doors.native.field_ids import ids_of_columns
-from backstory.doors.native.planned import PlannedCopy, PlannedRows
 from backstory.doors.native.sides import CopySides
 from backstory.formats.delivered import shaped
 from backstory.model.change import Change, Pieces
@@ -19,9 +19,11 @@ from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import MEMORY_SINCE, SCOPE, SETTLED
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quoted
-from backstory.stores.iceberg.positions import FEW, add_places, coded_file, positions_of, with_paths
+from backstory.stores.iceberg.positions import FEW, add_places, coded_file
+from backstory.stores.iceberg.store import Store
 from backstory.strategies.copies.frames import marked
 from backstory.strategies.copies.rows import mark, withdraw_facts
+from backstory.strategies.part_plan import ADDED, REMOVED
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -29,24 +31,24 @@ if TYPE_CHECKING:
 
 def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
     """What is to commit of a copy; None where nothing changes."""
-    evolved, rows = sides.evolved, copy.rows()
+    evolved, rows = sides.evolved, copy.planned.rows(ADDED)
     marks, replaced = _marks(sides, copy)
-    come = _with_rows(sides, rows.come, marks)
+    come = with_rows(sides.store, rows, marks)
     if sides.table is None:
         told = {**sides.settings.properties(), **_memory(sides)}
         return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
     if evolved.retyped:
-        return _replace_all_rows(sides, copy, rows, marks, replaced)
+        return _replace_all_rows(sides, copy, marks, replaced)
     if come is None and not evolved.changed:
         return None
     return Change(
         copy.outcomes,
-        _places(sides, rows, replaced),
-        _in_few_files(sides, come, rows.added + len(marks)),
+        with_places(copy.planned.places(REMOVED, sides.table), replaced),
+        _in_few_files(sides, come, copy.added + len(marks)),
         evolved.shape if evolved.changed else None,
         evolved.renamed,
         _properties(sides),
-        expected=None if come is None else rows.added + len(marks),
+        expected=None if come is None else copy.added + len(marks),
     )
 
 
@@ -73,8 +75,8 @@ def _marks(sides: CopySides, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
 
 
-def _with_rows(sides: CopySides, come: Any, more: pa.Table) -> Any:
-    """The rows that come with a few more."""
+def with_rows(store: Store, come: Any, more: pa.Table) -> Any:
+    """Rows to write, None for none, with a few more."""
     if not len(more):
         return come
     if come is None:
@@ -83,38 +85,36 @@ def _with_rows(sides: CopySides, come: Any, more: pa.Table) -> Any:
         return pa.concat_tables([come, more])
     if isinstance(come, Pieces):
         return Pieces(lambda: chain(come.tables(), [more]))
-    return come.unionByName(frame_of(sides.store, more))
+    return come.unionByName(frame_of(store, more))
 
 
-def _places(sides: CopySides, rows: PlannedRows, replaced: pa.Table) -> Any:
-    """The places of the rows that go; positions by file where they are many."""
-    if rows.gone is None:
-        return replaced if len(replaced) else None
-    if isinstance(rows.gone, pa.Table):
-        return pa.concat_tables([rows.gone, replaced.cast(rows.gone.schema)])
-    assert sides.table is not None
-    gone = with_paths(sides.store, sides.table, positions_of(rows.gone, rows.removed), sides.salt)
-    return add_places(gone, replaced)
+def with_places(gone: Any, more: pa.Table) -> Any:
+    """Places of rows that go, None for none, with a few more."""
+    if gone is None:
+        return more if len(more) else None
+    if isinstance(gone, pa.Table):
+        return pa.concat_tables([gone, more.cast(gone.schema)])
+    return add_places(gone, more)
 
 
-def _replace_all_rows(
-    sides: CopySides, copy: PlannedCopy, rows: PlannedRows, marks: pa.Table, replaced: pa.Table
-) -> Change:
+def _replace_all_rows(sides: CopySides, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
     """The change that writes all rows in the table's new types: those that stay, and those that come."""
     assert sides.table is not None
-    stored = sides.stored.withColumn(FILE, coded_file(sides.salt))
+    stored = sides.stored.withColumn(FILE, coded_file(copy.salt))
     there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()
-    stay = stored if rows.gone is None else stored.join(rows.gone, [FILE, POSITION], "left_anti")
+    gone: Any = copy.planned.rows(REMOVED)
+    added: Any = copy.planned.rows(ADDED)
+    stay = stored if gone is None else stored.join(gone, [FILE, POSITION], "left_anti")
     if len(replaced):
-        former = frame_of(sides.store, replaced).withColumn(FILE, coded_file(sides.salt))
+        former = frame_of(sides.store, replaced).withColumn(FILE, coded_file(copy.salt))
         stay = stay.join(former, [FILE, POSITION], "left_anti")
-    count = there - rows.removed - len(replaced) + rows.added + len(marks)
-    come = stay.drop(FILE, POSITION)
-    if rows.come is not None:
-        come = come.unionByName(rows.come)
+    count = there - copy.removed - len(replaced) + copy.added + len(marks)
+    come: DataFrame = stay.drop(FILE, POSITION)
+    if added is not None:
+        come = come.unionByName(added)
     change = Change(
         copy.outcomes,
-        come=_in_few_files(sides, _with_rows(sides, come, marks), count),
+        come=_in_few_files(sides, with_rows(sides.store, come, marks), count),
         into=sides.evolved.shape,
         renamed=sides.evolved.renamed,
         properties=_properties(sides),

@@ -7,8 +7,9 @@ from pyroaring import BitMap64
 
 from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import Store
 from backstory.stores.iceberg.vectors import positions_by_file
+from backstory.stores.port import StoredTable
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:

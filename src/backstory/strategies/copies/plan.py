@@ -30,13 +30,13 @@ from backstory.strategies.copies.touched import (
     LOSES,
     TAKEN_BACK,
     UNCHANGED,
-    CopyPlan,
     Side,
     Touched,
 )
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
 
-def plan_copy(terms: CopyTerms, touched: Touched) -> CopyPlan:
+def plan_copy(terms: CopyTerms, touched: Touched) -> PartPlan:
     """The rows that go and come of touched records; those that are as they were are counted."""
     return _Plan(terms, touched).plan()
 
@@ -48,7 +48,7 @@ class _Plan:
     terms: CopyTerms
     touched: Touched
 
-    def plan(self) -> CopyPlan:
+    def plan(self) -> PartPlan:
         """The rows that go and come, and the counts of all outcomes."""
         parts = [*self._moves(), *self._takes_back(), *self._begins(), *self._goes_on(), *self._renews()]
         come = [shaped(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
@@ -67,12 +67,15 @@ class _Plan:
         counts |= {f"{DRIVES}{name}": int(self._drives(name).sum()) for name in self._same_values}
         keys = self._keys
         few = {kind: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for kind, rows in kinds.items()}
-        return CopyPlan(
-            pa.concat_tables([none, *gone]),
-            pa.concat_tables([*come, shaped(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)]),
+        nothing = shaped(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)
+        return PartPlan(
+            {
+                REMOVED: pa.concat_tables([none, *gone]),
+                ADDED: pa.concat_tables([*come, nothing]),
+                APPEARED: keys.filter(pa.array(self.appeared)),
+            },
             {name: count for name, count in counts.items() if count},
             {kind: rows for kind, rows in few.items() if len(rows)},
-            keys.filter(pa.array(self.appeared)),
         )
 
     @cached_property

@@ -8,22 +8,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shaped
-from backstory.model.places import FILE, POSITION
+from backstory.formats.digest import digest
 from backstory.model.remembered import ROLE
 from backstory.strategies.alike import Values, alike
 from backstory.strategies.copies.plan import plan_copy
 from backstory.strategies.copies.rows import memory_field
 from backstory.strategies.copies.slices import rows_at, spoilt_rows, touched_records
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.touched import (
-    HAD,
-    UNCHANGED,
-    CopyPlan,
-)
+from backstory.strategies.copies.touched import HAD, UNCHANGED
 from backstory.strategies.feeds.copy_plan import plan_among
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
+from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.sift.plan import Matched, distinct, matched, take_rows
 
 # Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
@@ -35,14 +31,16 @@ FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "of another scope",
 )
 DELIVERED = "delivered"
+# A number made of the delivered rows.
+CONTENT = "content"
 # Of columns that may be one under two names: records with a value in one of them, and in both the same.
 VALUED, CARRIED = "valued ", "carried "
 
 
 def plan_rows(
     terms: CopyTerms, delivered: pa.Table, slice_: pa.Table, whole: Callable[[pa.Table], pa.Table]
-) -> CopyPlan:
-    """The rows that go and come, and all counts.
+) -> PartPlan:
+    """The rows that go and come, the keys of records that appear, and all counts.
 
     `slice_` are the versions of these keys that the copy can touch, with their places, in the columns that
     decide; `whole` gives all columns of some of them. Rows without a key, rows of one key that differ and
@@ -76,7 +74,8 @@ def plan_rows(
     counts.update({f"{HAD}{name}": _valid(stored[name], rest[1]) for name in terms.compared})
     pairs = [pa.concat_arrays(each) for each in zip(matches.changed, matches.same, strict=True)]
     counts.update(_successions(terms, delivered, stored, pairs))
-    return CopyPlan(planned.gone, planned.come, dict(counts), planned.samples, planned.appeared)
+    counts[CONTENT] = digest(delivered)
+    return PartPlan(planned.rows, dict(counts), planned.samples)
 
 
 def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
@@ -86,21 +85,6 @@ def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
         and len(distinct(rows.select(terms.key), terms.key)[0]) == len(rows)
         and bool(_within(terms.scope, rows).all())
     )
-
-
-def joined_plans(plans: Sequence[CopyPlan]) -> CopyPlan:
-    """The plans of the parts of a copy as one; its samples are a few of all."""
-    counts: Counter[str] = Counter()
-    samples: dict[str, pa.Table] = {}
-    for plan in plans:
-        counts.update(plan.counts)
-        for kind, rows in plan.samples.items():
-            samples[kind] = pa.concat_tables([samples.get(kind, rows.slice(0, 0)), rows]).slice(0, MAX_KEYS)
-    gone, come, appeared = (
-        pa.concat_tables(getattr(plan, name) for plan in plans).unify_dictionaries()
-        for name in ("gone", "come", "appeared")
-    )
-    return CopyPlan(gone, come, dict(counts), samples, appeared)
 
 
 def _within(scope: Scope | None, rows: pa.Table) -> np.ndarray:
@@ -124,12 +108,10 @@ def _claimed(terms: CopyTerms, delivered: pa.Table, stored: pa.Table) -> pa.Tabl
     return delivered.filter(pa.array(flagged(others, count)[mine]))
 
 
-def _faulty(terms: CopyTerms, faults: dict[str, pa.Table]) -> CopyPlan:
+def _faulty(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
     counts = {name: len(rows) for name, rows in faults.items() if len(rows)}
     samples = {name: rows.select(terms.key).slice(0, MAX_KEYS) for name, rows in faults.items() if len(rows)}
-    gone = pa.table({FILE: pa.array([], pa.int64()), POSITION: pa.array([], pa.int64())})
-    come = shaped(gone.select([]), terms.columns, ids=terms.ids)
-    return CopyPlan(gone, come, counts, samples, come.select(terms.key))
+    return PartPlan({}, counts, samples)
 
 
 def _parted(

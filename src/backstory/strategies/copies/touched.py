@@ -1,6 +1,5 @@
-"""Records that a copy may change, side by side with their stored versions, and what a plan makes of them."""
+"""Records that a copy may change, side by side with their stored versions."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Final
@@ -12,6 +11,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.strategies.alike import Values
 from backstory.strategies.copies.rows import micros
 
+# Outcomes, which are counted; of records that appear the plan has all keys, of others a few.
 APPEARED: Final = "appeared"
 CHANGED: Final = "changed"
 CLOSED: Final = "closed"
@@ -56,20 +56,3 @@ class Touched:
     before: Side
     replaced: Side
     next: Side
-
-
-@dataclass(frozen=True, slots=True)
-class CopyPlan:
-    """What becomes of touched records.
-
-    `gone` are places of stored rows, `come` the rows to write with the ids that they keep; a row that is
-    written anew is in both. `counts` are records by outcome, and by column those with a new value (`DRIVES`)
-    and those that lose theirs (`LOSES`), of those that `HAD` one. `samples` are a few keys of each kind,
-    `appeared` the keys of all records that were not there at the copy's instant.
-    """
-
-    gone: pa.Table
-    come: pa.Table
-    counts: Mapping[str, int]
-    samples: Mapping[str, pa.Table]
-    appeared: pa.Table

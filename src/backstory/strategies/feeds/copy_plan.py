@@ -26,7 +26,6 @@ from backstory.strategies.copies.touched import (
     LOSES,
     TAKEN_BACK,
     UNCHANGED,
-    CopyPlan,
 )
 from backstory.strategies.feeds.arrival import Arrival
 from backstory.strategies.feeds.difference import Difference
@@ -35,6 +34,7 @@ from backstory.strategies.feeds.marks import Marks
 from backstory.strategies.feeds.records import is_of, live_rows
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
 from backstory.strategies.feeds.touched import Records
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
 THERE = "there before"
 
@@ -102,7 +102,7 @@ class _CopiedRecords(Records):
         return said
 
 
-def plan_among(among: Among, delivered: pa.Table, slice_: pa.Table) -> CopyPlan:
+def plan_among(among: Among, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows that go and come of these records, and counts; the mark of the copy is not among them.
 
     `delivered` has each key once, `slice_` all live rows of the records that are open or end at or after the
@@ -132,12 +132,15 @@ def plan_among(among: Among, delivered: pa.Table, slice_: pa.Table) -> CopyPlan:
     keys = _keys(records)
     few = {name: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for name, rows in outcome.items()}
     none = rows.select([FILE, POSITION]).slice(0, 0)
-    return CopyPlan(
-        pa.concat_tables([none, *(each.select([FILE, POSITION]) for each, instead in parts if instead)]),
-        pa.concat_tables([shaped(each, terms.columns, ids=terms.ids) for each, _ in parts]),
+    gone = (each.select([FILE, POSITION]) for each, instead in parts if instead)
+    return PartPlan(
+        {
+            REMOVED: pa.concat_tables([none, *gone]),
+            ADDED: pa.concat_tables([shaped(each, terms.columns, ids=terms.ids) for each, _ in parts]),
+            APPEARED: keys.filter(pa.array(outcome[APPEARED])),
+        },
         {name: number for name, number in counts.items() if number},
         {name: each for name, each in few.items() if len(each)},
-        keys.filter(pa.array(outcome[APPEARED])),
     )
 
 

@@ -6,8 +6,6 @@ here, so that they are planned together or in parts by key, with one result.
 """
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -34,29 +32,14 @@ from backstory.strategies.feeds.records import live_rows
 from backstory.strategies.feeds.terms import BEFORE, FeedTerms
 from backstory.strategies.feeds.touched import Records
 from backstory.strategies.feeds.voids import voids
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums
 
 
-@dataclass(frozen=True, slots=True)
-class FeedPlan:
-    """What becomes of touched records.
-
-    `gone` are places of stored rows, `come` the rows to write with the ids that they keep; a row that is
-    written anew is in both. `counts` are events by outcome (V58), by column those that changed it (`DRIVES`),
-    faults, and statements that are taken back; `samples` are a few keys of each. `ended`, `late` and
-    `raised` say so of each truncate of the arrival, of these records.
-    """
-
-    gone: pa.Table
-    come: pa.Table
-    counts: Mapping[str, int]
-    samples: Mapping[str, pa.Table]
-    ended: np.ndarray
-    late: np.ndarray
-    raised: np.ndarray
-
-
-def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> FeedPlan:
+def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows that go and come, and all counts but those of the arrival.
+
+    Counted are events by outcome (V58), by column those that changed it (`DRIVES`), faults, and statements
+    that are taken back; of a truncate, by its number (`of_truncate`), whether it ends, is late or raised.
 
     `events` are those of the arrival, or the part of them with some keys, `slice_` the stored rows that are
     open or end at or after the first instant of the delivery, or of its window: of these keys, or with
@@ -64,14 +47,10 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
     """
     records = Records(terms, arrival, events, live_rows(slice_))
     faults = _faults(records)
-    none = records.rows.select([FILE, POSITION]).slice(0, 0)
-    nothing = np.zeros(len(arrival.truncates), bool)
     if faults:
         counts = {name: len(rows) for name, rows in faults.items()}
         samples = {name: rows.slice(0, MAX_KEYS) for name, rows in faults.items()}
-        return FeedPlan(
-            none, shaped(none.select([]), terms.columns, ids=terms.ids), counts, samples, *[nothing] * 3
-        )
+        return PartPlan({}, counts, samples)
     made = difference_of(records)
     parts = [*made.rows(), *voids(records)]
     before = records.events[BEFORE].combine_chunks() if BEFORE in records.events.column_names else None
@@ -79,12 +58,13 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
     counts, samples = _counted(records, found)
     if len(made.taken_back):
         counts[TAKEN_BACK] = len(made.taken_back)
-    return FeedPlan(
-        pa.concat_tables([none, *(rows.select([FILE, POSITION]) for rows, instead in parts if instead)]),
-        pa.concat_tables([shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]),
-        counts,
-        samples,
-        *(_of_truncates(records, flags, nothing) for flags in (found.ended, found.late, found.raised)),
+    for kind, flags in {ENDED: found.ended, LATE: found.late, RAISED: found.raised}.items():
+        counts |= {of_truncate(kind, number): 1 for number in _truncates(records, flags)}
+    none = records.rows.select([FILE, POSITION]).slice(0, 0)
+    gone = (rows.select([FILE, POSITION]) for rows, instead in parts if instead)
+    come = [shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]
+    return PartPlan(
+        {REMOVED: pa.concat_tables([none, *gone]), ADDED: pa.concat_tables(come)}, counts, samples
     )
 
 
@@ -95,25 +75,23 @@ def difference_of(records: Records) -> Difference:
     )
 
 
-def joined_plans(arrival: Arrival, plans: Sequence[FeedPlan]) -> FeedPlan:
-    """The plans of the parts of a delivery as one, with the arrival's own rows and counts."""
-    counts, samples = Counter(arrival.counts), dict(arrival.samples)
-    for plan in plans:
-        counts.update(plan.counts)
-        for kind, rows in plan.samples.items():
-            samples[kind] = pa.concat_tables([samples.get(kind, rows.slice(0, 0)), rows]).slice(0, MAX_KEYS)
-    ended = np.logical_or.reduce([plan.ended for plan in plans])
-    late = np.logical_or.reduce([arrival.later, *(plan.late for plan in plans)])
-    raised = np.logical_or.reduce([plan.raised for plan in plans])
+def of_truncate(kind: str, number: int) -> str:
+    """The name of the count of records for which a truncate of this number is so."""
+    return f"{kind} by truncate {number}"
+
+
+def joined_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
+    """The counts of all parts of a delivery, with the arrival's own and those of its truncates."""
+    counts = Counter(arrival.counts)
+    ended, late, raised = (
+        np.array([sums.counts[of_truncate(kind, n)] > 0 for n in range(len(arrival.truncates))], bool)
+        for kind in (ENDED, LATE, RAISED)
+    )
+    counts.update({name: count for name, count in sums.counts.items() if " by truncate " not in name})
+    late |= arrival.later
     counts.update({ENDED: int(ended.sum()), SILENT: int((~ended).sum())})
     counts.update({LATE: int(late.sum()), RAISED: int(raised.sum())})
-    gone, come = (
-        pa.concat_tables([getattr(arrival, name), *(getattr(plan, name) for plan in plans)])
-        for name in ("gone", "come")
-    )
-    return FeedPlan(
-        gone, come, {name: count for name, count in counts.items() if count}, samples, ended, late, raised
-    )
+    return {name: count for name, count in counts.items() if count}
 
 
 def _faults(records: Records) -> dict[str, pa.Table]:
@@ -162,9 +140,7 @@ def _counted(records: Records, found: Outcomes) -> tuple[dict[str, int], dict[st
     return counts, samples
 
 
-def _of_truncates(records: Records, flags: np.ndarray, nothing: np.ndarray) -> np.ndarray:
-    """Of which truncates something is so for any record."""
+def _truncates(records: Records, flags: np.ndarray) -> list[int]:
+    """The numbers of truncates for which something is so for any record."""
     truncate = records.states.facts.truncate
-    found = nothing.copy()
-    found[truncate[flags & (truncate >= 0)]] = True
-    return found
+    return np.unique(truncate[flags & (truncate >= 0)]).tolist()

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -14,22 +13,19 @@ from pyroaring import BitMap64
 
 from backstory.doors.native.absences import lacks, new_absences, taken_back
 from backstory.doors.native.feeds.agreement import agree
-from backstory.doors.native.feeds.here import plan_here
 from backstory.doors.native.feeds.options import FeedRequest
-from backstory.doors.native.feeds.planned import PlannedFeed
+from backstory.doors.native.feeds.planning import PlannedFeed, planned_feed
 from backstory.doors.native.feeds.receipts import COUNTS, FeedPlan, FeedReceipt
 from backstory.doors.native.feeds.remembering import remembering
 from backstory.doors.native.feeds.row_meaning import meaning_property, with_stored_meaning
 from backstory.doors.native.feeds.source_rows import with_key
 from backstory.doors.native.feeds.stream import StreamBatch
-from backstory.doors.native.feeds.tasks import plan_by_tasks
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.instants import interval_text
 from backstory.doors.native.receipts import columns_left_out
 from backstory.doors.native.retyping import with_floats_as_stored
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
-from backstory.engine.either_way import plan_either_way
 from backstory.errors import Refused
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import EPOCH, iso
@@ -81,7 +77,7 @@ class NativeFeed:
             agreement = agree(store, table, self.name, source, request, zoned=self.zoned)
             remembered = remembering(store, table)
             feed = Feed(store, table, source, request, agreement, remembered)
-            with _planned(feed) as planned:
+            with planned_feed(feed) as planned:
                 change = _change(feed, planned, meaning_property(self.request, kept))
                 note = Note(DOOR, "") if change is None else self._note(feed, planned)
                 yield Plan(table, change, note, self._receipt(feed, planned), self.request.dry_run)
@@ -118,14 +114,6 @@ class NativeFeed:
             return FeedReceipt(table, counts, changes, recorded, committed.snapshot_id, foreign)
 
         return receipt
-
-
-@contextmanager
-def _planned(feed: Feed) -> Iterator[PlannedFeed]:
-    """The plan of a feed: here where the driver can hold it, else in Spark's tasks."""
-    here, tasks = partial(plan_here, feed), partial(plan_by_tasks, feed)
-    with plan_either_way(feed.store, feed.agreement.evolved.shape.table, here, tasks) as planned:
-        yield planned
 
 
 def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:

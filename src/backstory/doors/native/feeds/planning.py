@@ -1,0 +1,489 @@
+"""The plan of a feed: what it meets in its table, and the runner's plan of its events (native.md V78)."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial, reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.native.feeds.event_columns import event_columns, typed_events
+from backstory.doors.native.feeds.events import EventTerms, events_of
+from backstory.doors.native.feeds.logs import (
+    LogProgress,
+    LogSpan,
+    Position,
+    late_place,
+    numbered,
+    progress,
+    span_of,
+)
+from backstory.doors.native.feeds.refusals import refuse_empty_restatement, refuse_faults
+from backstory.doors.native.feeds.source_rows import frame_of_feed, read_rows
+from backstory.doors.native.feeds.stored import (
+    BEGINNING,
+    KeysSince,
+    behind_place,
+    first_moving,
+    live_frame,
+    slice_schema,
+    stored_slice,
+    stored_truncates,
+)
+from backstory.doors.native.feeds.terms import Feed
+from backstory.doors.native.refusals import keys_of_rows
+from backstory.doors.native.writing import with_places, with_rows
+from backstory.engine.parts import Rows
+from backstory.engine.planned import PlanTerms
+from backstory.engine.runner import run_plan
+from backstory.engine.sides import LocalSide, Side, Whole
+from backstory.formats.delivered import arrow_schema, in_schema
+from backstory.formats.digest import digest
+from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.layout import MEMORY, VALID_FROM
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import OWN_TIME, SEQUENCE, Told
+from backstory.spark.on_disk import persist_on_disk
+from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.literals import column, micros_of
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.slice import PLACE
+from backstory.stores.iceberg.workers import carrying, map_batches
+from backstory.strategies.copies.rows import memory_field, micros
+from backstory.strategies.copies.stored import Former
+from backstory.strategies.copies.touched import TAKEN_BACK
+from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive, of_former
+from backstory.strategies.feeds.log_order import in_interval, unsettled
+from backstory.strategies.feeds.plan import joined_counts, plan_records
+from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+EVENTS: Final = "events"
+STORED: Final = "stored rows"
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFeed:
+    """What a feed makes of its table.
+
+    `samples` are a few keys of each outcome. `gone` are places of stored rows, `come` the rows to write, both
+    None for none; `added` is their number. `content` is a number made of the events, `log` how far their log
+    is known with them.
+    """
+
+    feed: Feed
+    counts: Mapping[str, int]
+    samples: Mapping[str, pa.Table]
+    gone: Any
+    come: Any
+    added: int
+    content: int
+    log: LogProgress | None = None
+
+    @property
+    def taken_back(self) -> int:
+        """The statements that the table will not make any more."""
+        return self.counts.get(TAKEN_BACK, 0)
+
+    def keys(self, kind: str) -> list[str]:
+        """Up to ten keys of an outcome."""
+        rows = self.samples.get(kind)
+        return [] if rows is None else keys_of_rows(self.feed.store, rows, self.feed.key)
+
+
+@dataclass(frozen=True, slots=True)
+class _Events:
+    """The events of a feed, which the driver holds, or Spark; and what all of them together say.
+
+    `instants` are their times in microseconds, or the first and the last of those that are not settled.
+    `truncates` are those among them, `span` is where they are in their log.
+    """
+
+    rows: "pa.Table | DataFrame"
+    count: int
+    content: int
+    instants: np.ndarray
+    last: int | None
+    truncates: pa.Table
+    span: LogSpan | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Met:
+    """What a feed meets in its table: marks, and stored rows of records from an instant on.
+
+    `records` are those rows where the driver holds them.
+    """
+
+    since: int | None
+    marks: pa.Table
+    records: pa.Table | None
+    low: Position | None = None
+
+
+@contextmanager
+def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
+    """The plan of a feed, while it lasts; Refused for what would not be right."""
+    with ExitStack() as kept:
+        events = _events_here(feed) or _events_by_spark(feed, kept)
+        refuse_empty_restatement(events.count, feed.request)
+        log = progress(feed.stored_log, events.span, feed.request, micros_of(feed.remembered.recorded))
+        terms = feed.terms(events.last, log)
+        met = _met(feed, terms, events, log)
+        number = 0 if log is None else log.number
+        truncates = events.truncates if log is None else numbered(events.truncates, number)
+        arrival = arrive(terms, truncates, met.marks)
+        _refuse(feed, terms, arrival.counts, arrival.samples)
+        plan_terms = _plan_terms(feed, terms, arrival, events, met, number)
+        planned = kept.enter_context(run_plan(plan_terms))
+        sums = planned.sums
+        _refuse(feed, terms, sums.counts, sums.samples)
+        gone = None if feed.table is None else planned.places(REMOVED, feed.table)
+        yield PlannedFeed(
+            feed,
+            joined_counts(arrival, sums),
+            {**sums.samples, **_joined(arrival.samples, sums.samples)},
+            with_places(gone, arrival.gone.cast(PLACE)),
+            with_rows(feed.store, planned.rows(ADDED), arrival.come),
+            sums.added[ADDED] + len(arrival.come),
+            events.content,
+            log,
+        )
+
+
+def _joined(own: Mapping[str, pa.Table], more: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
+    return {
+        kind: pa.concat_tables([more[kind], rows.cast(more[kind].schema)]) if kind in more else rows
+        for kind, rows in own.items()
+    }
+
+
+def _plan_terms(
+    feed: Feed, terms: FeedTerms, arrival: Arrival, events: _Events, met: _Met, number: int
+) -> PlanTerms:
+    own = feed.event_terms(counted=False)
+    schema, slice_ = arrow_schema(event_columns(own)), slice_schema(feed.table, terms.columns)
+    everything = len(arrival.truncates) > 0 or terms.all_keys
+    sides = {
+        EVENTS: Side(
+            schema,
+            partial(_event_frame, feed, events, schema),
+            partial(_local, events.rows, Told.TRUNCATE),
+            count=events.count,
+            cached=not isinstance(events.rows, pa.Table),
+        ),
+        STORED: Side(
+            slice_,
+            partial(_record_frame, feed, terms, met, slice_),
+            partial(_local, met.records, None),
+            count=0 if feed.table is None or met.since is None else feed.table.rows,
+            meets=None if everything else EVENTS,
+        ),
+    }
+    added = pa.schema([each for each in slice_ if each.name not in {FILE, POSITION}])
+    plan = partial(_plan_part, own, terms, arrival, number)
+    kinds = {REMOVED: PLACE, ADDED: added}
+    return PlanTerms(feed.store, feed.agreement.evolved.shape.table, sides, terms.key, kinds, plan)
+
+
+def _local(rows: Any, excluded: Told | None, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
+    """Rows that the driver holds already, without events of a kind; TooLarge for others."""
+    if not isinstance(rows, pa.Table):
+        raise TooLarge
+    if excluded is not None:
+        rows = rows.filter(pc.not_equal(rows[KIND], excluded.value))
+    return LocalSide(Rows(rows.schema, lambda: [rows]))
+
+
+def _plan_part(
+    event_terms: EventTerms,
+    terms: FeedTerms,
+    arrival: Arrival,
+    number: int,
+    sides: Mapping[str, pa.Table],
+    _whole: Whole,
+) -> PartPlan:
+    """The plan of some records, with their own faults and those of their events."""
+    events = typed_events(event_terms, sides[EVENTS])
+    own = arrive(terms, numbered(events, number) if terms.log else events, arrival.standing.slice(0, 0))
+    plan = plan_records(terms, arrival, own.events, sides[STORED])
+    counts = Counter(own.counts)
+    counts.update(plan.counts)
+    return PartPlan(plan.rows, counts, {**own.samples, **plan.samples})
+
+
+# The events
+
+
+def _events_here(feed: Feed) -> _Events | None:
+    """The events, where the driver's memory holds them."""
+    store = feed.store
+    if not store.memory.most:
+        return None
+    with suppress(TooLarge), store.memory.lease() as lease:
+        rows = read_rows(store, feed.source, feed.agreement.computed, lease)
+        events = events_of(rows, feed.event_terms(counted=True))
+        at = micros(events[AT].drop_null())
+        return _Events(
+            events,
+            len(events),
+            digest(events),
+            at,
+            int(at.max()) if len(at) else None,
+            events.filter(pc.equal(events[KIND], Told.TRUNCATE.value)),
+            span_of(_of_present_log(feed, events)) if feed.agreement.ordering.log else None,
+        )
+    return None
+
+
+def _events_by_spark(feed: Feed, kept: ExitStack) -> _Events:
+    """The events as a frame, in numbered columns, that is kept once it is computed."""
+    rows = persist_on_disk(_frame_of_events(feed))
+    kept.callback(rows.unpersist)
+    count, content, instants, truncates = _facts(feed, rows)
+    return _Events(
+        rows,
+        count,
+        content,
+        np.array([each for each in instants if each is not None], np.int64),
+        instants[1],
+        truncates,
+        _span(feed, rows, truncates),
+    )
+
+
+def _event_frame(feed: Feed, events: _Events, schema: pa.Schema) -> "DataFrame":
+    """The events of records."""
+    rows = events.rows
+    if isinstance(rows, pa.Table):
+        rows = frame_of(feed.store, rows.select(schema.names).cast(schema)).toDF(*_numbered(feed).values())
+    return rows.where(column(_numbered(feed)[KIND]) != Told.TRUNCATE.value)
+
+
+def _span(feed: Feed, events: "DataFrame", truncates: pa.Table) -> LogSpan | None:
+    """The first and last place and time of the events; None where none has a place in a log."""
+    from pyspark.sql.functions import max as last
+    from pyspark.sql.functions import min as first
+    from pyspark.sql.functions import struct, unix_micros
+
+    if not feed.agreement.ordering.log:
+        return None
+    names = _numbered(feed)
+    at, fields = column(names[AT]), events.schema[names[FURTHER]].dataType.names[1:]  # type: ignore[attr-defined]
+    parts = [column(names[FURTHER]).getField(each) for each in fields]
+    there = reduce(and_, (each.isNotNull() for each in (*parts, at)))
+    place = struct(*(part.alias(each) for part, each in zip(parts, fields, strict=True)))
+    if (known := feed.stored_log) is not None and known.former_logs is not None:
+        type_ = events.select(place).schema[0].dataType.simpleString()
+        there &= ~_of_former(known.former_logs, unix_micros(at), place, type_)
+    asked = (first(place), last(place), first(unix_micros(at)), last(unix_micros(at)))
+    row = events.where(there).agg(*(each.alias(f"a{n}") for n, each in enumerate(asked))).collect()[0]
+    if row[0] is None:
+        return None
+    of_truncates = span_of(_of_present_log(feed, truncates))
+    return LogSpan(
+        list(row[0]), list(row[1]), row[2], row[3], None if of_truncates is None else of_truncates.last
+    )
+
+
+def _of_former(former: Former, at: "Column", place: "Column", type_: str) -> "Column":
+    """Whether messages that have a time and a place are of a former log, as `of_former` says it (V136)."""
+    from pyspark.sql.functions import lit, struct
+
+    known = at <= former.latest
+    if former.last is not None:
+        _, *last = former.last  # without the log's number
+        known |= place > struct(*map(lit, last)).cast(type_)
+    return (at <= former.until) & known
+
+
+def _frame_of_events(feed: Feed) -> "DataFrame":
+    """The source's rows as events, in numbered columns."""
+    terms = feed.event_terms(counted=False)
+    types = event_columns(terms)
+    rows = frame_of_feed(feed.source, feed.agreement.computed)
+    declared = ", ".join(f"e{number} {spark_type(type_)}" for number, type_ in enumerate(types.values()))
+    return map_batches(rows, partial(_event_batches, terms, tuple(types)), declared)
+
+
+def _event_batches(
+    terms: EventTerms, names: Sequence[str], batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        with carrying():
+            events = events_of(pa.Table.from_batches([batch]), terms)
+        yield from events.select(names).rename_columns([f"e{n}" for n in range(len(names))]).to_batches()
+
+
+def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, tuple[int | None, int | None], pa.Table]:
+    """How many events there are, a number made of them, their first and last instant; the truncates."""
+    from pyspark.sql.functions import bit_xor, coalesce, count, lit, unix_micros, xxhash64
+    from pyspark.sql.functions import max as last
+    from pyspark.sql.functions import min as first
+
+    names = _numbered(feed)
+    at, kind = unix_micros(column(names[AT])), column(names[KIND])
+    # What is settled is left out or refused, and looked at in no table; in a log its rest says what is.
+    settled = feed.terms(None).settled
+    timely = at
+    if settled and not feed.agreement.ordering.log:
+        from pyspark.sql.functions import when
+
+        inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
+        timely = when(~inside, at)
+    hashed = xxhash64(*(column(name).cast("string") for name in names.values()))
+    row = events.agg(
+        count(lit(1)).alias("count"),
+        coalesce(bit_xor(hashed), lit(0)).alias("content"),
+        first(timely).alias("first"),
+        last(at).alias("last"),
+    ).collect()[0]
+    truncates = events.where(kind == Told.TRUNCATE.value).toArrow()
+    back = {number: name for name, number in names.items()}
+    truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
+    return (
+        row["count"],
+        row["content"],
+        (row["first"], row["last"]),
+        typed_events(feed.event_terms(counted=False), truncates),
+    )
+
+
+def _numbered(feed: Feed) -> dict[str, str]:
+    """The numbered columns of events by their names."""
+    return {name: f"e{n}" for n, name in enumerate(event_columns(feed.event_terms(counted=False)))}
+
+
+# What they meet
+
+
+def _met(feed: Feed, terms: FeedTerms, events: _Events, log: LogProgress | None) -> _Met:
+    """The marks and rows that the events can touch."""
+    nothing = slice_schema(feed.table, terms.columns).empty_table()
+    since = _first_instant(terms, events.instants)
+    if since is None or feed.table is None:
+        return _Met(since, nothing, nothing)
+    low = late_place(feed.stored_log, log, events.span)
+    if isinstance(events.rows, pa.Table):
+        with suppress(TooLarge):
+            return _met_here(feed, terms, events.rows, since, low)
+    since = _first_moving(feed, since, low)
+    live = live_frame(feed.store, feed.table, since, low)
+    marks = in_schema(live.where(column(terms.key[0]).isNull()).toArrow(), nothing.schema)
+    return _Met(since, _with_truncates(feed, terms, marks, since, [0]), None, low)
+
+
+def _met_here(feed: Feed, terms: FeedTerms, events: pa.Table, since: int, low: Position | None) -> _Met:
+    store, table = feed.store, feed.table
+    with store.memory.lease() as lease:
+        keys = _keys(terms, events, since)
+        stored = stored_slice(store, table, terms.columns, keys, since, lease, low=low)
+        moving = first_moving(stored, since, low)
+        if moving < since:
+            keys = _keys(terms, events, moving, all_since=True)
+            stored = stored_slice(store, table, terms.columns, keys, moving, lease, low=low)
+            since = moving
+    stored = _with_truncates(feed, terms, stored, since, low)
+    is_mark = np.asarray(pc.is_null(stored[terms.key[0]]))
+    return _Met(since, stored.filter(pa.array(is_mark)), stored.filter(pa.array(~is_mark)), low)
+
+
+def _record_frame(feed: Feed, terms: FeedTerms, met: _Met, schema: pa.Schema) -> "DataFrame":
+    """The stored rows of records, in the columns of a slice; NULL in those that the table lacks."""
+    from pyspark.sql.functions import lit
+
+    if feed.table is None or met.since is None:
+        return frame_of(feed.store, pa.schema([_as_text(each) for each in schema]).empty_table())
+    rows = live_frame(feed.store, feed.table, met.since, met.low)
+    rows = rows.where(column(terms.key[0]).isNotNull())
+    types = {each.name: spark_type(each.type) for each in terms.columns}
+    there = {*rows.columns}
+    values = (column(name) if name in there else lit(None).cast(types[name]) for name in schema.names)
+    return rows.select(*values)
+
+
+def _as_text(field: pa.Field) -> pa.Field:
+    return pa.field(FILE, pa.string()) if field.name == FILE else field
+
+
+def _first_moving(feed: Feed, since: int, low: Position | None) -> int:
+    """From when on the log moves what is stored, of any record (V134)."""
+    from pyspark.sql.functions import least, unix_micros
+    from pyspark.sql.functions import min as first
+
+    if low is None:
+        return since
+    assert feed.table is not None
+    rows = live_frame(feed.store, feed.table, since, low)
+    own = least(unix_micros(VALID_FROM), unix_micros(column(MEMORY).getField(OWN_TIME)))
+    (row,) = rows.where(behind_place(rows, low)).agg(first(own)).collect()
+    return since if row[0] is None else min(since, row[0])
+
+
+def _of_present_log(feed: Feed, events: pa.Table) -> pa.Table:
+    """The events without those of the logs before the one that the table has messages of (V136)."""
+    known = feed.stored_log
+    if known is None or known.former is None:
+        return events
+    return events.filter(pa.array(~of_former(feed.terms(None, known), numbered(events, known.number))))
+
+
+def _with_truncates(
+    feed: Feed, terms: FeedTerms, stored: pa.Table, since: int, low: Position | None
+) -> pa.Table:
+    """The slice, and truncates of the log that are before it in time, but behind some of its messages."""
+    known = feed.stored_log
+    if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
+        return stored
+    if low is None or known.truncate < low:
+        later = stored.filter(pc.and_(memory_field(stored, OWN_TIME).is_valid(), _from(stored, since)))
+        places = [tuple(each.values()) for each in memory_field(later, SEQUENCE).to_pylist() if each]
+        if not places or tuple(known.truncate) < min(places):
+            return stored
+    marks = stored_truncates(feed.store, feed.table, terms.columns).cast(stored.schema)
+    theirs = pa.concat_tables([stored, marks])
+    same = [tuple(each.values()) for each in theirs.select([FILE, POSITION]).to_pylist()]
+    first = {place: number for number, place in reversed(list(enumerate(same)))}
+    return theirs.take(pa.array(sorted(first.values())))
+
+
+def _from(rows: pa.Table, since: int) -> pa.Array:
+    return pa.array(micros(rows[VALID_FROM]) >= since)
+
+
+def _refuse(feed: Feed, terms: FeedTerms, counts: Mapping[str, int], samples: Mapping[str, pa.Table]) -> None:
+    """Raise Refused for the faults that are counted, with their keys."""
+    if any(counts.get(name) for name in FAULTS):
+        keys = {name: keys_of_rows(feed.store, rows, terms.key) for name, rows in samples.items()}
+        ordering, settled = feed.agreement.ordering, feed.remembered.settled
+        refuse_faults(counts, lambda name: keys.get(name, []), terms, ordering, settled)
+
+
+def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
+    """From when on the table is looked at; None for a feed that touches nothing."""
+    timely = unsettled(at, terms.settled) if terms.log else at[~in_interval(at, terms.settled)]
+    instants = [int(timely.min())] if len(timely) else []
+    if terms.window is not None and (instants or terms.all_keys):
+        # What it takes back of a log raises nothing any more, and may show what was long before (V135).
+        instants.append(BEGINNING if terms.log else terms.window[0])
+    return min(instants, default=None)
+
+
+def _keys(terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False) -> KeysSince | None:
+    """The keys of events, and from when on they may move; None where all records are touched."""
+    truncate = pc.equal(events[KIND], Told.TRUNCATE.value)
+    if terms.all_keys or pc.any(truncate).as_py():
+        return None
+    of_each = terms.window is None and not all_since
+    at = micros(events[AT]) if of_each else np.full(len(events), since)
+    return KeysSince(
+        events.select(list(terms.key)), np.maximum(unsettled(at, terms.settled) if terms.log else at, since)
+    )

@@ -1,0 +1,35 @@
+"""The plans of several parts as one, for tests that ask what a delivery comes to."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from backstory.strategies.copies.touched import APPEARED
+from backstory.strategies.part_plan import ADDED, REMOVED, PlanSums
+
+
+@dataclass(frozen=True)
+class WholePlan:
+    """The rows of all parts by kind, with their counts and samples; of a refused delivery no rows."""
+
+    removed: Any
+    added: Any
+    appeared: Any
+    counts: Any
+    samples: Any
+
+
+def whole_plan(plans, counts=None):
+    """All parts; `counts` makes the counts of their sums."""
+    sums, plans = PlanSums(), list(plans)
+    for plan in plans:
+        sums.add(plan)
+    rows = {
+        kind: pa.concat_tables(each.rows[kind] for each in plans)
+        if plans and all(kind in each.rows for each in plans)
+        else None
+        for kind in (REMOVED, ADDED, APPEARED)
+    }
+    found = {name: count for name, count in sums.counts.items() if count} if counts is None else counts(sums)
+    return WholePlan(rows[REMOVED], rows[ADDED], rows[APPEARED], found, sums.samples)
