@@ -12,18 +12,19 @@ PAGES = sorted(
     for place in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md")
     for path in ROOT.glob(place)
 )
-FENCE = re.compile(r"^( *)```(\w*)[^\n]*\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
+FENCE = re.compile(r'^( *)```(\w*)(?: title="([^"\n]+)")?[^\n]*\n(.*?)^\1```', re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 SETTING = re.compile(r"^(\w+=\S+\s+)+")
 
 
 @dataclass(frozen=True)
 class Block:
-    """Code of a page, and the line that it begins in."""
+    """Code of a page, the line that it begins in, and the file that it is, if its fence has a title."""
 
     language: str
     text: str
     line: int
+    title: str = ""
 
     @property
     def commands(self):
@@ -49,7 +50,8 @@ def blocks(page):
             Block("python", cell["source"], number) for number, cell in cells if cell["cell_type"] == "code"
         ]
     return [
-        Block(found[2], found[3], text.count("\n", 0, found.start()) + 1) for found in FENCE.finditer(text)
+        Block(found[2], found[4], text.count("\n", 0, found.start()) + 1, found[3] or "")
+        for found in FENCE.finditer(text)
     ]
 
 

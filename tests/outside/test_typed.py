@@ -7,19 +7,25 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 import termios
 from pathlib import Path
 
 import java
 import pytest
 from documented import ROOT, blocks
+from typing_session import TERMINAL, WIDTH, session
 
 pytestmark = pytest.mark.process
 
-SETS = {
-    "first hour": ("README.md", "backstory demo", "docs/tutorial.md"),
-    "analyst": ("docs/how-to/analyst.md",),
-}
+SETS = {"first hour": ("README.md", "backstory demo", "docs/tutorial.md")}
+TOGETHER = (
+    "docs/how-to/analyst.md",
+    "docs/how-to/snapshot.md",
+    "docs/how-to/feeds.md",
+    "docs/how-to/historize.md",
+    "docs/how-to/from-dbt.md",
+)
 FOLLOWED = {  # by other tests, with what the page needs
     "docs/how-to/backup.md": "tests/outside/test_platform.py",
     "docs/how-to/changes.md": "tests/outside/test_tutorial.py",
@@ -34,56 +40,74 @@ NOT_TYPED = {
     "docs/how-to/configure.md": "needs a catalog and an object store",
     "docs/how-to/databases.md": "needs a database server",
     "docs/how-to/explore.md": "serves until it is stopped",
-    "docs/how-to/feeds.md": "shows commands for files of the reader",
     "docs/how-to/fivetran-destination.md": "needs Fivetran and certificates",
-    "docs/how-to/from-dbt.md": "needs a table that dbt wrote",
     "docs/how-to/growth.md": "shows settings for large tables",
-    "docs/how-to/historize.md": "shows a model of the reader",
     "docs/how-to/open-data-fabric.md": "fetches from addresses of the world",
     "docs/how-to/operate.md": "shows one query for a table of the reader",
     "docs/how-to/read-in-plain-sql.md": "shows SQL for any engine",
-    "docs/how-to/snapshot.md": "shows commands for files of the reader",
     "docs/how-to/troubleshoot.md": "shows no commands",
 }
-WIDTH = 100
 # What differs from run to run, and nothing else: ids of snapshots.
 CHANGING = re.compile(r"\b\d{15,19}\b")
 
 
 def test_each_page_with_commands_is_typed_or_says_why_not():
     pages = {str(page.relative_to(ROOT)) for page in (ROOT / "docs" / "how-to").glob("*.md")}
-    assert pages - {page for pages in SETS.values() for page in pages} == FOLLOWED.keys() | NOT_TYPED.keys()
+    assert pages - {*TOGETHER} == FOLLOWED.keys() | NOT_TYPED.keys()
     assert all((ROOT / test).exists() for test in FOLLOWED.values())
 
 
 @pytest.mark.parametrize("pages", SETS.values(), ids=SETS.keys())
 def test_what_pages_show_is_what_their_commands_print(tmp_path, pages):
-    """Each command ends well; where a page shows what one prints, it prints this."""
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
+    """Each command is a process of its own, as for a reader."""
+    type_pages(pages, tmp_path)
+
+
+@pytest.mark.parametrize("page", TOGETHER)
+def test_what_a_page_shows_is_what_its_commands_print(tmp_path, page, commands_of_one_process):
+    """A page begins in an empty folder, and its commands and programs share one process."""
+    type_pages([page], tmp_path, commands_of_one_process)
+
+
+@pytest.fixture(scope="module")
+def commands_of_one_process():
+    with session() as folder:
+        yield folder
+
+
+def type_pages(pages, folder, first_on_path=None):
+    """Each command ends well, or with the error that the page shows; what the page shows is printed."""
+    (folder / "examples").symlink_to(ROOT / "examples")
+    (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
+    shell = Shell(folder, first_on_path)
     for page in pages:
         if not page.endswith(".md"):
-            typed(page, tmp_path)
+            shell.type(page)
             continue
         for block in blocks(ROOT / page):
             where = f"{page}, line {block.line}"
-            if block.language == "python":
-                (tmp_path / "typed.py").write_text(block.text)
-                typed(f"{sys.executable} typed.py", tmp_path, where)
-            for line, shown in commands(block):
-                printed = typed(line, tmp_path, where)
-                assert not shown or settled(printed) == settled(shown), f"{where}: {line}\n{printed}"
+            if block.title:
+                file = folder / block.title
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.write_text(block.text)
+            elif block.language == "python":
+                (folder / "typed.py").write_text(block.text)
+                shell.type("python typed.py", where)
+            else:
+                for line, shown in commands(block):
+                    shell.type(line, where, shown)
 
 
 def commands(block):
     """The command lines of a block, each with the text that is shown below it."""
     if block.language not in ("", "console"):
         return
-    prompted = block.text.startswith("$ ")
-    lines = re.split(r"(?m)^\$ ", block.text)[1:] if prompted else block.text.splitlines()
+    text = block.text.replace("\\\n", " ")
+    prompted = text.startswith("$ ")
+    lines = re.split(r"(?m)^\$ ", text)[1:] if prompted else text.splitlines()
     for each in lines:
         line, _, shown = each.partition("\n")
-        if prompted or line.startswith("backstory "):
+        if prompted or line.startswith(("backstory ", "export ")):
             yield line, shown
 
 
@@ -91,27 +115,45 @@ def settled(text):
     return [CHANGING.sub("ID", line).rstrip() for line in text.strip().splitlines()]
 
 
-def typed(line, folder, where=""):
-    """What a command prints on a terminal of a given width."""
-    ours, theirs = pty.openpty()
-    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    settings = {**os.environ, "PATH": path, "TERM": "dumb", "COLUMNS": str(WIDTH)}
-    with (folder / "stderr").open("w+", encoding="utf-8") as errors, os.fdopen(ours, "rb", 0) as terminal:
-        process = subprocess.Popen(
-            ["bash", "-c", line],
-            stdin=subprocess.DEVNULL,
-            stdout=theirs,
-            stderr=errors,
-            cwd=folder,
-            env=settings,
-        )
-        os.close(theirs)
-        printed = b"".join(iter(lambda: part(terminal), b""))
-        assert process.wait() == 0, (
-            f"{where}: {line}\n{printed.decode()}\n{(folder / 'stderr').read_text()[-2000:]}"
-        )
-    return printed.decode().replace("\r\n", "\n")
+class Shell:
+    """A terminal of a given width in a folder, which keeps what is exported."""
+
+    def __init__(self, folder, first_on_path=None):
+        self.folder, self.exported = folder, []
+        places = [first_on_path, Path(sys.executable).parent, os.environ["PATH"]]
+        path = os.pathsep.join(str(each) for each in places if each)
+        self.settings = {**os.environ, "PATH": path, **TERMINAL}
+
+    def type(self, line, where="", shown=""):
+        """Do what a line asks; hold what it prints, errors of one that fails included, to what is shown."""
+        if line.startswith("export "):
+            self.exported.append(line)
+        code, printed, errors = self.run("\n".join([*self.exported, line]))
+        if code:
+            assert shown, f"{where}: {line}\nended with {code}\n{printed}{errors[-2000:]}"
+            printed += errors
+        assert not shown or settled(printed) == settled(shown), f"{where}: {line}\n{printed}{errors[-2000:]}"
+
+    def run(self, script):
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
+        with (
+            tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
+            os.fdopen(ours, "rb", 0) as terminal,
+        ):
+            process = subprocess.Popen(
+                ["bash", "-c", script],
+                stdin=subprocess.DEVNULL,
+                stdout=theirs,
+                stderr=errors,
+                cwd=self.folder,
+                env=self.settings,
+            )
+            os.close(theirs)
+            printed = b"".join(iter(lambda: part(terminal), b""))
+            code = process.wait()
+            errors.seek(0)
+            return code, printed.decode().replace("\r\n", "\n"), errors.read()
 
 
 def part(terminal):
