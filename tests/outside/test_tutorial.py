@@ -9,7 +9,7 @@ from documented import ROOT
 
 pytestmark = pytest.mark.process
 
-PAGES = ("tutorial.md", "how-to/reading.md", "how-to/changes.md", "how-to/keeping.md")
+PAGES = ("tutorial.md", "how-to/reading.md", "how-to/changes.md", "how-to/keeping.md", "how-to/operate.md")
 
 
 def test_the_pages_do_what_they_show(tmp_path):
