@@ -169,6 +169,10 @@ def test_a_package_that_nobody_has_is_named(tmp_path):
         ),
         ("#\n#  SIGBUS (0x7) at pc=0x1\n#\n", "SIGBUS (0x7) at pc=0x1"),
         (
+            "Error occurred during initialization of boot layer\njava.lang.module.FindException: Module x not found\n",
+            "Module x not found",
+        ),
+        (
             "Error occurred during initialization of VM\nToo small maximum heap\n",
             "during initialization of VM",
         ),

@@ -9,6 +9,7 @@ _LINES: Final = (
     r"(?P<said>\[(?:unresolved dependency|download failed).*)",
     r"^\s*::\s*(?P<said>(?:unresolved dependency|download failed).*?)\s*(?:::)?$",
     r"^#\s+(?P<said>(?:SIG\w+|There is insufficient memory|Internal Error).*)",
+    r"^java\.lang\.module\.\w+: (?P<said>.+)",  # a Java without all of its modules
     r"^Error(?: occurred| opening|:)\s*(?P<said>.+)",
     r"(?P<said>Unrecognized .*option.*|Invalid .*heap size.*|Could not reserve enough space.*)",
     r"^Caused by: (?P<said>.+)",
