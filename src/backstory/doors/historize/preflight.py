@@ -157,6 +157,19 @@ def require_hist_columns(load: Load, added: Sequence[ModelColumn]) -> None:
         raise rejection("HIST_COLUMNS", f"{load.hist_table} has no {', '.join(lacking)}.", lacking)
 
 
+def require_base_key(load: Load, added: Sequence[ModelColumn]) -> None:
+    """Raises Refused if a base that has rows lacks their key: no record would be found again."""
+    lacking = [column.name for column in added if column.system_role is ColumnRole.SURROGATE_KEY]
+    if lacking:
+        raise Refused(
+            "column-gone",
+            f"{load.base_table} no longer has the column {', '.join(lacking)}, the key of its rows.",
+            "Nothing was written; give it its former name again with ALTER TABLE, or drop the base and load "
+            "it again from a complete stage.",
+            lacking,
+        )
+
+
 def _late_effective(load: Load, keys: Sequence[ModelColumn]) -> Iterator[Check]:
     dating = load.dataset.historization.effective_dating
     if dating is None or dating.late_policy == "accept":

@@ -14,7 +14,7 @@ from backstory.doors.historize.load_tasks import plan_in_tasks
 from backstory.doors.historize.load_terms import load_terms
 from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.planned_load import PlannedLoad, planned_load
-from backstory.doors.historize.preflight import require_hist_columns
+from backstory.doors.historize.preflight import require_base_key, require_hist_columns
 from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.runs import LOADS, LoadTold, RegisteredRun, dataset_key
@@ -146,6 +146,8 @@ class SparkTarget(Target):
             model_load.dataset.former_names,
             self.dialect,
         )
+        if base.filled:
+            require_base_key(model_load, base.plan.added)
         hist = plan_table(
             store,
             hist_shape(model_load),

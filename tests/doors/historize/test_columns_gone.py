@@ -1,0 +1,67 @@
+"""Bases and histories of a model that lack one of their own columns, because another program took it (P8)."""
+
+import pytest
+from historizing import dataset, document
+from historizing_on_spark import SparkPlace
+
+from backstory.model.table import TableName
+from backstory.stores.iceberg.store import existing_as_is
+
+# Without these nothing can be loaded; a load writes the others of a base again.
+OWN = [
+    *(
+        ("rc_c_hist", name)
+        for name in (
+            "rc_c_key", "rc_c_hist_key", "k", "row_hash", "version_started_at", "version_ended_at", "version_state",
+            "load_run_id", "loaded_at",
+        )
+    ),
+    ("rc_c", "k"),
+    ("rc_c", "rc_c_key"),
+]  # fmt: skip
+
+
+@pytest.fixture
+def place(store, tmp_path):
+    found = SparkPlace(store, tmp_path)
+    yield found
+    found.close()
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
+@pytest.mark.parametrize(("table", "column"), OWN)
+def test_a_load_is_refused_by_code(place, table, column, always):
+    """The error names the column and a remedy; neither base nor history is written."""
+    place.mode("auto").base("a:1 b:1").load("r1", 1)
+    place.base("a:2 b:1").in_tasks(always=always)
+    place.sql(f"ALTER TABLE rawcore.{table} RENAME COLUMN {column} TO elsewhere")
+    names = [TableName("rawcore", name) for name in ("rc_c", "rc_c_hist")]
+    stood = [existing_as_is(place.store, name).metadata for name in names]
+
+    receipt = place.load("r2", 2)
+
+    assert receipt.status == "rejected"
+    assert receipt.error["code"] in {"column-gone", "HIST_COLUMNS"}
+    assert column in receipt.error["message"]
+    assert receipt.error["remedy"]
+    assert [existing_as_is(place.store, name).metadata for name in names] == stood
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
+@pytest.mark.parametrize("column", ["row_hash", "load_run_id", "loaded_at"])
+def test_a_base_gets_back_what_each_load_computes(place, column, always):
+    """The load writes its hashes and load columns again: the history is as if nobody had dropped one."""
+    place.use(document(dataset("k* a", input="s.csv")))
+    (place.folder / "s.csv").write_text("k,a\na,1\nb,1\n")
+    assert place.loads("r1", 1)[0].status == "success"
+    place.in_tasks(always=always)
+    place.sql(f"ALTER TABLE rawcore.rc_c DROP COLUMN {column}")
+    (place.folder / "s.csv").write_text("k,a\na,2\nb,1\n")
+
+    (receipt,) = place.loads("r2", 2)
+
+    assert receipt.error is None
+    assert place.history() == ["a 1 [1,2) changed r2", "a 2 [2,-) changed r2", "b 1 [1,-) new r1"]
+    assert place.rows("SELECT count(*) FROM rawcore.rc_c WHERE rc_c_key IS NULL OR row_hash IS NULL") == [
+        (0,)
+    ]
