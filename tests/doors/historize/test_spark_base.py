@@ -619,3 +619,22 @@ def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
         assert len(warned) == (told if number == 2 else 0)
     assert receipt.counts["changed"] == 3 - 2 * told
     assert [each["columns"] for each in warned] == [["a", "b"]] * told
+
+
+@pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
+def test_a_float_of_a_stage_that_widens_is_no_change(place, always):
+    """72.1 of 32 bits is 72.1 of 64 bits, in the base as in its hash."""
+    written = dataset("k* x:FLOAT", name="rc_widens", input="stage.widens")
+    written["target_columns"][-1]["hash_as"] = "DECIMAL(20,9)"
+    place.use(document(written))
+    place.in_tasks(always=always)
+    place.sql("CREATE TABLE stage.widens (k STRING, x FLOAT) USING iceberg")
+    place.sql("INSERT INTO stage.widens VALUES ('a', 72.1), ('b', 0.1), ('c', 66.0), ('d', NULL)")
+    assert place.loads("r1", 1)[0].counts["new"] == 4
+    place.sql("DROP TABLE stage.widens")
+    place.sql("CREATE TABLE stage.widens (k STRING, x DOUBLE) USING iceberg")
+    place.sql("INSERT INTO stage.widens VALUES ('a', 72.1), ('b', 0.1), ('c', 66.0), ('d', NULL)")
+    (receipt,) = place.loads("r2", 2)
+    assert (receipt.error, receipt.status) == (None, "unchanged")
+    found = place.rows("SELECT x FROM rawcore.rc_widens_hist ORDER BY k")
+    assert found == [(72.1,), (0.1,), (66.0,), (None,)]

@@ -326,3 +326,16 @@ def test_a_dataset_without_a_source_gets_one_of_its_encoding(dataset):  # O22, B
     life.add(merge="{kind: append}", columns="k STRING, v BIGINT")
     life.push("A,2")
     assert life.data("k", "v") == [("A", 1), ("A", 2)]
+
+
+def test_a_float_is_the_number_that_it_shows_in_a_wider_column(dataset, tmp_path):
+    """72.1 of 32 bits is 72.1 in a DOUBLE column: a copy of the same numbers changes nothing."""
+    life = dataset("{kind: snapshot, primaryKey: [k]}", read="{kind: parquet}")
+    numbers = [72.1, 0.1, 66.0, -1e-7, 16777216.0, None]
+    for number, type_ in enumerate((pa.float64(), pa.float32(), pa.float64())):
+        path = tmp_path / f"floats-{number}.parquet"
+        pq.write_table(pa.table({"k": range(len(numbers)), "x": pa.array(numbers, type_)}), path)
+        answer = life.push_files(path)
+        assert answer.error is None
+        assert answer.counts == counts(**{"unchanged" if number else "appended": len(numbers)})
+    assert [x for _, x in sorted(life.data("k", "x"))] == numbers

@@ -26,7 +26,8 @@ def _shortest(single: "Column") -> "Column":
 
     wide = single.cast("double")
     digits = reversed(range(_DIGITS))
-    numbers = [format_string(f"%.{each}e", wide).cast("double") for each in digits]
+    # The text of NULL is no number.
+    numbers = [format_string(f"%.{each}e", wide).try_cast("double") for each in digits]
     return reduce(
         lambda longer, number: when(number.cast("float") == single, number).otherwise(longer), numbers, wide
     )
