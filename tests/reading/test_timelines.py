@@ -1,11 +1,13 @@
 """A life as it is answered: printed, in a notebook, in a file."""
 
+import pyarrow as pa
 import pytest
 from told_lives import CORRECTED, told
 
 import backstory
 from backstory.errors import UsageError
-from backstory.reading.timelines import Timeline, require_axis
+from backstory.model.table import TableName
+from backstory.reading.timelines import Timeline, require_axis, timeline_of
 
 
 def test_it_draws_itself_in_a_terminal_a_notebook_and_a_file(tmp_path):
@@ -36,3 +38,10 @@ def test_an_axis_that_is_none_or_contradicted_is_refused():
         with pytest.raises(UsageError) as refused:
             require_axis(axis, known)
         assert refused.value.code == "bad-option"
+
+
+def test_a_key_of_32_bits_is_titled_by_the_number_that_it_shows():
+    (single,) = pa.array([72.1], pa.float32()).to_pylist()
+    told = {"k": 72.1, "v": "a", "valid_from": None, "valid_to": None}
+    assert timeline_of(TableName("crm", "t"), {"k": single}, [told], {}).title == "crm.t k=72.1"
+    assert timeline_of(TableName("crm", "t"), {"k": "x"}, [], {}).title == "crm.t k=x"

@@ -101,7 +101,8 @@ def timeline_of(
     stated: Sequence[Told] = [_stated(each, commits) for each in found]
     told = sorted(stated if axis == "both" else statements_at(stated, known_at), key=_in_order)
     columns = [name for name in (told[0] if told else ()) if name not in {*key, *AXES}]
-    title = " ".join([str(table), *(f"{name}={value}" for name, value in key.items())])
+    shown = told[0] if told else {}  # a float of 32 bits is not what Python makes of it
+    title = " ".join([str(table), *(f"{name}={shown.get(name, value)}" for name, value in key.items())])
     return Timeline(told, columns, axis, title)
 
 
