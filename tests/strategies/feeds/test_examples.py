@@ -369,6 +369,18 @@ def test_V135_a_truncate_that_a_record_has_settled_is_refused_beside_its_events(
     assert life.feed("*9#2 k:b9#5", late="drop")
 
 
+def test_V135_a_settled_truncate_settles_what_is_before_it_in_its_log():
+    """A change of a later time before it would raise it, and bring back what it took."""
+    life = Life()
+    life.feed("k:a10 *10#500")
+    life.table = settled_before(life.table, 10)
+    for text in ("k:b20#400", "m:b20#400", "m:b20#400r", "*20#400"):
+        assert life.refused(life.feed, text) == "settled"
+        assert life.feed(text, late="drop") == {"too_late": 1}
+    life.feed("k:b20#600 m:c20")
+    assert [life.shown(key) for key in "km"] == ["b[20,)", "c[20,)"]
+
+
 def test_V135_a_restatement_tests_own_times():
     life = Life()
     life.feed("k:a30#500 k:b10#900")

@@ -142,8 +142,8 @@ def test_copies_alone_give_the_rows_of_the_rule_of_copies(series):
 @given(arrivals(), WINDOWS, st.booleans(), EVENTS)
 def test_L8_check_holds_after_every_commit(two, window, all_keys, restated):
     """Also after a restatement, and what comes behind it."""
-    table = EMPTY
-    some = [each for each in restated if window.has(each.at)]
+    table, log = EMPTY, _are_of_log(each for each in two[0] if not isinstance(each, Scoped))
+    some = [each for each in restated if window.has(each.at) and log in {None, _is_of_log(each)}]
     for number, delivery in enumerate(
         [*two[0], Feed(tuple(some), window=window, all_keys=all_keys), *two[1]]
     ):
@@ -171,7 +171,11 @@ def test_L9_after_a_rewind_the_table_is_what_was_known_and_the_rest_never_came(t
 
 @given(EVENTS, WINDOWS, st.booleans(), EVENTS)
 def test_L11_a_restatement_is_as_if_the_facts_of_its_window_had_never_come(told, window, all_keys, restated):
-    some = [each for each in restated if window.has(each.at)]
+    """Of a log those alone are restated of which no other own time, outside the window, is known (V133)."""
+    stay = {(each.key, each.sequence) for each in told if each.logged and not window.has(each.at)}
+    log = _are_of_log([told])
+    some = [each for each in restated if window.has(each.at) and log in {None, _is_of_log(each)}]
+    some = [each for each in some if not each.logged or (each.key, each.sequence) not in stay]
     named = {each.key for each in some}
     after = apply(taken([told]), Feed(tuple(some), window=window, all_keys=all_keys), 9).table
     marks = {(each.logged or each.at, each.sequence) for each in some if each.key is None}
@@ -184,6 +188,15 @@ def test_L11_a_restatement_is_as_if_the_facts_of_its_window_had_never_come(told,
     oracle.take(some)
     assert now(after) == oracle.versions()
     assert apply(after, Feed(tuple(some), window=window, all_keys=all_keys), 10).table is after
+
+
+def _are_of_log(deliveries):
+    """Whether events are messages of a log, as all of a table's are or none; None where there are none."""
+    return next((_is_of_log(each) for delivery in deliveries for each in delivery), None)
+
+
+def _is_of_log(event):
+    return event.logged or not event.sequence
 
 
 def _parted(deliveries, early):

@@ -66,7 +66,7 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     at = micros(delivered[AT])
     # When a message of a log was for its record, only the rest of its log says.
     late = in_interval(at, terms.settled) & (truncate | ~has_position(terms, delivered))
-    late |= of_former(terms, delivered)
+    late |= of_former(terms, delivered) | _before_settled_truncates(terms, delivered, marks)
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
     keys = delivered.select(terms.key)
     found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
@@ -179,6 +179,17 @@ def of_former(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
         mine, theirs = sequence_codes(terms, [(positions, len(positions)), (last, 1)])
         found |= mine > theirs[0]
     return found & (at <= former.until) & has_position(terms, delivered)
+
+
+def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> np.ndarray:
+    """Whether messages are before a truncate of their log that is settled (V135)."""
+    own = own_times(marks)
+    settled = marks.filter(pa.array((own != FIRST) & in_interval(own, terms.settled)))
+    if not len(settled):
+        return np.zeros(len(delivered), bool)
+    sides = [(further(terms, delivered), len(delivered)), (sequences(settled), len(settled))]
+    mine, theirs = sequence_codes(terms, sides)
+    return has_position(terms, delivered) & (mine < theirs.max())
 
 
 def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:

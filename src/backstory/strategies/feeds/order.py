@@ -9,6 +9,7 @@ Where the specification leaves something open:
   behind the last one there (V136). Another one has a clock that was set back, and is of the new log.
 * Something known may come to a settled instant where a restatement takes back what raised it: refused.
 * A truncate is settled by its own time as a whole, and says nothing of a record that is settled beyond it.
+  It settles every new message before it in its log: one of these might raise it out of what is settled.
 """
 
 from collections.abc import Sequence
@@ -77,6 +78,14 @@ def settled_position(table: StoredVersions, key: Key) -> tuple[Any, ...] | None:
     """The last position of a record in its log that is settled; None for none (V135)."""
     rows = (row for row in table.rows if row.key == key and row.is_event and row.time is not None)
     return max((row.sequence for row in rows if is_settled(table, row.start)), default=None)
+
+
+def is_before_settled_truncate(table: StoredVersions, position: tuple[Any, ...]) -> bool:
+    """Whether a new message is before a truncate of its log that is settled (V135)."""
+    marks = (row for row in table.rows if row.key is None and row.is_live and row.kind is Told.TRUNCATE)
+    return any(
+        row.time is not None and is_settled(table, row.time) and position < row.sequence for row in marks
+    )
 
 
 def is_beyond(fact: Fact, position: tuple[Any, ...] | None) -> bool:

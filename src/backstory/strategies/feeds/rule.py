@@ -19,6 +19,7 @@ from backstory.strategies.feeds.fold import Fact, Life, Step, folded, same
 from backstory.strategies.feeds.order import (
     first_instant,
     first_position,
+    is_before_settled_truncate,
     is_beyond,
     is_of_former,
     is_settled,
@@ -120,6 +121,8 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
 def _is_too_late(table: StoredVersions, event: Event) -> bool:
     """Whether an event is settled by itself, whatever else comes (V29, V135, V136)."""
     if event.logged and is_of_former(table, event.at, event.sequence):
+        return True
+    if event.logged and is_before_settled_truncate(table, event.sequence):
         return True
     if event.logged and event.kind is not Told.TRUNCATE:
         return not is_beyond(_fact(table, event), settled_position(table, event.key))

@@ -213,7 +213,7 @@ def _plan_part(
 ) -> PartPlan:
     """The plan of some records, with their own faults and those of their events."""
     events = typed_events(event_terms, sides[EVENTS])
-    own = arrive(terms, numbered(events, number) if terms.log else events, arrival.standing.slice(0, 0))
+    own = arrive(terms, numbered(events, number) if terms.log else events, arrival.standing)
     plan = plan_records(terms, arrival, own.events, sides[STORED])
     counts = Counter(own.counts)
     counts.update(plan.counts)
