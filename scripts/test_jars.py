@@ -25,3 +25,4 @@ if __name__ == "__main__":
     kafka_stream.classes()
     maven.jars("kafka", f"org.apache.kafka:kafka_2.13:{kafka_broker.VERSION}")
     debezium_engine.engine()
+    debezium_engine.engine_of_mariadb()

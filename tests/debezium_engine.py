@@ -1,4 +1,4 @@
-"""A real Debezium: its engine follows a real PostgreSQL, and leaves its messages in a file.
+"""A real Debezium: its engine follows a real PostgreSQL or MariaDB, and leaves its messages in a file.
 
 `tests/debezium` has what happens in the database, and the messages that were recorded of it; run as a program
 with the address of a server it records them again.
@@ -22,16 +22,26 @@ HERE = Path(__file__).parent / "debezium"
 RECORDED = HERE / "postgresql.tsv.gz"
 MARIADB = HERE / "mariadb.tsv.gz"
 VERSION = "3.3.1.Final"
+VERSION_OF_MARIADB = "3.3.0.Final"  # Maven Central has no 3.3.1 of its connector
 NUMBERS = itertools.count(1)
 PROPERTIES = {
     "name": "engine",
-    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
     "offset.storage": "org.apache.kafka.connect.storage.MemoryOffsetBackingStore",
     "offset.flush.interval.ms": 1000,
     "topic.prefix": "crm",
-    "plugin.name": "pgoutput",
     "poll.interval.ms": 50,
     "skipped.operations": "none",
+}
+OF_POSTGRESQL = {
+    "connector.class": "io.debezium.connector.postgresql.PostgresConnector",
+    "plugin.name": "pgoutput",
+}
+OF_MARIADB = {
+    "connector.class": "io.debezium.connector.mariadb.MariaDbConnector",
+    "database.server.id": 77,
+    "schema.history.internal": "io.debezium.relational.history.MemorySchemaHistory",
+    "database.ssl.mode": "disable",
+    "include.schema.changes": "false",  # messages of a topic of their own
 }
 
 
@@ -39,6 +49,12 @@ def engine() -> Path:
     """The engine's jars."""
     names = ("debezium-embedded", "debezium-connector-postgres")
     return jars("debezium", *(f"io.debezium:{name}:{VERSION}" for name in names))
+
+
+def engine_of_mariadb() -> Path:
+    """The jars of the engine that follows a MariaDB."""
+    names = ("debezium-embedded", "debezium-connector-mariadb")
+    return jars("debezium-mariadb", *(f"io.debezium:{name}:{VERSION_OF_MARIADB}" for name in names))
 
 
 def run(connection, script: str) -> None:
@@ -102,7 +118,7 @@ class Engine:
 def following(url: str, folder: Path, **properties):
     """An engine that follows a database from now on."""
     at = urlsplit(url)
-    database, messages, settings = at.path[1:], folder / "messages.tsv", folder / "engine.properties"
+    database = at.path[1:]
     place = {
         "hostname": at.hostname,
         "port": at.port,
@@ -110,14 +126,31 @@ def following(url: str, folder: Path, **properties):
         "password": "",
         "dbname": database,
     }
-    told = {
-        **PROPERTIES,
-        "slot.name": database,
-        **{f"database.{each}": value for each, value in place.items()},
-    }
-    settings.write_text("".join(f"{each}={value}\n" for each, value in (told | properties).items()), "utf-8")
+    told = {**OF_POSTGRESQL, "slot.name": database}
+    with _running(engine(), folder, {**told, **_of_database(place), **properties}) as recorder:
+        yield recorder
+
+
+@contextmanager
+def following_mariadb(port: int, folder: Path, **properties):
+    """An engine that follows the MariaDB at a port of this machine from now on, as its user `debezium`."""
+    place = {"hostname": "127.0.0.1", "port": port, "user": "debezium", "password": "debezium"}
+    told = {**OF_MARIADB, **_of_database(place), **properties}
+    with _running(engine_of_mariadb(), folder, told) as recorder:
+        yield recorder
+
+
+def _of_database(place) -> dict:
+    return {f"database.{each}": value for each, value in place.items()}
+
+
+@contextmanager
+def _running(classes: Path, folder: Path, told: dict):
+    messages, settings = folder / "messages.tsv", folder / "engine.properties"
+    text = "".join(f"{each}={value}\n" for each, value in (PROPERTIES | told).items())
+    settings.write_text(text, "utf-8")
     messages.touch()
-    words = ["java", "-cp", f"{engine()}/*", HERE / "Recorder.java", settings, messages]
+    words = ["java", "-cp", f"{classes}/*", HERE / "Recorder.java", settings, messages]
     with (folder / "java.log").open("w") as log:
         running = subprocess.Popen(words, stdout=log, stderr=subprocess.STDOUT)
         try:

@@ -1,18 +1,13 @@
 """MariaDB is a source by Spark's JDBC: exact types or a refusal by column, one state, no password anywhere."""
 
 import itertools
-import os
-import shutil
-import subprocess
-import tempfile
 from datetime import date, datetime
 from decimal import Decimal
 from functools import partial
-from pathlib import Path
 from threading import Event, Thread
 
 import pytest
-from ports import free_ports
+from mariadb_server import mariadb_server
 from serving import SECONDS, within
 
 from backstory.doors.native.jdbc_rows import declared_keys_by_jdbc
@@ -49,54 +44,9 @@ TYPES = {
 @pytest.fixture(scope="module")
 def mariadb():
     """A server of this test's own: its port, and a function that runs statements as its owner."""
-    with tempfile.TemporaryDirectory(prefix="backstory-mariadb-") as folder:
-        data, socket = Path(folder) / "data", Path(folder) / "s"
-        user = ["--user=root"] if os.getuid() == 0 else []
-        made = [
-            "mariadb-install-db",
-            "--no-defaults",
-            *user,
-            f"--datadir={data}",
-            "--auth-root-authentication-method=normal",
-        ]
-        subprocess.run(made, check=True, capture_output=True)
-        (port,) = free_ports()
-        program = shutil.which("mariadbd") or "/usr/sbin/mariadbd"
-        words = [f"--datadir={data}", f"--socket={socket}", f"--port={port}", "--bind-address=127.0.0.1"]
-        more = ["--default-time-zone=+02:00", f"--pid-file={folder}/pid", "--skip-log-bin"]
-        with subprocess.Popen(
-            [program, "--no-defaults", *user, *words, *more], stderr=subprocess.DEVNULL
-        ) as server:
-
-            def do(statement, database="shop"):
-                client = [
-                    "mariadb",
-                    "--no-defaults",
-                    "-N",
-                    "-S",
-                    socket,
-                    "-u",
-                    "root",
-                    *([database] if database else []),
-                ]
-                return subprocess.run(
-                    client, input=statement, text=True, check=True, capture_output=True
-                ).stdout
-
-            assert within(SECONDS, lambda: answers(do), 0.2)
-            do(
-                f"CREATE DATABASE shop; CREATE USER me@localhost IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON shop.* TO me@localhost",
-                "",
-            )
-            yield port, do
-            server.terminate()
-
-
-def answers(do):
-    try:
-        return do("SELECT 1", "")
-    except subprocess.CalledProcessError:
-        return False
+    with mariadb_server("--default-time-zone=+02:00", "--skip-log-bin") as server:
+        server.do(f"CREATE USER me@localhost IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON shop.* TO me@localhost")
+        yield server.port, server.do
 
 
 @pytest.fixture
