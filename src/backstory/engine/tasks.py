@@ -18,7 +18,7 @@ from backstory.engine.sides import Side, as_they_are
 from backstory.engine.wire import Wire, coded, numbered
 from backstory.model.places import FILE
 from backstory.spark.on_disk import persist_on_disk
-from backstory.stores.iceberg.buckets import bucket_of, bytes_of
+from backstory.stores.iceberg.buckets import BUCKET, bucket_of, bytes_of
 from backstory.stores.iceberg.literals import instant, literal
 from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
 from backstory.stores.iceberg.workers import carrying
@@ -28,7 +28,7 @@ from backstory.strategies.part_plan import PartPlan, PlanSums
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-BUCKET, SIDE = "bucket", "side"
+SIDE: Final = "side"
 Buckets = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 ROWS: Final = "rows of a bucket"
 # Of a longer side the bounds of the keys that it must have are asked first.
@@ -109,7 +109,7 @@ def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame, PlanSums]":
     frames = _frames(terms, kept)
     wire, tagged = Wire(terms.kinds), TaggedRows.of(terms.sides)
     rows = _tagged_rows(terms, frames, tagged)
-    task = partial(_plan_batches, terms.plan, tagged, wire, _buckets if terms.key else _tables)
+    task = partial(_plan_batches, terms.plan, tagged, wire, buckets_of if terms.key else _tables)
     answers = rows.mapInArrow(task, wire.spark_schema)
     if terms.checkpointed:
         from pyspark import StorageLevel
@@ -206,7 +206,12 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", tagged: Ta
         bucket = bucket_of(keys, count, size) if keys else lit(0).cast("bigint").alias(BUCKET)
         together.append(frame.select(bucket, lit(number).alias(SIDE), *values))
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), together)
-    return rows.repartition(BUCKET).sortWithinPartitions(BUCKET) if terms.key else rows
+    return by_bucket(rows) if terms.key else rows
+
+
+def by_bucket(rows: "DataFrame") -> "DataFrame":
+    """The rows of each bucket, which they have as a column, behind each other in one partition."""
+    return rows.repartition(BUCKET).sortWithinPartitions(BUCKET)
 
 
 def _sizes(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> tuple[int, int]:
@@ -239,7 +244,7 @@ def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
         yield pa.Table.from_batches([batch])
 
 
-def _buckets(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
+def buckets_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
     """The rows of each bucket, which lie behind each other."""
     gathered: list[pa.RecordBatch] = []
     last = None

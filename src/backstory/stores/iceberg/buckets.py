@@ -1,6 +1,6 @@
 """Rows by bucket: those of one key are in one, and each is planned in one of Spark's tasks."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.formats.memory import UNPACKED
@@ -9,6 +9,8 @@ from backstory.stores.iceberg.jvm import scanned_bytes
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+# The bucket of a row. No column of a source is called so.
+BUCKET: Final = "backstory bucket"
 # A task holds a bucket in one piece, and Java one more: so many rows, fewer of wide ones, but not too few.
 ROWS_IN_BUCKET: Final = 100_000
 BYTES_IN_BUCKET: Final = 32 << 20
@@ -24,7 +26,7 @@ def bucket_of(key: "Sequence[Column]", rows: int, size: int) -> "Column":
     """
     from pyspark.sql.functions import lit, pmod, xxhash64
 
-    return pmod(xxhash64(*key), lit(buckets_for(rows, size))).alias("bucket")
+    return pmod(xxhash64(*key), lit(buckets_for(rows, size))).alias(BUCKET)
 
 
 def buckets_for(rows: int, size: int) -> int:
@@ -45,18 +47,3 @@ def _bytes_of_leaf(leaf: Any) -> int:
         return planned * UNPACKED
     files = scanned_bytes(leaf) if leaf.nodeName() == "DataSourceV2ScanRelation" else None
     return planned if files is None else max(planned, files * UNPACKED)
-
-
-def plan_buckets(
-    sides: "Sequence[tuple[DataFrame, Sequence[Column]]]",
-    rows: int,
-    plan: Callable[[Any, Any], Any],
-    schema: Any,
-) -> "DataFrame":
-    """What `plan` makes of each bucket's rows, Arrow tables of two sides; each side comes with its key.
-
-    A table without rows has no columns either.
-    """
-    size = sum(bytes_of(side) for side, _ in sides)
-    left, right = (side.groupBy(bucket_of(key, rows, size)) for side, key in sides)
-    return left.cogroup(right).applyInArrow(plan, schema)

@@ -20,12 +20,13 @@ from backstory.doors.native.feeds.unwrapping import (
 )
 from backstory.doors.native.source import Source
 from backstory.engine.staging import local_fields, storable, with_void_columns
+from backstory.engine.tasks import buckets_of, by_bucket
 from backstory.formats.envelopes.joint_types import as_type, joint_column
 from backstory.formats.envelopes.log_positions import refuse_several
 from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.kept_cells import KEEPS
 from backstory.model.change_feed import COMMIT_VERSION
-from backstory.stores.iceberg.buckets import plan_buckets
+from backstory.stores.iceberg.buckets import bucket_of, bytes_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.workers import carrying, map_batches
 from backstory.strategies.feeds.terms import BEFORE
@@ -145,18 +146,19 @@ def _changes(
         pa.schema([*rows.rows.schema, (BEFORE, images)]), rows.own, rows.order, frozenset(rows.own), rows.log
     )
     by = [column(name) for name in (*key, COMMIT_VERSION)]
-    plan = partial(_unwrap_bucket, request, key, types, tuple(messages.columns))
-    sides = [(messages, by), (nothing, by)]
-    return types, plan_buckets(sides, messages.count(), plan, local_fields(types.schema))
+    bucket = bucket_of(by, messages.count(), bytes_of(messages))
+    unwrapped = map_batches(
+        by_bucket(messages.select(bucket, *map(quoted, messages.columns))),
+        partial(_unwrap_buckets, request, key, types, tuple(messages.columns)),
+        local_fields(types.schema),
+    )
+    return types, unwrapped
 
 
-def _unwrap_bucket(
-    request: FeedRequest,
-    key: tuple[str, ...],
-    types: MessageTypes,
-    names: tuple[str, ...],
-    messages: pa.Table,
-    _nothing: pa.Table,
-) -> pa.Table:
-    with carrying():
-        return _in_types(unwrap_messages(messages.select(names), request, key), types)
+def _unwrap_buckets(
+    request: FeedRequest, key: tuple[str, ...], types: MessageTypes, names: tuple[str, ...], batches: Batches
+) -> Batches:
+    for messages in buckets_of(batches):
+        with carrying():
+            typed = _in_types(unwrap_messages(messages.select(names), request, key), types)
+        yield from typed.to_batches()
