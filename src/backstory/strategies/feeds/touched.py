@@ -293,8 +293,10 @@ class Records:
     def too_late(self) -> np.ndarray:
         """Places of delivered events that are settled in their log (V135)."""
         events, settled = self._placed[0].event, self._placed[1]
-        before = np.setdiff1d(np.arange(len(self.events)), self._beyond)
-        return np.union1d(before, events[settled & (events >= 0)])
+        late = np.ones(len(self.events), bool)
+        late[self._beyond] = False
+        late[events[settled & (events >= 0)]] = True
+        return np.flatnonzero(late)
 
     @cached_property
     def settling(self) -> np.ndarray:
