@@ -32,6 +32,15 @@ class PartPlan:
     samples: Mapping[str, pa.Table] = field(default_factory=dict)
     greatest: Mapping[str, int] = field(default_factory=dict)
 
+    def __add__(self, other: "PartPlan") -> "PartPlan":
+        """Two plans of the same part, whose rows and samples have different kinds."""
+        return PartPlan(
+            {**self.rows, **other.rows},
+            Counter(self.counts) + Counter(other.counts),
+            {**self.samples, **other.samples},
+            {**self.greatest, **other.greatest},
+        )
+
 
 @dataclass(slots=True)
 class PlanSums:
