@@ -9,7 +9,7 @@ import pytest
 from historizing import dataset, document, second
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.load_frames import staged_rows
+from backstory.doors.historize.load_sides import staged_rows
 from backstory.doors.historize.local_stage import staged_here
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.spark_work import SparkWork

@@ -15,7 +15,7 @@ from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
 
-from backstory.doors.historize.load_frames import staged_rows
+from backstory.doors.historize.load_sides import staged_rows
 from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from backstory.model.layout import ROW_HASH
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.keys import key_parts
+from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.mirror import plan_base
 from backstory.strategies.scd2.parts import (
     BASE_GOES,
@@ -23,7 +24,7 @@ from backstory.strategies.scd2.parts import (
     UNSEEN,
     WENT,
     compared_of,
-    sum_of,
+    sampled_keys,
 )
 from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, Flag, LoadTerms
 
@@ -60,6 +61,14 @@ def stored(text, scope=lambda _: True):
     for name, values in places.items():
         rows = rows.append_column(name, values)
     return rows.append_column(IN_SCOPE, pa.array([scope(k) for k in rows["k"].to_pylist()], pa.bool_()))
+
+
+def summed(parts):
+    """The counts and samples of all parts."""
+    sums = PlanSums()
+    for part in parts:
+        sums.add(part)
+    return sums
 
 
 def after(before, parts):
@@ -105,7 +114,7 @@ def test_a_base_is_its_stage_and_what_is_out_of_scope(now, before, flags, parts,
     assert after(base, [part for part, _ in planned]) == sorted(wanted, key=repr)
     live = sorted(each["k"] for _, rows in planned for each in rows.to_pylist())
     assert live == sorted(each["k"] for each in wanted if each["gone"] is None)
-    sizes = compared_of(BASE, sum_of(part for part, _ in planned).counts).sizes
+    sizes = compared_of(BASE, summed(part for part, _ in planned).counts).sizes
     assert sizes[0] == len(now.keys() - before.keys())
     assert sum(sizes[1:]) == len(before)
 
@@ -123,7 +132,8 @@ REFUSED = [
 def test_what_cannot_be_a_base_is_told_with_its_keys(stage, base, rules, faults):
     part, live = plan_base(terms(**rules), staged(stage), stored(base))
     assert live is None
-    assert {fault: (part.counts[fault], list(part.keys[fault])) for fault in part.counts} == faults
+    sums = summed([part])
+    assert {fault: (count, sampled_keys(sums, fault)) for fault, count in sums.counts.items()} == faults
 
 
 def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones():

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from backstory.doors.historize.columns import business_keys, user_columns
 from backstory.doors.historize.preflight import KEYS_CHANGED, NO_BEGINNING, mass_delete, rejection
 from backstory.doors.historize.spark_work import SparkWork
-from backstory.errors import MAX_KEYS
+from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.parts import (
     BASE_TWICE,
     BEGINS_EARLY,
@@ -20,13 +20,13 @@ from backstory.strategies.scd2.parts import (
     NULL,
     OPEN_TWICE,
     STAGE_TWICE,
-    LoadPart,
     compared_of,
+    sampled_keys,
 )
 from backstory.strategies.scd2.terms import BASE, OPEN
 
 
-def refuse_faults(work: SparkWork, sums: LoadPart, moved: Callable[[], list[str]]) -> None:
+def refuse_faults(work: SparkWork, sums: PlanSums, moved: Callable[[], list[str]]) -> None:
     """Raises Refused for what speaks against the load, with up to ten keys.
 
     `sums` are all parts together, `moved` gives keys of records that appear in the base while records of the
@@ -38,7 +38,7 @@ def refuse_faults(work: SparkWork, sums: LoadPart, moved: Callable[[], list[str]
     _refuse_history(work, sums)
 
 
-def _refuse_stage(work: SparkWork, sums: LoadPart) -> None:
+def _refuse_stage(work: SparkWork, sums: PlanSums) -> None:
     keys = {each.name for each in business_keys(work.load.dataset)}
     names = [each.name for each in user_columns(work.load.dataset)]
     for name in names:
@@ -49,7 +49,7 @@ def _refuse_stage(work: SparkWork, sums: LoadPart) -> None:
     _refuse("DUPLICATE_KEY", "Rows of the stage share a business key.", sums, STAGE_TWICE)
 
 
-def _refuse_base(work: SparkWork, sums: LoadPart, moved: Callable[[], list[str]]) -> None:
+def _refuse_base(work: SparkWork, sums: PlanSums, moved: Callable[[], list[str]]) -> None:
     load, dataset = work.load, work.load.dataset
     _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, BASE_TWICE)
     compared = compared_of(BASE, sums.counts)
@@ -62,7 +62,7 @@ def _refuse_base(work: SparkWork, sums: LoadPart, moved: Callable[[], list[str]]
         raise rejection("EMPTY_SNAPSHOT", f"The stage of {dataset.name} is empty.")
 
 
-def _refuse_history(work: SparkWork, sums: LoadPart) -> None:
+def _refuse_history(work: SparkWork, sums: PlanSums) -> None:
     """P1 to P4, P6 and P7."""
     dataset, rules = work.load.dataset, work.load.dataset.historization
     _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, NO_KEY)
@@ -74,25 +74,20 @@ def _refuse_history(work: SparkWork, sums: LoadPart) -> None:
     if compared.stored and not compared.delivered and not rules.allow_empty_snapshot:
         raise rejection("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
     if many := mass_delete(rules, compared.sizes[2], compared.stored):
-        raise rejection("MASS_DELETE", many, keys_of(sums, DELETED))
+        raise rejection("MASS_DELETE", many, sampled_keys(sums, DELETED))
     if rules.effective_dating:
         dated = rules.effective_dating.column
         _refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dated} than before.", sums, EARLIER_DATE)
 
 
-def refuse_late(sums: LoadPart) -> None:
+def refuse_late(sums: PlanSums) -> None:
     """P5: raises Refused where the history knows a later instant of a record that changes."""
     late = "Versions begin or end at or after the load's timestamp."
     for fault in (ENDS_EARLY, BEGINS_EARLY):
         _refuse("NON_MONOTONIC_TIMESTAMP", late, sums, fault)
 
 
-def keys_of(sums: LoadPart, kind: str) -> list[str]:
-    """Up to ten keys of a kind, in order."""
-    return sorted(set(sums.keys.get(kind, ())))[:MAX_KEYS]
-
-
-def _refuse(code: str, told: str, sums: LoadPart, fault: str) -> None:
+def _refuse(code: str, told: str, sums: PlanSums, fault: str) -> None:
     if count := sums.counts.get(fault, 0):
         rows = f"{count} row{'' if count == 1 else 's'}"
-        raise rejection(code, told.replace("{rows}", rows), keys_of(sums, fault))
+        raise rejection(code, told.replace("{rows}", rows), sampled_keys(sums, fault))

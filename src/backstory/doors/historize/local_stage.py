@@ -18,7 +18,7 @@ from backstory.doors.historize.stage import Stage
 from backstory.doors.historize.stage_rows import column_type, stage_batches
 from backstory.engine.held_rows import together
 from backstory.engine.parts import Rows as SideRows
-from backstory.engine.steps import ComingRows
+from backstory.engine.sides import LocalSide
 from backstory.formats.delivered import arrow_schema
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import keeps_all
@@ -39,7 +39,7 @@ ROWS_AT_ONCE: Final = 1 << 18
 Reading = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
 
 
-def staged_here(work: SparkWork) -> ComingRows | None:
+def staged_here(work: SparkWork) -> LocalSide | None:
     """The stage's rows as rows of the base, and of each whether it is live; also their keys alone.
 
     None where Spark must read or compute them; reading raises Unreadable where that shows later, and what
@@ -55,7 +55,7 @@ def staged_here(work: SparkWork) -> ComingRows | None:
     local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
     values = {**local.base_values(GIVEN, ()), LIVE: "TRUE" + local.live(GIVEN)}
     keys = _side(work, read, business_keys(work.load.dataset), {key: values[key]})
-    return ComingRows(_side(work, read, columns, values), keys)
+    return LocalSide(_side(work, read, columns, values), keys=keys)
 
 
 def _side(

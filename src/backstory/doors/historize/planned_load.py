@@ -1,44 +1,262 @@
-"""A load of a warehouse that nothing speaks against, wherever it was planned, and its two commits."""
+"""The plan of a load of a warehouse: the rows of base and history, the counts, and the two commits."""
 
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial, reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.doors.historize.collisions import warn_of_collisions
-from backstory.doors.historize.load_refusals import keys_of
+from backstory.doors.historize.load_refusals import refuse_faults, refuse_late
+from backstory.doors.historize.load_sides import (
+    earlier_versions,
+    ids_of,
+    load_sides,
+    read_earlier,
+    schema_of,
+)
+from backstory.doors.historize.local_stage import GIVEN, computed_here, expressions_here
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.spark_runs import NEWEST
 from backstory.doors.historize.spark_tables import base_shape
 from backstory.doors.historize.spark_work import BASE as BASE_SNAPSHOT
 from backstory.doors.historize.spark_work import RECEIPT, SparkWork
-from backstory.model.change import NOTHING, Change
+from backstory.doors.historize.table_plan import TablePlan
+from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.runner import run_plan
+from backstory.engine.sides import Side
+from backstory.engine.tasks import plan_in_tasks
+from backstory.formats.delivered import in_schema
+from backstory.model.change import NOTHING, Change, Pieces
 from backstory.model.instant import iso
+from backstory.model.layout import ROW_HASH
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import StoredTable, existing
+from backstory.strategies.part_plan import PlanSums
+from backstory.strategies.scd2.load import plan_beginnings, plan_part
 from backstory.strategies.scd2.parts import (
     APPEARED,
+    BASE_GOES,
+    BEGINS,
+    BOTH,
+    CAME,
     CHANGED,
+    COMES,
     DELETED,
+    ENDS,
+    FLAGGED,
+    GOES,
     INTERRUPTED,
+    LOOKED_AT,
     SEEN,
     UNSEEN,
+    WENT,
     Compared,
-    LoadPart,
     compared_of,
+    few_keys,
+    sampled_keys,
 )
-from backstory.strategies.scd2.plan import tally
-from backstory.strategies.scd2.terms import BASE, OPEN
+from backstory.strategies.scd2.plan import Earlier, begins, earlier_columns, earlier_of, pasts_of, tally
+from backstory.strategies.scd2.terms import APPEARS, BASE, BEGINNING, EARLIER, OPEN, LoadTerms
 from backstory.strategies.scd2.transitions import State
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    Rows: TypeAlias = pa.Table | Pieces | DataFrame
+
+# Kinds of the rows of a base that begin versions, and whether their records had no open version before.
+BEGIN = {CHANGED: False, BOTH: True, APPEARED: True}
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
     """The counts of all parts of a load together, and what it makes of base and history."""
 
-    sums: LoadPart
+    sums: PlanSums
     base: Callable[[StoredTable], Change]
     history: Callable[[StoredTable], Change]
+
+
+@contextmanager
+def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerms) -> Iterator[PlannedRows]:
+    """The rows of a load, while they last.
+
+    Raises Refused with the codes of section 3.6.
+    """
+    kinds = _kinds(base, hist, terms)
+    sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
+    asked = PlanTerms(work.store, hist.wanted.table, sides, [terms.key], kinds, plan, checkpointed=True)
+    with ExitStack() as kept:
+        with translate_faults(hist.wanted.table):
+            planned = kept.enter_context(run_plan(asked))
+            refuse_faults(work, planned.sums, partial(_moved, terms, planned))
+            versions = _Versions(work, kinds, hist, terms, planned)
+            begun = versions.begun(kept)
+        refuse_late(planned.sums)
+        yield PlannedRows(planned.sums, partial(_base_change, planned), partial(versions.change, begun))
+
+
+def _kinds(base: TablePlan, hist: TablePlan, terms: LoadTerms) -> dict[str, pa.Schema]:
+    """The columns of the rows that plans give, by kind."""
+    come = schema_of(base, base.into.names, ids_of(base))
+    begin = schema_of(base, list(dict.fromkeys([terms.key, *terms.mirrored.values(), ROW_HASH])), [])
+    business = schema_of(base, terms.business, [])
+    ends = schema_of(hist, hist.into.names, ids_of(hist))
+    return {
+        **dict.fromkeys((COMES, BOTH, FLAGGED), come),
+        **dict.fromkeys((CHANGED, APPEARED), begin),
+        **dict.fromkeys((CAME, WENT), business),
+        **dict.fromkeys((GOES, BASE_GOES), PLACE),
+        ENDS: ends,
+    }
+
+
+def _base_change(planned: Planned, table: StoredTable) -> Change:
+    come = _together([planned.rows(kind) for kind in (COMES, BOTH, FLAGGED)])
+    return Change(gone=planned.places(BASE_GOES, table), come=come)
+
+
+@dataclass(frozen=True, slots=True)
+class _Versions:
+    """The versions that a load ends and begins; those that begin are made of rows of the base."""
+
+    work: SparkWork
+    kinds: Mapping[str, pa.Schema]
+    hist: TablePlan
+    terms: LoadTerms
+    planned: Planned
+
+    def begun(self, kept: ExitStack) -> "Callable[[], Sequence[Rows]]":
+        """Make the versions that begin; what the history has of their records is counted at once.
+
+        What Spark keeps goes with `kept`.
+        """
+        there = {kind: rows for kind in BEGIN if (rows := self.planned.rows(kind)) is not None}
+        if all(isinstance(rows, pa.Table | Pieces) for rows in there.values()):
+            earlier = self._earlier(there)
+            return lambda: [
+                _mapped(rows, partial(self._begun_here, earlier, BEGIN[kind])) for kind, rows in there.items()
+            ]
+        frame = self._begun_in_tasks(there, kept)
+        return lambda: [frame]
+
+    def change(self, begun: "Callable[[], Sequence[Rows]]", table: StoredTable) -> Change:
+        """What the load makes of the history."""
+        come = _together([*begun(), self.planned.rows(ENDS)])
+        expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, ENDS))
+        return Change(gone=self.planned.places(GOES, table), come=come, expected=expected)
+
+    @property
+    def _has_earlier(self) -> bool:
+        """Whether records without an open version may have had one."""
+        return self.hist.filled or self.work.load.archive is not None
+
+    def _earlier(self, there: "Mapping[str, Rows]") -> Earlier:
+        """What the history has of the records that begin versions, read for these records alone."""
+        if not self._has_earlier:
+            return Earlier()
+        asked = {kind: rows for kind, rows in there.items() if BEGIN[kind] or self.terms.late}
+        keys = [each[self.terms.key].combine_chunks() for rows in asked.values() for each in _tables(rows)]
+        if not keys:
+            return Earlier()
+        versions = read_earlier(self.work, self.hist, self.terms, pa.chunked_array(keys))
+        earlier = earlier_of(self.terms, versions)
+        for kind, rows in asked.items():
+            for each in _tables(rows):
+                self.planned.sums.add(pasts_of(self.terms, *_halves(each, appear=BEGIN[kind]), earlier))
+        return earlier
+
+    def _begun_here(self, earlier: Earlier, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
+        work, dataset = self.work, self.work.load.dataset
+        versions = begins(self.terms, *_halves(rows, appear=appear), earlier)
+        key = {"key": expressions_here(work.load).hist_key(dataset, GIVEN)}
+        keys = computed_here(work, versions.select([dataset.key]), key)["key"]
+        return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[ENDS])
+
+    def _begun_in_tasks(self, there: "Mapping[str, Any]", kept: ExitStack) -> "DataFrame":
+        """The same by Spark, beside the versions of the same records that ended."""
+        from pyspark.sql.functions import lit
+
+        work, hist, terms = self.work, self.hist, self.terms
+        added, kinds = self.planned.sums.added, {BEGINS: self.kinds[ENDS]}
+        schema = self.kinds[APPEARED]
+        frames = (
+            rows.select(*map(quoted, schema.names), lit(BEGIN[kind]).alias(APPEARS))
+            for kind, rows in there.items()
+        )
+        frame = reduce(lambda one, other: one.unionByName(other), frames)
+        schema = schema.append(pa.field(APPEARS, pa.bool_()))
+        count = sum(added[kind] for kind in there)
+        sides = {BEGINNING: Side(schema, lambda: frame, count=count, cached=True)}
+        if self._has_earlier:
+            earlier = schema_of(hist, earlier_columns(terms), [])
+            ended = partial(earlier_versions, work, hist, terms)
+            sides[EARLIER] = Side(earlier, ended, count=hist.table.rows if hist.table else 0, meets=BEGINNING)
+        key = [terms.key] if self._has_earlier else []
+        plan = partial(plan_beginnings, terms, self.kinds[ENDS])
+        planned = plan_in_tasks(
+            PlanTerms(work.store, hist.wanted.table, sides, key, kinds, plan, checkpointed=True), kept
+        )
+        self.planned.sums.join(planned.sums)
+        names = self.kinds[ENDS].names
+        begun: Any = planned.rows(BEGINS)
+        rows = work.peppered(begun, "r")
+        keyed = rows.withColumn(work.load.pair.hist_key, work.sql(work.load.pair.version_key("r")))
+        return keyed.select(*map(quoted, names))
+
+
+def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
+    """The rows as records that changed, and as records that appeared."""
+    nothing = rows.slice(0, 0)
+    return (nothing, rows) if appear else (rows, nothing)
+
+
+def _tables(rows: pa.Table | Pieces) -> Iterator[pa.Table]:
+    yield from rows.tables() if isinstance(rows, Pieces) else [rows]
+
+
+def _mapped(rows: pa.Table | Pieces, make: Callable[[pa.Table], pa.Table]) -> pa.Table | Pieces:
+    return make(rows) if isinstance(rows, pa.Table) else Pieces(lambda: map(make, _tables(rows)))
+
+
+def _together(rows: "Sequence[Rows | None]") -> "Rows | None":
+    """The rows of several kinds, which have the same columns."""
+    there: list[Any] = [each for each in rows if each is not None]
+    if all(isinstance(each, pa.Table) for each in there):
+        return pa.concat_tables(there) if there else None
+    if all(isinstance(each, pa.Table | Pieces) for each in there):
+        return Pieces(lambda: (table for each in there for table in _tables(each)))
+    return reduce(lambda one, other: one.unionByName(other), there)
+
+
+def _moved(terms: LoadTerms, planned: Planned) -> list[str]:
+    """Business keys of records that appeared in the base while others with these vanished from it."""
+    came: Any = planned.rows(CAME)
+    went: Any = planned.rows(WENT)
+    if came is None or went is None:
+        return []
+    names = list(terms.business)
+    if isinstance(came, pa.Table | Pieces):
+        sides = [pa.concat_tables(_tables(rows)).group_by(names).aggregate([]) for rows in (came, went)]
+        numbers = pa.concat_tables(sides).group_by(names).aggregate([([], "count_all")])
+        both = numbers.filter(pc.equal(numbers["count_all"], len(sides)))
+        return few_keys(terms, both.sort_by([(name, "ascending") for name in names]))
+    came, went = (
+        rows.toDF(*(f"{side}{n}" for n, _ in enumerate(names))) for side, rows in (("c", came), ("w", went))
+    )
+    same = (came[f"c{n}"].eqNullSafe(went[f"w{n}"]) for n, _ in enumerate(names))
+    both = came.join(went, reduce(and_, same), "left_semi").orderBy(*came.columns).limit(LOOKED_AT).toArrow()
+    return few_keys(terms, both.rename_columns(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +341,7 @@ def planned_load(
     if work.run.dry_run:
         kinds = {State.NEW: APPEARED, State.CHANGED: CHANGED, State.DELETED: DELETED}
         outcome = replace(
-            outcome, keys={str(state): keys_of(rows.sums, each) for state, each in kinds.items()}
+            outcome, keys={str(state): sampled_keys(rows.sums, each) for state, each in kinds.items()}
         )
     return PlannedLoad(base, PlannedHistory(outcome, compared.nothing, newest, rows.history))
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from backstory.doors.historize.load_frames import archived
+from backstory.doors.historize.load_sides import archived
 from backstory.doors.historize.maintenance import rehashed, relabelled, relabels
 from backstory.doors.historize.model import ColumnRole
 from backstory.doors.historize.spark_tables import base_shape, hist_shape

@@ -2,18 +2,15 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.load_here import plan_here
-from backstory.doors.historize.load_tasks import plan_in_tasks
 from backstory.doors.historize.load_terms import load_terms
 from backstory.doors.historize.model import ModelDataset
-from backstory.doors.historize.planned_load import PlannedLoad, planned_load
+from backstory.doors.historize.planned_load import PlannedLoad, plan_rows, planned_load
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
 from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
@@ -31,7 +28,6 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape, types
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan, apply_shape, plan_table
 from backstory.doors.historize.work import LoadRun, Target, place_name
-from backstory.engine.either_way import plan_either_way
 from backstory.errors import BackstoryError, Refused
 from backstory.model.change import Change
 from backstory.model.table import TableName
@@ -171,9 +167,7 @@ class SparkTarget(Target):
         newest = None if hist.table is None else newest_of(work.store, hist.table)
         terms = load_terms(work, newest)
         base, hist = maintained_base(work, base), maintained(work, hist)
-        here = partial(plan_here, work, base, hist, terms)
-        tasks = lambda: nullcontext(plan_in_tasks(work, base, hist, terms))  # noqa: E731
-        with plan_either_way(self._store, hist.wanted.table, here, tasks) as rows:
+        with plan_rows(work, base, hist, terms) as rows:
             yield planned_load(work, rows, loaded, newest, began)
 
     def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:

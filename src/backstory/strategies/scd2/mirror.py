@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.scd2.parts import (
     BASE_GOES,
     BASE_TWICE,
@@ -18,7 +19,6 @@ from backstory.strategies.scd2.parts import (
     NULL,
     STAGE_TWICE,
     WENT,
-    LoadPart,
     counts_of,
     places_of,
     refused_part,
@@ -31,7 +31,7 @@ from backstory.strategies.sift.plan import Matched, pair_rows, side_codes, take_
 _BESIDE = (IN_SCOPE, FILE, POSITION, ROW_ID)
 
 
-def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[LoadPart, pa.Table | None]:
+def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
     """The rows that a part of a base gets and loses, and the live rows that it has then; none if refused.
 
     Where rows are flagged instead of deleted, stored rows have all columns.
@@ -58,7 +58,7 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Loa
     }
     if terms.flag is not None:
         rows[FLAGGED] = _flagged(terms, terms.flag, take_rows(stored, matches.vanished))
-    return LoadPart(rows, counts), _live_after(terms, one, stored, matches)
+    return PartPlan(rows, counts), _live_after(terms, one, stored, matches)
 
 
 def _broken(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:

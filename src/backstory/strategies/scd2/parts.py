@@ -1,8 +1,7 @@
-"""A part of a load by key: the rows that go and come, counts, and the keys of a few records."""
+"""The plan of a part of a load: kinds of rows, counts, and the keys of a few records."""
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
@@ -10,6 +9,7 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.model.keys import key_text
 from backstory.model.places import FILE, POSITION
+from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.scd2.terms import LoadTerms
 from backstory.strategies.sift.plan import Matched, take_rows
 
@@ -17,6 +17,9 @@ from backstory.strategies.sift.plan import Matched, take_rows
 # versions; versions that end and, with what they lack yet, those that begin; places of stored rows that go.
 COMES, FLAGGED, BASE_GOES = "comes", "flagged", "base goes"
 CHANGED, APPEARED, ENDS, BEGINS, GOES = "changed", "appeared", "ends", "begins", "goes"
+PLACES: Final = (BASE_GOES, GOES)
+# Rows of a part that come into the base, all of which begin versions, and no others do: they are held once.
+BOTH: Final = "comes and appeared"
 # The business keys of records that the base gets, and of those that its stage lacks.
 CAME, WENT = "came", "went"
 
@@ -33,6 +36,8 @@ SEEN, INTERRUPTED = "seen before", "interrupted before"
 
 DELETED: Final = "deleted"
 _OUTCOMES: Final = ("appeared", "changed", "vanished", "kept", "same")
+# The column of samples.
+_TEXT: Final = "key"
 # So many rows are looked at for up to ten keys of theirs.
 LOOKED_AT: Final = 100
 
@@ -51,29 +56,23 @@ class Compared:
         return not any(self.sizes[:3])
 
 
-@dataclass(frozen=True, slots=True)
-class LoadPart:
-    """What becomes of the records of a part; where one is refused only counts and keys mean anything."""
-
-    rows: Mapping[str, pa.Table] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
-    keys: Mapping[str, Sequence[str]] = field(default_factory=dict)
-
-    def __add__(self, other: "LoadPart") -> "LoadPart":
-        return LoadPart(
-            {**self.rows, **other.rows},
-            Counter(self.counts) + Counter(other.counts),
-            {**self.keys, **other.keys},
-        )
-
-
-def refused_part(terms: LoadTerms, faults: Mapping[str, pa.Table]) -> LoadPart | None:
+def refused_part(terms: LoadTerms, faults: Mapping[str, pa.Table]) -> PartPlan | None:
     """What speaks against a part, by the rows that do; None where no row does."""
     wrong = {fault: rows for fault, rows in faults.items() if len(rows)}
     if not wrong:
         return None
     counts = {fault: len(rows) for fault, rows in wrong.items()}
-    return LoadPart({}, counts, {fault: few_keys(terms, rows) for fault, rows in wrong.items()})
+    return PartPlan(counts=counts, samples={fault: sample(terms, rows) for fault, rows in wrong.items()})
+
+
+def sample(terms: LoadTerms, rows: pa.Table) -> pa.Table:
+    """A few keys of the rows, as a sample of a plan."""
+    return pa.table({_TEXT: pa.array(few_keys(terms, rows), pa.string())})
+
+
+def sampled_keys(sums: PlanSums, kind: str) -> list[str]:
+    """Up to ten keys of a kind, in order."""
+    return sorted({*sums.samples[kind][_TEXT].to_pylist()}) if kind in sums.samples else []
 
 
 def few_keys(terms: LoadTerms, rows: pa.Table) -> list[str]:
@@ -99,13 +98,3 @@ def compared_of(side: str, counts: Mapping[str, int]) -> Compared:
 def places_of(rows: pa.Table, chosen: pa.Array) -> pa.Table:
     """Where the rows stand that are chosen."""
     return take_rows(rows.select([FILE, POSITION]), chosen)
-
-
-def sum_of(parts: Iterable[LoadPart]) -> LoadPart:
-    """The counts and the keys of all parts, without their rows."""
-    counts, keys = Counter[str](), defaultdict[str, list[str]](list)
-    for part in parts:
-        counts.update(part.counts)
-        for kind, few in part.keys.items():
-            keys[kind] += few
-    return LoadPart({}, counts, keys)

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
 from backstory.model.places import FILE, POSITION
+from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.scd2.parts import (
     APPEARED,
     BEGINS,
@@ -27,10 +28,9 @@ from backstory.strategies.scd2.parts import (
     NO_KEY,
     OPEN_TWICE,
     SEEN,
-    LoadPart,
     counts_of,
-    few_keys,
     refused_part,
+    sample,
 )
 from backstory.strategies.scd2.repeats import one_each, with_key_of_others
 from backstory.strategies.scd2.terms import IN_SCOPE, OPEN, LoadTerms
@@ -79,7 +79,7 @@ def earlier_of(terms: LoadTerms, versions: pa.Table) -> Earlier:
 
 def plan_history(
     terms: LoadTerms, live: pa.Table, open_: pa.Table, whole: Callable[[pa.Table], pa.Table]
-) -> LoadPart:
+) -> PartPlan:
     """The versions of a part that end, and the rows of the base that begin some.
 
     `live` are the rows of the base that count, `whole` gives all columns of some open versions.
@@ -107,13 +107,10 @@ def plan_history(
         ENDS: closes(terms, changed, vanished),
         GOES: ends.select([FILE, POSITION]),
     }
-    early = refused_part(terms, _early(terms, one, open_, matches, ends)) or LoadPart()
-    keys = {
-        CHANGED: few_keys(terms, rows[CHANGED]),
-        APPEARED: few_keys(terms, rows[APPEARED]),
-        DELETED: few_keys(terms, vanished),
-    }
-    return LoadPart(rows, counts_of(OPEN, matches, one, open_), keys) + early
+    early = refused_part(terms, _early(terms, one, open_, matches, ends)) or PartPlan()
+    kinds = {CHANGED: rows[CHANGED], APPEARED: rows[APPEARED], DELETED: vanished}
+    samples = {kind: sample(terms, each) for kind, each in kinds.items()}
+    return PartPlan(rows, counts_of(OPEN, matches, one, open_), samples) + early
 
 
 def _lacking(rows: pa.Table, name: str) -> pa.Table:
@@ -135,21 +132,19 @@ def _early(
     return found
 
 
-def plan_begins(terms: LoadTerms, part: LoadPart, versions: pa.Table) -> LoadPart:
-    """The versions of a planned part that begin, yet without keys; `versions` are earlier ones."""
-    beginning = part.rows[CHANGED], part.rows[APPEARED]
-    earlier = earlier_of(terms, versions)
-    pasts = pasts_of(terms, *beginning, earlier)
-    return LoadPart({BEGINS: begins(terms, *beginning, earlier)}, pasts.counts, pasts.keys)
+def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: Earlier) -> PartPlan:
+    """The versions that rows of the base begin, which have no keys yet, and what their records' pasts are."""
+    rows = {BEGINS: begins(terms, changed, appeared, earlier)}
+    return PartPlan(rows) + pasts_of(terms, changed, appeared, earlier)
 
 
-def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: Earlier) -> LoadPart:
+def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: Earlier) -> PartPlan:
     """How many records that appear have a past; and those that may not begin a version so early (P5)."""
     counts = {past: int(mask.sum()) for past, mask in _by_past(terms, appeared, earlier).items()}
     begun = pa.concat_tables([changed, appeared])
     early = {BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
-    found = LoadPart({}, {SEEN: counts[Past.CLOSED], INTERRUPTED: counts[Past.INTERRUPTED]})
-    return found + (refused_part(terms, early) or LoadPart())
+    found = PartPlan(counts={SEEN: counts[Past.CLOSED], INTERRUPTED: counts[Past.INTERRUPTED]})
+    return found + (refused_part(terms, early) or PartPlan())
 
 
 def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:

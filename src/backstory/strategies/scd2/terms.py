@@ -7,10 +7,12 @@ from typing import Any
 
 from backstory.strategies.scd2.transitions import WORDS, State
 
-# The sides of a load; `EARLIER` are versions that ended, with whatever was archived.
-STAGED, BASE, OPEN, EARLIER = "staged", "base", "open versions", "earlier versions"
+# The sides of a load.
+STAGED, BASE, OPEN = "staged", "base", "open versions"
+# Then the rows of the base that begin versions, and the versions that ended, including archived ones.
+BEGINNING, EARLIER = "beginning", "earlier versions"
 # What is asked of each row beside its values; no column of a model has a blank in its name.
-LIVE, IN_SCOPE = "is live", "in scope"
+LIVE, IN_SCOPE, APPEARS = "is live", "in scope", "appears"
 
 
 @dataclass(frozen=True, slots=True)
