@@ -52,7 +52,7 @@ DELIVERED, SLICE = "delivered", "stored rows"
 # Counted for a part whose versions will not stand one after the other.
 OUT_OF_ORDER: Final = "out of order"
 _PLACE: Final = {"kind": pa.int8(), "file": pa.int32(), "row": pa.int64(), "known": pa.binary()}
-_SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary"
+_SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended string"
 
 
 class Decoded(Protocol):
@@ -176,9 +176,7 @@ class BatchSides:
         batch, files, names = self.batch, self._files, _names(self.batch)
         numbers = self.store.spark.range(len(files), numPartitions=max(len(files), 1))
         declared = ", ".join(f"{names[name]} {spark_type(type_)}" for name, type_ in batch.types.items())
-        rows = numbers.mapInArrow(
-            partial(_decode, batch, files), f"{_SPARK_PLACE}, {declared}, mended string"
-        )
+        rows = numbers.mapInArrow(partial(_decode, batch, files), f"{_SPARK_PLACE}, {declared}")
         rows = persist_on_disk(rows)
         self.kept.callback(rows.unpersist)
         with timed("decode"):
@@ -241,9 +239,9 @@ def _decode(
             for rows in batch.stream(files[number].kind, file):
                 table = _placed(batch, files[number].kind, number, first, rows)
                 told = [_as_json(rows.mended), *[None] * (rows.count - 1)][: rows.count]
-                table = table.append_column("mended", pa.array(told, pa.string()))
+                table = table.add_column(len(_PLACE), "mended", pa.array(told, pa.string()))
                 first += rows.count
-                names = [*_PLACE, *_names(batch).values(), "mended"]
+                names = [*_PLACE, "mended", *_names(batch).values()]
                 yield from table.rename_columns(names).to_batches()
 
 
