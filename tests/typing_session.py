@@ -34,9 +34,10 @@ sys.exit(code[0] if code else 70)
 # Before a release each command is a process of its own, as for users.
 NAMES = ("python",) if DEPTH == "laws" else ("backstory", "python")
 SECONDS = 120
-WIDTH = 100
-# What each command finds on the terminal, and the session from its start, for it asks once.
-TERMINAL = {"TERM": "dumb", "COLUMNS": str(WIDTH)}
+WIDTH, HEIGHT = 80, 50
+# What each command finds on the terminal, and the session from its start, for it asks once. Without lines a
+# dumb terminal has 80 columns, whatever else it says.
+TERMINAL = {"TERM": "dumb", "COLUMNS": str(WIDTH), "LINES": str(HEIGHT)}
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from pathlib import Path
 import java
 import pytest
 from documented import ROOT, blocks
-from typing_session import TERMINAL, WIDTH, session
+from typing_session import HEIGHT, TERMINAL, WIDTH, session
 
 pytestmark = pytest.mark.process
 
@@ -140,7 +140,7 @@ class Shell:
 
     def run(self, script):
         ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, WIDTH, 0, 0))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", HEIGHT, WIDTH, 0, 0))
         with (
             tempfile.TemporaryFile("w+", encoding="utf-8") as errors,
             os.fdopen(ours, "rb", 0) as terminal,
