@@ -220,8 +220,13 @@ LATE_READS = {
 }
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
-@pytest.mark.parametrize("connector", ["postgresql", "mysql", "sqlserver"])
+# A connector has its own positions, of which a way of planning knows nothing: before a release all of both.
+CONNECTORS = [("postgresql", "lake"), ("mysql", "lake"), ("sqlserver", "lake"), ("mysql", "in_tasks")]
+if DEPTH == "laws":
+    CONNECTORS += [("postgresql", "in_tasks"), ("sqlserver", "in_tasks")]
+
+
+@pytest.mark.parametrize(("connector", "way"), CONNECTORS)
 def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, name, tmp_path, request):
     """Late reads, clocks that are set back, deletes and truncates; together, and one by one."""
     lake = request.getfixturevalue(way)

@@ -8,6 +8,7 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from depth import DEPTH
 from rows_read import rows_read
 from structlog.testing import capture_logs
 
@@ -525,8 +526,13 @@ WRITES = {
 }
 
 
-@pytest.mark.parametrize("statement", WRITES)
-@pytest.mark.parametrize("way", ["copy", "copy by tasks", "feed", "feed by tasks"])
+# Who wrote is asked before a way is chosen: before a release all of them.
+SAID = [(way, statement) for way in ("copy", "feed") for statement in WRITES]
+BY_TASKS = [(f"{way} by tasks", statement) for way, statement in SAID]
+SAID += BY_TASKS if DEPTH == "laws" else BY_TASKS[:: len(WRITES)]
+
+
+@pytest.mark.parametrize(("way", "statement"), SAID)
 def test_what_another_program_wrote_is_said_once(native, way, statement):
     """In the next receipt, in that of a dry run before it, and in `check`; moves of rows are no writes."""
     columns = "k string, v string, n string"
