@@ -3,6 +3,7 @@
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import Counter, Histogram, start_http_server
@@ -21,16 +22,24 @@ SECONDS = Histogram(
     ["stage"],
     buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )
+# The seconds of stages within the stage that is timed now.
+_within: ContextVar[list[float] | None] = ContextVar("within", default=None)
 
 
 @contextmanager
 def timed(name: str) -> Iterator[None]:
-    """Time what happens in it as this stage of a batch."""
+    """Time the block as this stage of a batch, without the stages within it."""
+    outer, within = _within.get(), [0.0]
+    token = _within.set(within)
     began = time.monotonic()
     try:
         yield
     finally:
-        SECONDS.labels(name).observe(time.monotonic() - began)
+        _within.reset(token)
+        seconds = time.monotonic() - began
+        if outer is not None:
+            outer[0] += seconds
+        SECONDS.labels(name).observe(seconds - within[0])
 
 
 def count_batch(outcome: str, rows: Mapping[str, int]) -> None:

@@ -1,5 +1,6 @@
 """What Prometheus is told while the server works."""
 
+from time import sleep
 from urllib.request import urlopen
 
 import pytest
@@ -7,7 +8,7 @@ from destination import LIVE, Place, refusal
 from prometheus_client.parser import text_string_to_metric_families
 
 from backstory.errors import Failed
-from backstory.observe.metrics import serve_metrics
+from backstory.observe.metrics import serve_metrics, timed
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +72,19 @@ def test_a_taken_port_is_told():
     with pytest.raises(Failed) as caught:
         serve_metrics("127.0.0.1", port)
     assert caught.value.code == "port-in-use"
+
+
+def test_a_stage_counts_no_stage_within_it(metrics):
+    """The stages of a batch add up to its time."""
+    before = metrics()
+    with timed("test outer"):
+        for _ in range(2):
+            with timed("test inner"):
+                sleep(0.02)
+    seconds = {
+        stage: metrics()["backstory_stage_seconds_sum", stage]
+        - before.get(("backstory_stage_seconds_sum", stage), 0)
+        for stage in ("test outer", "test inner")
+    }
+    assert seconds["test inner"] >= 0.04
+    assert 0 <= seconds["test outer"] < seconds["test inner"]
