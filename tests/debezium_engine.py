@@ -45,6 +45,21 @@ OF_MARIADB = {
 }
 
 
+# A table whose changes a trigger writes down, and one that says that all is done.
+HISTORY_OF_POSTGRESQL = """
+CREATE TABLE item (id int PRIMARY KEY, v text);
+CREATE TABLE done (id int PRIMARY KEY);
+CREATE TABLE history (number bigserial, id int, v text);
+CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+  INSERT INTO history (id, v) VALUES (coalesce(NEW.id, OLD.id), CASE WHEN TG_OP <> 'DELETE' THEN NEW.v END);
+  RETURN NULL;
+END $$;
+CREATE TRIGGER remembers AFTER INSERT OR UPDATE OR DELETE ON item FOR EACH ROW EXECUTE FUNCTION remember();
+INSERT INTO item VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four');
+"""
+
+
 def engine() -> Path:
     """The engine's jars."""
     names = ("debezium-embedded", "debezium-connector-postgres")

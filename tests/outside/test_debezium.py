@@ -5,7 +5,15 @@ from decimal import Decimal
 
 import psycopg
 import pytest
-from debezium_engine import STREAMING, empty_database, following, last_rows, messages_of, record
+from debezium_engine import (
+    HISTORY_OF_POSTGRESQL,
+    STREAMING,
+    empty_database,
+    following,
+    last_rows,
+    messages_of,
+    record,
+)
 from depth import DEPTH
 from psycopg.rows import dict_row
 
@@ -59,18 +67,6 @@ def test_events_leave_what_the_database_has(postgresql_url, tmp_path, way):
             assert comparable(left, APART | apart) == comparable(stored(url, table, key), APART | apart)
 
 
-HISTORY = """
-CREATE TABLE item (id int PRIMARY KEY, v text);
-CREATE TABLE done (id int PRIMARY KEY);
-CREATE TABLE history (number bigserial, id int, v text);
-CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  INSERT INTO history (id, v) VALUES (coalesce(NEW.id, OLD.id), CASE WHEN TG_OP <> 'DELETE' THEN NEW.v END);
-  RETURN NULL;
-END $$;
-CREATE TRIGGER remembers AFTER INSERT OR UPDATE OR DELETE ON item FOR EACH ROW EXECUTE FUNCTION remember();
-INSERT INTO item VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four');
-"""
 # Whoever makes a replication slot waits for transactions that are open, in two steps.
 WAITS_FOR = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT granted AND transactionid = '{}'"
 
@@ -81,7 +77,7 @@ def test_overlapping_transactions_have_the_order_of_a_triggers_history(postgresq
     with empty_database(postgresql_url) as url, ExitStack() as kept:
         first, second, late, own = (kept.enter_context(psycopg.connect(url)) for _ in range(4))
         own.autocommit = True
-        own.execute(HISTORY)
+        own.execute(HISTORY_OF_POSTGRESQL)
         number = first.execute("SELECT pg_current_xact_id()").fetchone()[0]
         tables = {"table.include.list": "public.item,public.done"}
         recorder = kept.enter_context(following(url, tmp_path, **tables, **WAYS[way][0]))

@@ -4,7 +4,14 @@ from contextlib import ExitStack
 
 import psycopg
 import pytest
-from debezium_engine import STREAMING, empty_database, following, following_mariadb, messages_of
+from debezium_engine import (
+    HISTORY_OF_POSTGRESQL,
+    STREAMING,
+    empty_database,
+    following,
+    following_mariadb,
+    messages_of,
+)
 from depth import DEPTH
 from feed_lives import now
 from mariadb_server import Session, mariadb_server
@@ -93,18 +100,6 @@ def test_a_mariadb_with_clocks_set_back_has_the_order_of_a_triggers_history(tmp_
     hold_to_history(messages, true, [(int(id_), v) for id_, v in left])
 
 
-OF_POSTGRESQL = """
-CREATE TABLE item (id int PRIMARY KEY, v text);
-CREATE TABLE done (id int PRIMARY KEY);
-CREATE TABLE history (number bigserial, id int, v text);
-CREATE FUNCTION remember() RETURNS trigger LANGUAGE plpgsql AS $$
-BEGIN
-  INSERT INTO history (id, v) VALUES (coalesce(NEW.id, OLD.id), CASE WHEN TG_OP <> 'DELETE' THEN NEW.v END);
-  RETURN NULL;
-END $$;
-CREATE TRIGGER remembers AFTER INSERT OR UPDATE OR DELETE ON item FOR EACH ROW EXECUTE FUNCTION remember();
-INSERT INTO item VALUES (1, 'one'), (2, 'two'), (3, 'three'), (4, 'four');
-"""
 READS_OF_POSTGRESQL = {
     "table.include.list": "public.item,public.done",
     "snapshot.select.statement.overrides": "public.item",
@@ -120,7 +115,7 @@ def test_writes_beside_a_postgresqls_snapshot_have_the_order_of_a_triggers_histo
     """Reads are stamped later than changes that they do not show."""
     with empty_database(postgresql_url) as url, ExitStack() as kept:
         own, first, second = (kept.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(3))
-        own.execute(OF_POSTGRESQL)
+        own.execute(HISTORY_OF_POSTGRESQL)
         own.execute("SELECT pg_advisory_lock(7)")
         recorder = kept.enter_context(following(url, tmp_path, **READS_OF_POSTGRESQL, **WAYS[way]))
         recorder.wait_for(own, WAITS_FOR_GATE)
