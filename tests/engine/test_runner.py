@@ -15,7 +15,7 @@ from backstory.engine.parts import Rows
 from backstory.engine.planned import PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side
-from backstory.engine.wire import Wire, numbered
+from backstory.engine.wire import Wire, names_by_type
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import Pieces
@@ -151,7 +151,7 @@ def test_a_frame_that_is_too_large_is_for_tasks(store):
 
 def test_columns_of_one_type_are_shared_between_kinds():
     wire = Wire(KINDS)
-    assert numbered(KINDS[PAIRS].types) == ["int64 1", "int64 2"]
+    assert names_by_type(KINDS[PAIRS].types) == ["int64 1", "int64 2"]
     assert len(wire.schema) == 2 + 4  # two whole numbers, a text and a list, beside the head
     empty = list(wire.encode(PartPlan()))
     assert [batch.num_rows for batch in empty] == [1]

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from backstory.engine.parts import Rows as SideRows
 from backstory.engine.planned import PlanTerms
 from backstory.engine.shipping import Shipped, ship_files
-from backstory.engine.sides import LocalSide, Side, Whole
+from backstory.engine.sides import LocalSide, Side
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Rows
@@ -42,7 +42,7 @@ from backstory.stores.iceberg.workers import carrying
 from backstory.stores.port import Store, StoredTable
 from backstory.stores.tables import read_slice
 from backstory.strategies.actions import Actions
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
 from backstory.strategies.versions.spoilt import refuse_spoilt
 
 if TYPE_CHECKING:

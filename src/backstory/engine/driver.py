@@ -11,7 +11,7 @@ from backstory.engine.frame_size import few_rows, hold_frame
 from backstory.engine.held_rows import HeldRows, come_of
 from backstory.engine.parts import Rows, parts_by_key
 from backstory.engine.planned import Planned, PlanTerms
-from backstory.engine.sides import LocalSide, Whole, as_they_are, nothing
+from backstory.engine.sides import LocalSide, nothing
 from backstory.engine.staging import is_local
 from backstory.engine.steps import (
     ComingRows,
@@ -26,11 +26,11 @@ from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import Pieces
 from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.frames import collected, hold_collected
-from backstory.stores.iceberg.slice import PLACE, of_keys
+from backstory.stores.iceberg.slice import PLACE, of_keys, searched_columns
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.port import Store, StoredTable
-from backstory.strategies.part_plan import PartPlan, PlanSums
+from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,11 +39,6 @@ if TYPE_CHECKING:
 # Of stored rows that delivered keys are looked for in, and of those that have one, so many may be collected.
 SHORT: Final = 20_000
 MANY: Final = 200_000
-# Keys of other types are not asked for: NaN, for one, is in no range.
-ASKED: Final = (
-    *(pa.types.is_integer, pa.types.is_decimal, pa.types.is_string),
-    *(pa.types.is_date, pa.types.is_timestamp),
-)
 # An array of texts has room for 2 GiB.
 LONGEST: Final = (1 << 31) - 1
 
@@ -184,14 +179,14 @@ def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[s
                 local[name] = rows
         long = [name for name, side in sides.items() if meets and (side.count or 0) > SHORT]
         others = [name for name in sides if name not in local]
-        local |= _collected(terms, lease, [name for name in others if name not in long])
+        local |= _collect(terms, lease, [name for name in others if name not in long])
         for name in others:
             if name in long:
                 local[name] = _with_keys(terms, name, local[sides[name].meets or ""], lease)
     return {name: local[name] for name in terms.sides}
 
 
-def _collected(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str, LocalSide]:
+def _collect(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str, LocalSide]:
     """Rows that only Spark reads, in one query."""
     frames: dict[str, DataFrame] = {}
     bounds: dict[str, int] = {}
@@ -219,7 +214,7 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
     keys = pa.concat_tables([*tables, other.rows.schema.empty_table().select(key)])
     if not len(keys):
         return nothing(side.schema)
-    keys = keys.select([each.name for each in keys.schema if any(test(each.type) for test in ASKED)])
+    keys = searched_columns(keys)
     if not keys.num_columns:
         raise TooLarge
     hold_collected(terms.spark_store, lease, name, unpacked_size(MANY, len(side.schema), 0))

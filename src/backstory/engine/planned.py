@@ -1,24 +1,52 @@
 """What a door hands to the runner, and what it gets back."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import reduce
+from itertools import chain
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 from uuid import uuid4
 
 import pyarrow as pa
 
-from backstory.engine.sides import LocalSide, Side, Whole
+from backstory.engine.sides import LocalSide, Side
 from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.change import Pieces
 from backstory.model.table import TableName
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.port import Store, StoredTable
-from backstory.strategies.part_plan import PartPlan, PlanSums
+from backstory.strategies.part_plan import PartPlan, PlanSums, Whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.model.change import Pieces
+
+Rows: TypeAlias = "pa.Table | Pieces | DataFrame | None"
+
+
+def join_rows(store: Store, *rows: Rows) -> Any:
+    """Rows to write of the same columns together; None for none."""
+    there: list[Any] = [each for each in rows if each is not None and not _is_empty(each)]
+    if not there:
+        return None
+    if all(isinstance(each, pa.Table) for each in there):
+        return pa.concat_tables(there)
+    if all(isinstance(each, pa.Table | Pieces) for each in there):
+        return Pieces(lambda: chain.from_iterable(map(tables_of, there)))
+    assert isinstance(store, IcebergStore)
+    frames = [frame_of(store, each) if isinstance(each, pa.Table) else each for each in there]
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def tables_of(rows: pa.Table | Pieces) -> Iterable[pa.Table]:
+    """Such rows of the driver, some at a time."""
+    return rows.tables() if isinstance(rows, Pieces) else [rows]
+
+
+def _is_empty(rows: Any) -> bool:
+    return isinstance(rows, pa.Table) and not len(rows)
 
 
 class Planned(Protocol):
@@ -28,7 +56,7 @@ class Planned(Protocol):
     def sums(self) -> PlanSums:
         """Counts and samples."""
 
-    def rows(self, kind: str) -> "pa.Table | Pieces | DataFrame | None":
+    def rows(self, kind: str) -> Rows:
         """The rows of a kind; None where there are none."""
 
     def places(self, kind: str, table: StoredTable) -> Any:

@@ -1,6 +1,6 @@
 """The sides of a plan: the rows of a delivery, and the stored rows that they meet."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -8,16 +8,10 @@ import pyarrow as pa
 
 from backstory.engine.parts import Rows
 from backstory.formats.memory import MemoryLease
+from backstory.strategies.part_plan import Whole, as_they_are
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Whole = Callable[[pa.Table], pa.Table]
-
-
-def as_they_are(rows: pa.Table) -> pa.Table:
-    """The rows, which have all columns."""
-    return rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +59,3 @@ class Side:
 def nothing(schema: pa.Schema) -> LocalSide:
     """A side without rows."""
     return LocalSide(Rows(schema, lambda: ()), is_empty=True)
-
-
-Sides = Mapping[str, Side]

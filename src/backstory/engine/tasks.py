@@ -10,53 +10,28 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import structlog
 
 from backstory.engine.planned import Planned, PlanTerms
-from backstory.engine.sides import Side, as_they_are
-from backstory.engine.wire import Wire, coded, numbered
+from backstory.engine.wire import Wire, with_numbered_files
 from backstory.model.places import FILE
 from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.buckets import BUCKET, bucket_of, bytes_of
+from backstory.stores.iceberg.frames import TaggedRows, side_rows, tag_sides
 from backstory.stores.iceberg.literals import instant, literal
 from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
 from backstory.stores.iceberg.workers import carrying
 from backstory.stores.port import StoredTable
-from backstory.strategies.part_plan import PartPlan, PlanSums
+from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-SIDE: Final = "side"
 Buckets = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 ROWS: Final = "rows of a bucket"
 # Of a longer side the bounds of the keys that it must have are asked first.
 LONG: Final = 100_000
 LOG = structlog.get_logger()
-
-
-@dataclass(frozen=True, slots=True)
-class TaggedRows:
-    """How the rows of all sides travel together: the columns of each side among those that sides share."""
-
-    shared: Mapping[str, Sequence[str]]
-    schemas: Mapping[str, pa.Schema]
-
-    @classmethod
-    def of(cls, sides: Mapping[str, Side]) -> "TaggedRows":
-        """The n-th columns of one type are one column."""
-        schemas = {name: coded(side.schema) for name, side in sides.items()}
-        types = {name: numbered(schema.types) for name, schema in schemas.items()}
-        every = dict.fromkeys(each for names in types.values() for each in names)
-        short = {each: f"s{place}" for place, each in enumerate(every)}
-        return cls({name: [short[each] for each in names] for name, names in types.items()}, schemas)
-
-    def rows_of(self, side: str, number: int, rows: pa.Table) -> pa.Table:
-        """The rows of one side, under its own names and in its own types."""
-        schema = self.schemas[side]
-        own = rows.filter(pc.equal(rows[SIDE], number)).select(self.shared[side])
-        return own.rename_columns(schema.names).cast(schema)
 
 
 @dataclass(frozen=True)
@@ -106,10 +81,13 @@ def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
 
 def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame, PlanSums]":
     """The answers of all tasks, and their sums."""
-    frames = _frames(terms, kept)
-    wire, tagged = Wire(terms.kinds), TaggedRows.of(terms.sides)
-    rows = _tagged_rows(terms, frames, tagged)
-    task = partial(_plan_batches, terms.plan, tagged, wire, buckets_of if terms.key else _tables)
+    wire, tagged = Wire(terms.kinds), _tagged_rows(terms, _frames(terms, kept))
+    sides = {
+        name: (tagged.shared[name][1:], with_numbered_files(side.schema))
+        for name, side in terms.sides.items()
+    }
+    task = partial(_plan_batches, terms.plan, sides, wire, buckets_of if terms.key else _tables)
+    rows = by_bucket(tagged.rows) if terms.key else tagged.rows
     answers = rows.mapInArrow(task, wire.spark_schema)
     if terms.checkpointed:
         from pyspark import StorageLevel
@@ -138,11 +116,11 @@ def _frames(terms: PlanTerms, kept: ExitStack) -> "dict[str, DataFrame]":
         frames[name] = frame
     for name, side in terms.sides.items():
         if side.meets is not None:
-            frames[name] = _meeting(terms, name, frames[name], frames[side.meets])
+            frames[name] = _semi_join(terms, name, frames[name], frames[side.meets])
     return frames
 
 
-def _meeting(terms: PlanTerms, name: str, frame: "DataFrame", other: "DataFrame") -> "DataFrame":
+def _semi_join(terms: PlanTerms, name: str, frame: "DataFrame", other: "DataFrame") -> "DataFrame":
     """The rows of a side that have a key of the other one."""
     side = terms.sides[name]
     assert side.meets is not None
@@ -190,23 +168,24 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
     return [f"c{schema.get_field_index(each)}" for each in terms.key]
 
 
-def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", tagged: TaggedRows) -> "DataFrame":
-    """The rows of all sides in one frame, those of a bucket behind each other in one partition."""
+def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> TaggedRows:
+    """The rows of all sides in one frame, each with its bucket."""
     from pyspark.sql.functions import col, lit
 
     count, size = _sizes(terms, frames) if terms.key else (0, 0)
-    together = []
-    for number, (name, frame) in enumerate(frames.items()):
-        schema = terms.sides[name].schema
-        values: list[Column] = [
-            (coded_file(terms.salt, f"c{place}") if field_.name == FILE else col(f"c{place}")).alias(shared)
-            for place, (field_, shared) in enumerate(zip(schema, tagged.shared[name], strict=True))
-        ]
+    sides = {}
+    for name, frame in frames.items():
+        names = terms.sides[name].schema.names
+        values = (
+            coded_file(terms.salt, f"c{place}") if each == FILE else col(f"c{place}")
+            for place, each in enumerate(names)
+        )
         keys = [col(each) for each in _key_columns(terms, name)]
         bucket = bucket_of(keys, count, size) if keys else lit(0).cast("bigint").alias(BUCKET)
-        together.append(frame.select(bucket, lit(number).alias(SIDE), *values))
-    rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), together)
-    return by_bucket(rows) if terms.key else rows
+        sides[name] = frame.select(bucket, *values)
+    tagged = tag_sides(sides)
+    (shared,) = {columns[0] for columns in tagged.shared.values()}
+    return replace(tagged, rows=tagged.rows.withColumnRenamed(shared, BUCKET))
 
 
 def by_bucket(rows: "DataFrame") -> "DataFrame":
@@ -226,16 +205,21 @@ def _sizes(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> tuple[int, in
 
 
 def _plan_batches(
-    plan: Any, tagged: TaggedRows, wire: Wire, buckets: Buckets, batches: Iterator[pa.RecordBatch]
+    plan: Any,
+    sides: Mapping[str, tuple[Sequence[str], pa.Schema]],
+    wire: Wire,
+    buckets: Buckets,
+    batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """The plans of the buckets of a partition."""
+    """The plans of the buckets of a partition; each side has its columns among those that sides share."""
     for rows in buckets(batches):
         with carrying():
-            part = {name: tagged.rows_of(name, number, rows) for number, name in enumerate(tagged.schemas)}
+            part = {
+                name: side_rows(rows, number, shared, schema.names).cast(schema)
+                for number, (name, (shared, schema)) in enumerate(sides.items())
+            }
             planned: PartPlan = plan(part, as_they_are)
-            greatest = {**planned.greatest, ROWS: len(rows)}
-            whole = PartPlan(planned.rows, planned.counts, planned.samples, greatest)
-        yield from wire.encode(whole)
+        yield from wire.encode(replace(planned, greatest={**planned.greatest, ROWS: len(rows)}))
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:

@@ -26,14 +26,14 @@ SUM: Final = -1
 ROWS_IN_BATCH: Final = 1 << 16
 
 
-def coded(schema: pa.Schema) -> pa.Schema:
+def with_numbered_files(schema: pa.Schema) -> pa.Schema:
     """The columns of rows in tasks, where files are numbers."""
     if FILE not in schema.names:
         return schema
     return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
 
 
-def numbered(types: Sequence[pa.DataType]) -> list[str]:
+def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
     """A name for each column by its type; two of one type have two names."""
     seen: Counter[str] = Counter()
     names = []
@@ -51,7 +51,7 @@ class Wire:
 
     @cached_property
     def _schemas(self) -> dict[str, pa.Schema]:
-        return {kind: coded(schema) for kind, schema in self.kinds.items()}
+        return {kind: with_numbered_files(schema) for kind, schema in self.kinds.items()}
 
     @cached_property
     def _shared(self) -> dict[str, tuple[str, pa.DataType]]:
@@ -59,13 +59,13 @@ class Wire:
         both = {
             name: type_
             for schema in self._schemas.values()
-            for name, type_ in zip(numbered(schema.types), schema.types, strict=True)
+            for name, type_ in zip(names_by_type(schema.types), schema.types, strict=True)
         }
         return {name: (f"c{place}", type_) for place, (name, type_) in enumerate(both.items())}
 
     def columns(self, kind: str) -> list[str]:
         """The shared columns of a kind's rows, in the order of its own."""
-        return [self._shared[name][0] for name in numbered(self._schemas[kind].types)]
+        return [self._shared[name][0] for name in names_by_type(self._schemas[kind].types)]
 
     @cached_property
     def schema(self) -> pa.Schema:

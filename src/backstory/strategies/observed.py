@@ -17,11 +17,6 @@ def observed(cached: "DataFrame") -> "defaultdict[str, Counter[str]]":
     return _counted(cached, relation.cacheBuilder().cachedPlan())
 
 
-def observed_by(read: "DataFrame") -> "defaultdict[str, Counter[str]]":
-    """The same of a frame whose rows were just read."""
-    return _counted(read, read._jdf.queryExecution().executedPlan())  # noqa: SLF001
-
-
 def _counted(frame: "DataFrame", plan: Any) -> "defaultdict[str, Counter[str]]":
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
     collect = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CollectMetricsExec$")

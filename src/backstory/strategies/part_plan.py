@@ -5,7 +5,7 @@ tasks, with one result: the rows of all parts together, and the sums of their co
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -17,6 +17,15 @@ from backstory.errors import MAX_KEYS
 # written anew is in both, and keeps its id.
 REMOVED: Final = "removed"
 ADDED: Final = "added"
+
+
+# Gives all columns of rows that may lack some.
+Whole = Callable[[pa.Table], pa.Table]
+
+
+def as_they_are(rows: pa.Table) -> pa.Table:
+    """The rows, which have all columns."""
+    return rows
 
 
 @dataclass(frozen=True, slots=True)

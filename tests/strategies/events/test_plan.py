@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from backstory.doors.odf.sides import DELIVERED, LOGGED, flat, nested, plan_part
+from backstory.doors.odf.sides import DELIVERED, LOGGED, flat, nest_data, plan_part
 from backstory.engine.planned import PlanTerms
 from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
@@ -145,7 +145,7 @@ def in_tasks(store, logged, came, terms, moment):
     with ExitStack() as kept:
         planned = plan_in_tasks(terms, kept)
         rows = planned.rows(EVENTS)
-        yield Happened.of(planned.sums), None if rows is None else nested(rows, FIELDS)
+        yield Happened.of(planned.sums), None if rows is None else nest_data(rows, FIELDS)
 
 
 def by_tasks(store, lives, deliveries, moment, partitions):

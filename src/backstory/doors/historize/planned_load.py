@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +29,7 @@ from backstory.doors.historize.spark_tables import base_shape
 from backstory.doors.historize.spark_work import BASE as BASE_SNAPSHOT
 from backstory.doors.historize.spark_work import RECEIPT, SparkWork
 from backstory.doors.historize.table_plan import TablePlan
-from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.planned import Planned, PlanTerms, Rows, join_rows, tables_of
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
@@ -40,7 +40,7 @@ from backstory.model.layout import ROW_HASH
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.slice import PLACE
-from backstory.stores.iceberg.store import StoredTable, existing
+from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.load import plan_beginnings, plan_part
 from backstory.strategies.scd2.parts import (
@@ -72,7 +72,6 @@ from backstory.strategies.scd2.transitions import State
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    Rows: TypeAlias = pa.Table | Pieces | DataFrame
 
 # Kinds of the rows of a base that begin versions, and whether their records had no open version before.
 BEGIN = {CHANGED: False, BOTH: True, APPEARED: True}
@@ -103,7 +102,9 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
             versions = _Versions(work, kinds, hist, terms, planned)
             begun = versions.begun(kept)
         refuse_late(planned.sums)
-        yield PlannedRows(planned.sums, partial(_base_change, planned), partial(versions.change, begun))
+        yield PlannedRows(
+            planned.sums, partial(_base_change, work.store, planned), partial(versions.change, begun)
+        )
 
 
 def _kinds(base: TablePlan, hist: TablePlan, terms: LoadTerms) -> dict[str, pa.Schema]:
@@ -121,8 +122,8 @@ def _kinds(base: TablePlan, hist: TablePlan, terms: LoadTerms) -> dict[str, pa.S
     }
 
 
-def _base_change(planned: Planned, table: StoredTable) -> Change:
-    come = _together([planned.rows(kind) for kind in (COMES, BOTH, FLAGGED)])
+def _base_change(store: Store, planned: Planned, table: StoredTable) -> Change:
+    come = join_rows(store, *(planned.rows(kind) for kind in (COMES, BOTH, FLAGGED)))
     return Change(gone=planned.places(BASE_GOES, table), come=come)
 
 
@@ -152,7 +153,7 @@ class _Versions:
 
     def change(self, begun: "Callable[[], Sequence[Rows]]", table: StoredTable) -> Change:
         """What the load makes of the history."""
-        come = _together([*begun(), self.planned.rows(ENDS)])
+        come = join_rows(self.work.store, *begun(), self.planned.rows(ENDS))
         expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, ENDS))
         return Change(gone=self.planned.places(GOES, table), come=come, expected=expected)
 
@@ -166,13 +167,13 @@ class _Versions:
         if not self._has_earlier:
             return Earlier()
         asked = {kind: rows for kind, rows in there.items() if BEGIN[kind] or self.terms.late}
-        keys = [each[self.terms.key].combine_chunks() for rows in asked.values() for each in _tables(rows)]
+        keys = [each[self.terms.key].combine_chunks() for rows in asked.values() for each in tables_of(rows)]
         if not keys:
             return Earlier()
         versions = read_earlier(self.work, self.hist, self.terms, pa.chunked_array(keys))
         earlier = earlier_of(self.terms, versions)
         for kind, rows in asked.items():
-            for each in _tables(rows):
+            for each in tables_of(rows):
                 self.planned.sums.add(pasts_of(self.terms, *_halves(each, appear=BEGIN[kind]), earlier))
         return earlier
 
@@ -221,22 +222,8 @@ def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
     return (nothing, rows) if appear else (rows, nothing)
 
 
-def _tables(rows: pa.Table | Pieces) -> Iterator[pa.Table]:
-    yield from rows.tables() if isinstance(rows, Pieces) else [rows]
-
-
 def _mapped(rows: pa.Table | Pieces, make: Callable[[pa.Table], pa.Table]) -> pa.Table | Pieces:
-    return make(rows) if isinstance(rows, pa.Table) else Pieces(lambda: map(make, _tables(rows)))
-
-
-def _together(rows: "Sequence[Rows | None]") -> "Rows | None":
-    """The rows of several kinds, which have the same columns."""
-    there: list[Any] = [each for each in rows if each is not None]
-    if all(isinstance(each, pa.Table) for each in there):
-        return pa.concat_tables(there) if there else None
-    if all(isinstance(each, pa.Table | Pieces) for each in there):
-        return Pieces(lambda: (table for each in there for table in _tables(each)))
-    return reduce(lambda one, other: one.unionByName(other), there)
+    return make(rows) if isinstance(rows, pa.Table) else Pieces(lambda: map(make, tables_of(rows)))
 
 
 def _moved(terms: LoadTerms, planned: Planned) -> list[str]:
@@ -247,7 +234,7 @@ def _moved(terms: LoadTerms, planned: Planned) -> list[str]:
         return []
     names = list(terms.business)
     if isinstance(came, pa.Table | Pieces):
-        sides = [pa.concat_tables(_tables(rows)).group_by(names).aggregate([]) for rows in (came, went)]
+        sides = [pa.concat_tables(tables_of(rows)).group_by(names).aggregate([]) for rows in (came, went)]
         numbers = pa.concat_tables(sides).group_by(names).aggregate([([], "count_all")])
         both = numbers.filter(pc.equal(numbers["count_all"], len(sides)))
         return few_keys(terms, both.sort_by([(name, "ascending") for name in names]))

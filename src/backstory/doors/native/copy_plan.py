@@ -13,7 +13,7 @@ from backstory.doors.native.feeds.stored import live_rows_of
 from backstory.doors.native.receipts import COUNTS
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.sides import CopySides
-from backstory.doors.native.sift import sifted
+from backstory.doors.native.sift import sift_copy
 from backstory.doors.native.stored_side import (
     DELIVERED,
     SLICE,
@@ -27,7 +27,7 @@ from backstory.engine.held_rows import ROWS_IN_PIECE, together
 from backstory.engine.parts import parts_by_key
 from backstory.engine.planned import Planned, PlanTerms
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, Whole
+from backstory.engine.sides import LocalSide, Side
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
 from backstory.formats.digest import digest
@@ -54,7 +54,7 @@ from backstory.strategies.copies.touched import (
     UNCHANGED,
 )
 from backstory.strategies.keys import flagged, key_codes, keys_by_value
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -218,7 +218,7 @@ def planned_copy(sides: CopySides) -> Iterator[PlannedCopy]:
         {REMOVED: PLACE, ADDED: added, APPEARED: key},
         partial(_plan_part, terms),
         first=partial(_first_load, sides) if sides.table is None or not sides.table.rows else None,
-        sift=partial(sifted, sides) if simple else None,
+        sift=partial(sift_copy, sides) if simple else None,
         only_tasks=bool(sides.evolved.retyped),  # a new type is written into all rows
     )
     with run_plan(plan_terms) as planned:

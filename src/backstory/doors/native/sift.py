@@ -13,7 +13,7 @@ import pyarrow as pa
 from backstory.doors.native.refusals import rows_without_key
 from backstory.doors.native.sides import CopySides
 from backstory.engine.planned import Sifted
-from backstory.engine.sides import Side, Whole
+from backstory.engine.sides import Side
 from backstory.engine.staging import storable
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema
@@ -44,7 +44,7 @@ from backstory.strategies.copies.sifted import DELIVERED as ROWS_DELIVERED
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import APPEARED, HAD, UNCHANGED, Touched
 from backstory.strategies.copies.touched import Side as RowSide
-from backstory.strategies.part_plan import ADDED, PartPlan, PlanSums
+from backstory.strategies.part_plan import ADDED, PartPlan, PlanSums, Whole
 from backstory.strategies.sift.join import APPEARED as UNPAIRED
 from backstory.strategies.sift.join import (
     CHANGED,
@@ -64,7 +64,7 @@ ONE: Final = "backstory: one"
 KINDS: Final = "backstory: kinds"
 
 
-def sifted(sides: CopySides, salt: int, kept: ExitStack) -> Sifted:
+def sift_copy(sides: CopySides, salt: int, kept: ExitStack) -> Sifted:
     """What the plan has to look at: stored records that may differ, beside what the copy delivers of them.
 
     Identical rows of a key are one. Counted are all records; faults alone where the copy has any.
@@ -86,10 +86,10 @@ def sifted(sides: CopySides, salt: int, kept: ExitStack) -> Sifted:
     if few:
         counts = {kind: found.failed.get(kind, len(rows)) for kind, rows in few.items()}
         return Sifted(None, partial(_plan_touched, terms), PlanSums(Counter(counts), few), {})
-    return _sifted(sides, found)
+    return _with_counts(sides, found)
 
 
-def _sifted(sides: CopySides, found: Outcomes) -> Sifted:
+def _with_counts(sides: CopySides, found: Outcomes) -> Sifted:
     terms = sides.terms
     counts = Counter(found.pairs)
     counts.update({APPEARED: found.appeared, UNCHANGED: found.same, ROWS_DELIVERED: found.delivered})

@@ -2,7 +2,6 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -11,6 +10,7 @@ from backstory.doors.native.absences import taken_back
 from backstory.doors.native.copy_plan import PlannedCopy
 from backstory.doors.native.field_ids import ids_of_columns
 from backstory.doors.native.sides import CopySides
+from backstory.engine.planned import join_rows
 from backstory.formats.delivered import shaped
 from backstory.model.change import Change, Pieces
 from backstory.model.instant import iso
@@ -20,7 +20,6 @@ from backstory.model.remembered import MEMORY_SINCE, SCOPE, SETTLED
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, add_places, coded_file
-from backstory.stores.iceberg.store import Store
 from backstory.strategies.copies.frames import marked
 from backstory.strategies.copies.rows import mark, withdraw_facts
 from backstory.strategies.part_plan import ADDED, REMOVED
@@ -33,7 +32,7 @@ def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
     """What is to commit of a copy; None where nothing changes."""
     evolved, rows = sides.evolved, copy.planned.rows(ADDED)
     marks, replaced = _marks(sides, copy)
-    come = with_rows(sides.store, rows, marks)
+    come = join_rows(sides.store, rows, marks)
     if sides.table is None:
         told = {**sides.settings.properties(), **_memory(sides)}
         return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
@@ -75,19 +74,6 @@ def _marks(sides: CopySides, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
 
 
-def with_rows(store: Store, come: Any, more: pa.Table) -> Any:
-    """Rows to write, None for none, with a few more."""
-    if not len(more):
-        return come
-    if come is None:
-        return more
-    if isinstance(come, pa.Table):
-        return pa.concat_tables([come, more])
-    if isinstance(come, Pieces):
-        return Pieces(lambda: chain(come.tables(), [more]))
-    return come.unionByName(frame_of(store, more))
-
-
 def with_places(gone: Any, more: pa.Table) -> Any:
     """Places of rows that go, None for none, with a few more."""
     if gone is None:
@@ -114,7 +100,7 @@ def _replace_all_rows(sides: CopySides, copy: PlannedCopy, marks: pa.Table, repl
         come = come.unionByName(added)
     change = Change(
         copy.outcomes,
-        come=_in_few_files(sides, with_rows(sides.store, come, marks), count),
+        come=_in_few_files(sides, join_rows(sides.store, come, marks), count),
         into=sides.evolved.shape,
         renamed=sides.evolved.renamed,
         properties=_properties(sides),

@@ -18,7 +18,7 @@ from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.schemas import document_of
-from backstory.doors.odf.sides import nested
+from backstory.doors.odf.sides import nest_data
 from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
 from backstory.engine.sorted_rows import sorted_rows
 from backstory.errors import BackstoryError, Refused, TryAgain
@@ -130,7 +130,7 @@ def rows_change(
         else:
             assert events is not None
             by = order(terms, arrived.data)
-            frame = nested(events, arrived.data)
+            frame = nest_data(events, arrived.data)
             frame = kept.enter_context(number_events(frame, found.rows, by, start))
             rows = columns.stored(frame, names, literal(meeting.now))
         yield block_change(meeting, event, arrived, rows, counts)

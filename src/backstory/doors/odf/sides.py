@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,28 +16,24 @@ from backstory.doors.odf.registry import Registered
 from backstory.engine.parts import Rows
 from backstory.engine.planned import Planned, PlanTerms
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, Whole
+from backstory.engine.sides import LocalSide, Side, nothing
 from backstory.engine.staging import StagedRows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.spark.on_disk import persist_on_disk
+from backstory.stores.iceberg.slice import searched_columns
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.numbering import close_gaps
 from backstory.strategies.events.numbering import field as field_of
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
-from backstory.strategies.part_plan import PartPlan
+from backstory.strategies.part_plan import PartPlan, Whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructField
 
 DELIVERED, LOGGED = "delivered", "logged"
-# Keys of other types are not asked for: NaN, for one, is in no range.
-ASKED: Final = (
-    *(pa.types.is_integer, pa.types.is_decimal, pa.types.is_string),
-    *(pa.types.is_date, pa.types.is_timestamp),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +118,9 @@ class Merge:
         table, columns = self.dataset.table, self.dataset.columns
         assert table is not None
         keys = None if met is None else self._keys(met, lease)
-        if keys is not None:
-            keys = None if not len(keys) else keys
-            if keys is None:
-                return LocalSide(Rows(self.schema, lambda: ()))
-            keys = self._searchable(keys)
+        if keys is not None and not len(keys):
+            return nothing(self.schema)
+        keys = None if keys is None else self._searchable(keys)
         tables = partial(logged_tables, self.store, table, columns, self.schema, keys, lease)
         return LocalSide(Rows(self.schema, tables))
 
@@ -148,7 +142,7 @@ class Merge:
         """The keys by the table's names of their columns, as far as a log is asked for them."""
         if TIME in keys.column_names and keys[TIME].null_count:  # a row without a time means one of any time
             keys = keys.drop_columns([TIME])
-        keys = keys.select([each.name for each in keys.schema if any(test(each.type) for test in ASKED)])
+        keys = searched_columns(keys)
         names = [self.dataset.columns.time if name == TIME else name for name in keys.column_names]
         return keys.rename_columns(names)
 
@@ -177,7 +171,7 @@ def flat(rows: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
     return rows.select(col(OP).cast("int").alias(OP), TIME, col(PLACE).cast("long").alias(PLACE), *data)
 
 
-def nested(events: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
+def nest_data(events: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
     """Planned events, with their data in the struct `ROW`."""
     from pyspark.sql.functions import col, struct
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
-from backstory.stores.iceberg.literals import quoted, text_literal
+from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
@@ -48,11 +48,13 @@ def spark_fields(schema: pa.Schema) -> "StructType":
 
 @dataclass(frozen=True, slots=True)
 class TaggedRows:
-    """The rows of several frames in one; `shared` are each side's columns in it, `names` their own names."""
+    """The rows of several frames in one, each with the number of its side in the column `SIDE`.
+
+    `shared` are each side's columns in it.
+    """
 
     rows: "DataFrame"
     shared: Mapping[str, Sequence[str]]
-    names: Mapping[str, Sequence[str]]
 
 
 def tag_sides(sides: "Mapping[str, DataFrame]") -> TaggedRows:
@@ -60,16 +62,16 @@ def tag_sides(sides: "Mapping[str, DataFrame]") -> TaggedRows:
     types: dict[str, int] = {}
     shared = {side: list(_shared(frame.schema, types)) for side, frame in sides.items()}
     frames = (
-        frame.toDF(*shared[side]).selectExpr(f"{text_literal(side)} AS {quoted(SIDE)}", "*")
-        for side, frame in sides.items()
+        frame.toDF(*shared[side]).selectExpr(f"{number} AS {quoted(SIDE)}", "*")
+        for number, (side, frame) in enumerate(sides.items())
     )
     rows = reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), frames)
-    return TaggedRows(rows, shared, {side: frame.columns for side, frame in sides.items()})
+    return TaggedRows(rows, shared)
 
 
-def side_rows(rows: pa.Table, side: str, shared: Sequence[str], names: Sequence[str]) -> pa.Table:
-    """The rows of one of these frames, under its own names."""
-    return rows.filter(pc.equal(rows[SIDE], side)).select(shared).rename_columns(names)
+def side_rows(rows: pa.Table, number: int, shared: Sequence[str], names: Sequence[str]) -> pa.Table:
+    """The rows of the frame of this number, under its own names."""
+    return rows.filter(pc.equal(rows[SIDE], number)).select(shared).rename_columns(names)
 
 
 def hold_collected(store: Store, lease: MemoryLease, what: str, size: int) -> None:
@@ -88,7 +90,10 @@ def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
         return {side: _named_apart(frame) for side, frame in sides.items()}
     together = tag_sides(sides)
     rows = together.rows.toArrow()
-    return {side: side_rows(rows, side, together.shared[side], together.names[side]) for side in sides}
+    return {
+        side: side_rows(rows, number, together.shared[side], frame.columns)
+        for number, (side, frame) in enumerate(sides.items())
+    }
 
 
 def _named_apart(frame: "DataFrame") -> pa.Table:

@@ -28,6 +28,14 @@ LISTED_KEYS = 200
 BROADCAST = 64 << 20
 # Types whose values are looked for within no bounds: NaN lies within none.
 UNBOUNDED = (pa.types.is_binary, pa.types.is_boolean, pa.types.is_floating)
+# Keys of other types are not asked for where there are many rows.
+SEARCHED = (
+    pa.types.is_integer,
+    pa.types.is_decimal,
+    pa.types.is_string,
+    pa.types.is_date,
+    pa.types.is_timestamp,
+)
 PLACE = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
 
 
@@ -60,6 +68,11 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
 
 def may_be_touched(since: int) -> "Column":
     return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
+
+
+def searched_columns(keys: pa.Table) -> pa.Table:
+    """The columns of keys by whose values rows are looked for: NaN, for one, is in no range."""
+    return keys.select([each.name for each in keys.schema if any(is_(each.type) for is_ in SEARCHED)])
 
 
 def of_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":

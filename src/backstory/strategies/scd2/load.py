@@ -4,29 +4,24 @@ Records of different keys never meet in it, so that it runs on the driver, over 
 in Spark's tasks.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.delivered import in_schema
-from backstory.strategies.part_plan import PartPlan
+from backstory.strategies.part_plan import PartPlan, Whole, as_they_are
 from backstory.strategies.scd2.mirror import plan_base
 from backstory.strategies.scd2.parts import APPEARED, BEGINS, BOTH, COMES, PLACES
 from backstory.strategies.scd2.plan import Earlier, earlier_of, plan_begins, plan_history
 from backstory.strategies.scd2.terms import APPEARS, BASE, BEGINNING, EARLIER, LIVE, OPEN, STAGED, LoadTerms
 
 
-def as_they_are(rows: pa.Table) -> pa.Table:
-    """The rows, which have all columns."""
-    return rows
-
-
 def plan_load(
     terms: LoadTerms,
     sides: Mapping[str, pa.Table],
-    whole: Callable[[pa.Table], pa.Table] = as_they_are,
+    whole: Whole = as_they_are,
 ) -> PartPlan:
     """The rows of base and history to add and remove, counts, and what the load is refused for.
 
@@ -44,7 +39,7 @@ def plan_part(
     terms: LoadTerms,
     kinds: Mapping[str, pa.Schema],
     sides: Mapping[str, pa.Table],
-    whole: Callable[[pa.Table], pa.Table] = as_they_are,
+    whole: Whole = as_they_are,
 ) -> PartPlan:
     """The same in the columns of the tables; rows that both tables get are held once."""
     part = plan_load(terms, sides, whole)
@@ -66,7 +61,7 @@ def _begin_as_they_come(rows: Mapping[str, pa.Table]) -> bool:
 
 
 def plan_beginnings(
-    terms: LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Callable[[pa.Table], pa.Table]
+    terms: LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Whole
 ) -> PartPlan:
     """The versions that rows of the base begin, in the columns of `schema`; earlier ones may be a side."""
     rows = sides[BEGINNING]

@@ -37,11 +37,11 @@ from backstory.doors.native.feeds.stored import (
 )
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.writing import with_places, with_rows
+from backstory.doors.native.writing import with_places
 from backstory.engine.parts import Rows
-from backstory.engine.planned import PlanTerms
+from backstory.engine.planned import PlanTerms, join_rows
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, Whole
+from backstory.engine.sides import LocalSide, Side
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.digest import digest
 from backstory.formats.memory import MemoryLease, TooLarge
@@ -61,7 +61,7 @@ from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive, of_forme
 from backstory.strategies.feeds.log_order import in_interval, unsettled
 from backstory.strategies.feeds.plan import joined_counts, plan_records
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -117,7 +117,7 @@ class _Events:
 
 
 @dataclass(frozen=True, slots=True)
-class _Met:
+class _StoredSlice:
     """What a feed meets in its table: marks, and stored rows of records from an instant on.
 
     `records` are those rows where the driver holds them.
@@ -137,7 +137,7 @@ def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
         refuse_empty_restatement(events.count, feed.request)
         log = progress(feed.stored_log, events.span, feed.request, micros_of(feed.remembered.recorded))
         terms = feed.terms(events.last, log)
-        met = _met(feed, terms, events, log)
+        met = _read_stored(feed, terms, events, log)
         number = 0 if log is None else log.number
         truncates = events.truncates if log is None else numbered(events.truncates, number)
         arrival = arrive(terms, truncates, met.marks)
@@ -146,28 +146,22 @@ def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
         planned = kept.enter_context(run_plan(plan_terms))
         sums = planned.sums
         _refuse(feed, terms, sums.counts, sums.samples)
+        sums.join(PlanSums(samples=dict(arrival.samples)))
         gone = None if feed.table is None else planned.places(REMOVED, feed.table)
         yield PlannedFeed(
             feed,
             joined_counts(arrival, sums),
-            {**sums.samples, **_joined(arrival.samples, sums.samples)},
+            sums.samples,
             with_places(gone, arrival.gone.cast(PLACE)),
-            with_rows(feed.store, planned.rows(ADDED), arrival.come),
+            join_rows(feed.store, planned.rows(ADDED), arrival.come),
             sums.added[ADDED] + len(arrival.come),
             events.content,
             log,
         )
 
 
-def _joined(own: Mapping[str, pa.Table], more: Mapping[str, pa.Table]) -> dict[str, pa.Table]:
-    return {
-        kind: pa.concat_tables([more[kind], rows.cast(more[kind].schema)]) if kind in more else rows
-        for kind, rows in own.items()
-    }
-
-
 def _plan_terms(
-    feed: Feed, terms: FeedTerms, arrival: Arrival, events: _Events, met: _Met, number: int
+    feed: Feed, terms: FeedTerms, arrival: Arrival, events: _Events, met: _StoredSlice, number: int
 ) -> PlanTerms:
     own = feed.event_terms(counted=False)
     schema, slice_ = arrow_schema(event_columns(own)), slice_schema(feed.table, terms.columns)
@@ -365,23 +359,25 @@ def _numbered(feed: Feed) -> dict[str, str]:
 # What they meet
 
 
-def _met(feed: Feed, terms: FeedTerms, events: _Events, log: LogProgress | None) -> _Met:
+def _read_stored(feed: Feed, terms: FeedTerms, events: _Events, log: LogProgress | None) -> _StoredSlice:
     """The marks and rows that the events can touch."""
     nothing = slice_schema(feed.table, terms.columns).empty_table()
     since = _first_instant(terms, events.instants)
     if since is None or feed.table is None:
-        return _Met(since, nothing, nothing)
+        return _StoredSlice(since, nothing, nothing)
     low = late_place(feed.stored_log, log, events.span)
     if isinstance(events.rows, pa.Table):
         with suppress(TooLarge):
-            return _met_here(feed, terms, events.rows, since, low)
+            return _read_stored_here(feed, terms, events.rows, since, low)
     since = _first_moving(feed, since, low)
     live = live_frame(feed.store, feed.table, since, low)
     marks = in_schema(live.where(column(terms.key[0]).isNull()).toArrow(), nothing.schema)
-    return _Met(since, _with_truncates(feed, terms, marks, since, [0]), None, low)
+    return _StoredSlice(since, _with_truncates(feed, terms, marks, since, [0]), None, low)
 
 
-def _met_here(feed: Feed, terms: FeedTerms, events: pa.Table, since: int, low: Position | None) -> _Met:
+def _read_stored_here(
+    feed: Feed, terms: FeedTerms, events: pa.Table, since: int, low: Position | None
+) -> _StoredSlice:
     store, table = feed.store, feed.table
     with store.memory.lease() as lease:
         keys = _keys(terms, events, since)
@@ -393,10 +389,10 @@ def _met_here(feed: Feed, terms: FeedTerms, events: pa.Table, since: int, low: P
             since = moving
     stored = _with_truncates(feed, terms, stored, since, low)
     is_mark = np.asarray(pc.is_null(stored[terms.key[0]]))
-    return _Met(since, stored.filter(pa.array(is_mark)), stored.filter(pa.array(~is_mark)), low)
+    return _StoredSlice(since, stored.filter(pa.array(is_mark)), stored.filter(pa.array(~is_mark)), low)
 
 
-def _record_frame(feed: Feed, terms: FeedTerms, met: _Met, schema: pa.Schema) -> "DataFrame":
+def _record_frame(feed: Feed, terms: FeedTerms, met: _StoredSlice, schema: pa.Schema) -> "DataFrame":
     """The stored rows of records, in the columns of a slice; NULL in those that the table lacks."""
     from pyspark.sql.functions import lit
 
