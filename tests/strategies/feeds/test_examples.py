@@ -6,9 +6,11 @@ from itertools import permutations
 import pytest
 from feed_lives import Life, forgetful, known, now, rewound_to, settled_before
 
+from backstory.model.remembered import Told
 from backstory.strategies.copies.rule import Copy, take
 from backstory.strategies.copies.stored import Former, StoredVersions
-from backstory.strategies.feeds.rule import Event, Feed, apply
+from backstory.strategies.feeds.copies import take_among
+from backstory.strategies.feeds.rule import Event, Feed, Window, apply
 
 
 def test_E1_a_feed_in_order():
@@ -419,3 +421,33 @@ def test_V138_a_column_that_comes_later_was_not_asserted_before():
         for text in texts:
             life.feed(text)
         assert life.shown("k") == "a/e[5,)"
+
+
+def overwriting(*copies):
+    """A table whose column `o` keeps no history, with full copies, of which some lack it."""
+    table = StoredVersions(("v", "o"), settled=(), overwritten=frozenset({"o"}))
+    for number, (at, values) in enumerate(copies):
+        table = take_among(table, Copy(at, {"m": values}, tuple(values)), number).table
+    return table
+
+
+def newest(table):
+    return [(row.values["o"], row.start, row.end) for row in table.life("m")]
+
+
+def test_V18_a_restatement_leaves_what_has_no_history_where_no_fact_is_left_from_then_on():
+    """The state before its window is the stored version's, whose values are folded already (V78)."""
+    table = overwriting((2, {"v": "e", "o": "e"}), (1, {"v": "e"}))
+    assert newest(table) == [("e", 1, None)]
+    table = apply(table, Feed((), window=Window(2, 3), all_keys=True), 2).table
+    assert newest(table) == [("e", 1, None)]
+
+
+def test_V80_a_copy_rewrites_no_record_that_is_as_absent_from_it_as_before():
+    table = overwriting((7, {"v": "e", "o": "e"}), (5, {"v": "e"}))
+    event = Event("m", 6, Told.UPSERT, {"v": "e"}, ("v",), (1,))
+    table = apply(table, Feed((event,), window=Window(6, 8)), 2).table
+    before = [row for row in table.rows if row.key == "m"]
+    after = take_among(table, Copy(1, {}, ("v", "o")), 3).table
+    assert [row for row in after.rows if row.key == "m"] == before
+    assert newest(after) == [("e", 5, None)]

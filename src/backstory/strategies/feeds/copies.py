@@ -37,12 +37,15 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
     counts = Counter(dict.fromkeys(OUTCOMES, 0))
     keys = dict.fromkeys([*(row.key for row in table.rows if row.key is not None), *copy.rows])
     for key in keys:
-        others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
         listed = copy.rows.get(key)
-        own = Fact(Told.COPY, copy.at, listed, columns, scope=scope)
-        life = folded(table, key, placed(table, [*others, own])[0], copy.at)
-        counts.update(_outcome(table, key, life, copy))
-        rows += recorded_life(table, key, life, recorded)
+        if listed is None and table.as_of(key, copy.at) is None:  # as absent as before: its rows stay (V80)
+            rows += [row for row in table.rows if row.key == key and row.kind is not Told.VOID]
+        else:
+            others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
+            own = Fact(Told.COPY, copy.at, listed, columns, scope=scope)
+            life = folded(table, key, placed(table, [*others, own])[0], copy.at)
+            counts.update(_outcome(table, key, life, copy))
+            rows += recorded_life(table, key, life, recorded)
         rows += voids_of(table, key, [], {mark_of(mark)} if copy.restate or not stored else set(), recorded)
     differs = any(number for outcome, number in counts.items() if outcome != "unchanged")
     if stored and not copy.restate:

@@ -124,8 +124,7 @@ def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instan
     state: Values | None = None
     for instant, group in groupby(sorted(facts, key=lambda fact: fact.place), key=lambda fact: fact.at):
         if state is not None and stored is not None and instant >= since:
-            names = [name for name in table.columns if name not in table.tracked]
-            state, stored = {**state, **{name: stored[name] for name in names}}, None
+            state, stored = _as_stored(table, state, stored), None
             versions[-1] = replace(versions[-1], values=state)
         told = list(_steps(table, key, state, list(group)))
         after = told[-1].after
@@ -145,8 +144,16 @@ def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instan
                 state = None
         steps += told
     if versions and state is not None:
+        if stored is not None:  # no fact is left from then on
+            state = _as_stored(table, state, stored)
+            versions[-1] = replace(versions[-1], values=state)
         versions[-1] = replace(versions[-1], values=_renewed(table, versions[-1].values, state))
     return Life(tuple(versions), tuple(steps))
+
+
+def _as_stored(table: StoredVersions, state: Values, stored: Values) -> Values:
+    """A state with what makes no version as a stored version has it."""
+    return {**state, **{name: stored[name] for name in table.columns if name not in table.tracked}}
 
 
 def _reaches(row: StoredRow, instant: Instant) -> bool:
