@@ -3,12 +3,12 @@
 from itertools import groupby
 
 from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS
+from specification.live_rows import apply as live_rule
+from specification.versions import apply as history_rule
 from tables_as_text import in_order
 
 from backstory.model.layout import END
-from backstory.strategies.live_rows.rule import apply as live_rule
 from backstory.strategies.unmodified import UNMODIFIED
-from backstory.strategies.versions.rule import apply as history_rule
 
 LIVE = "id:LONG* part* a b:LONG synced"
 HISTORY = f"{LIVE} start* end active"

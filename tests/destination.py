@@ -14,6 +14,7 @@ from pathlib import Path
 
 import grpc
 from committing import commit
+from memory_store.store import MemoryStore
 from tables_as_text import in_order, table
 
 from backstory.doors.fivetran.wire import common_pb2 as common
@@ -21,7 +22,6 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.change import Change
 from backstory.model.table import TableName
-from backstory.stores.memory.store import MemoryStore
 from backstory.stores.port import Store
 from backstory.stores.tables import existing, rows_of
 from backstory.testing.sender.batch_files import write_batch_file

@@ -7,8 +7,9 @@ import math
 from collections import Counter
 from datetime import UTC, datetime, timedelta
 
-from backstory.strategies.events.log import Arrival, Event, LogRejected
-from backstory.strategies.events.rule import ingest
+from specification.event_log import Arrival, Event, LogRejected
+from specification.events import ingest
+
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, OnConflict, Op, Strategy
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)

@@ -6,10 +6,10 @@ It stores no versions, reads nothing off a table and shares no code with the rul
 from dataclasses import dataclass, field, replace
 
 from hypothesis import strategies as st
+from specification.copies import Copy
+from specification.feeds.rule import Event
 
 from backstory.model.remembered import Told
-from backstory.strategies.copies.rule import Copy
-from backstory.strategies.feeds.rule import Event
 
 COLUMNS = ("v", "w")
 KEYS, CELLS = "kmn", (None, "e", "u")

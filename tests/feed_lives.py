@@ -11,17 +11,17 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from specification.copies import Copy
+from specification.feeds.copies import take_among
+from specification.feeds.order import settled_position
+from specification.feeds.remembering import Window
+from specification.feeds.rule import Event, Feed, apply
+from specification.rewind import rewound
+from specification.stored import StoredRow, StoredVersions
 
 from backstory.errors import Refused
 from backstory.model.layout import VERSIONS_OWN
 from backstory.model.remembered import Told
-from backstory.strategies.copies.rule import Copy
-from backstory.strategies.copies.stored import StoredRow, StoredVersions
-from backstory.strategies.feeds.copies import take_among
-from backstory.strategies.feeds.order import settled_position
-from backstory.strategies.feeds.remembering import Window
-from backstory.strategies.feeds.rule import Event, Feed, apply
-from backstory.strategies.rewind.rule import rewound
 from backstory.upkeep.laws.rule import violations
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from hypothesis import strategies as st
+from specification.versions import TMAX, Row
 from tables_as_text import instant
 
 from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.strategies.unmodified import UNMODIFIED
-from backstory.strategies.versions.rule import TMAX, Row
 
 Batch = dict[str, list[Row]]
 

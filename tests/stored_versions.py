@@ -4,6 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
 from committing import commit, make
+from specification.rewind import recorded
 
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
@@ -13,7 +14,6 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import existing
-from backstory.strategies.rewind.rule import recorded
 
 ZERO = datetime(2024, 1, 1, tzinfo=UTC)
 

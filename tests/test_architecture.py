@@ -11,6 +11,7 @@ import pytest
 import backstory
 
 SOURCE = Path(backstory.__file__).parent
+SPECIFICATION = Path(__file__).with_name("specification")
 DRAWERS = {"utils", "util", "helpers", "helper", "common", "misc", "base"}
 # A column of a layout, alone or in an expression; not the words in a sentence.
 OWN = re.compile(r"(?<![\w`.])(_fivetran_\w*|version_(started_at|ended_at|state)|valid_(from|to))\b")
@@ -102,12 +103,23 @@ def test_the_public_names_are_these():
         assert getattr(backstory, name).__name__ == name
 
 
-def test_every_rule_has_its_plan():
-    """Each strategy is a rule and a plan side by side."""
-    folders = [path.parent for path in (SOURCE / "strategies").rglob("rule.py")]
+def test_every_plan_has_its_specification():
+    """Each strategy's plan is held to a reading of the specification in plain Python."""
+    plans = {path.parent.name for path in (SOURCE / "strategies").glob("*/plan.py")} - {"scd2"}
 
-    assert folders
-    assert all((folder / "plan.py").exists() for folder in folders)
+    assert plans <= {path.stem for path in SPECIFICATION.iterdir()}
+    assert (SOURCE / "strategies" / "scd2" / "rule.py").exists()  # the conformance kit has it
+
+
+def test_the_specification_is_plain_python():
+    """It computes with Python's own values; errors and nouns are the product's."""
+    heavy = {"numpy", "pyarrow", "pyspark", "duckdb"}
+
+    for path in SPECIFICATION.rglob("*.py"):
+        imports = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        names = {each.module for each in imports if isinstance(each, ast.ImportFrom)}
+        names |= {name.name for each in imports if isinstance(each, ast.Import) for name in each.names}
+        assert not heavy & {str(name).split(".")[0] for name in names}, path
 
 
 def test_no_host_of_a_registry_is_named():

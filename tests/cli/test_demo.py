@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 
 import pytest
 from plans_in_memory import in_utc
+from specification import versions as rule
 from tables_as_text import in_order
 
 from backstory.cli.demo import KEY, TABLE, UNTIL, copies, reading_lines, send_all
@@ -21,7 +22,6 @@ from backstory.reading.commits import commits
 from backstory.reading.drawing import draw
 from backstory.reading.frames import point_in_time
 from backstory.stores.metadata.in_session import InSession
-from backstory.strategies.versions import rule
 from backstory.testing.sender.client import Sender
 from backstory.testing.sender.copies import SourceCopy, difference, read_copy
 

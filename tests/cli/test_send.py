@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from destination import serving
+from memory_store.store import MemoryStore, load, rows_of
 
 from backstory.cli.app import run
 from backstory.model.table import TableName
 from backstory.model.types import Kind
-from backstory.stores.memory.store import MemoryStore, load, rows_of
 from backstory.testing.sender import client
 
 

@@ -15,6 +15,7 @@ import pytest
 from committing import commit
 from depth import deep
 from destination import fresh
+from memory_store.store import MemoryStore
 from own_sessions import KINDS, catalog_of, own_session
 from rest_catalog import serving_rest
 from tables_as_text import in_order, instant, table
@@ -28,7 +29,6 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.store import Store as IcebergStore
-from backstory.stores.memory.store import MemoryStore
 from backstory.stores.port import DISORDER
 from backstory.stores.tables import existing, load, read_slice, rows_of, tables
 

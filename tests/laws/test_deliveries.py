@@ -9,7 +9,10 @@ from destination import PLAIN, fresh
 from histories import COLUMNS, KEY, LEFT_OVER, LIVE_COLUMNS, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from memory_store.store import MemoryStore
 from plans_in_memory import in_utc
+from specification.live_rows import apply as live_rule
+from specification.versions import apply as history_rule
 from tables_as_text import in_order
 
 from backstory.doors.fivetran.batch_rows import RequestFiles
@@ -21,11 +24,8 @@ from backstory.model.layout import ACTIVE, END, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.memory.store import MemoryStore
 from backstory.stores.tables import existing, rows_of
-from backstory.strategies.live_rows.rule import apply as live_rule
 from backstory.strategies.unmodified import UNMODIFIED
-from backstory.strategies.versions.rule import apply as history_rule
 from backstory.testing.sender.batch_files import write_batch_file
 
 KINDS = {"id": Kind.LONG, "b": Kind.LONG, "part": Kind.STRING, "a": Kind.STRING, LEFT_OVER: Kind.STRING}

@@ -15,13 +15,13 @@ from debezium_engine import (
 from depth import DEPTH
 from feed_lives import now
 from mariadb_server import Session, mariadb_server
+from specification.feeds.rule import Event, Feed, apply
+from specification.stored import StoredVersions
 
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
 from backstory.model.remembered import Told
 from backstory.strategies.copies.rows import micros
-from backstory.strategies.copies.stored import StoredVersions
-from backstory.strategies.feeds.rule import Event, Feed, apply
 
 WITHOUT_SCHEMAS = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
 WAYS = {"as it is": {}, "without schemas": WITHOUT_SCHEMAS} if DEPTH == "laws" else {}

@@ -1,11 +1,11 @@
 """How much may go at once: the ratio is the decimal that is written, wherever it is asked (P7, R46)."""
 
 import pytest
+from specification.event_log import Arrival as Arrived
+from specification.event_log import LogRejected as NotIngested
+from specification.events import ingest
 
 from backstory.model.guards import exceeds
-from backstory.strategies.events.log import Arrival as Arrived
-from backstory.strategies.events.log import LogRejected as NotIngested
-from backstory.strategies.events.rule import ingest
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, Strategy
 from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, historize
 

@@ -4,6 +4,7 @@ import pytest
 from datasets import Dataset
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
+from specification.rewind import live_rows_at
 from stored_versions import kept, life, put, rows_in, shown, t, version
 
 from backstory.doors.odf import door
@@ -12,7 +13,6 @@ from backstory.model.instant import iso
 from backstory.model.remembered import KNOWN_FROM, MEMORY_SINCE, SETTLE_AFTER, SETTLED
 from backstory.model.table import TableName
 from backstory.stores.tables import existing
-from backstory.strategies.rewind.rule import live_rows_at
 from backstory.table import Table
 
 AGED = "ALTER TABLE backstory.{0} SET TBLPROPERTIES ('history.expire.max-snapshot-age-ms' = '1')"

@@ -7,6 +7,7 @@ import pytest
 from datasets import Dataset, s
 from historizing import dataset, document
 from historizing_on_spark import SparkPlace
+from specification.rewind import live_rows_at
 from stored_versions import kept, life, put, rows_in, shown, t, version
 
 from backstory.doors.odf import door
@@ -14,7 +15,6 @@ from backstory.errors import Refused, TryAgain, UsageError
 from backstory.model.remembered import KNOWN_FROM, MEMORY_SINCE, SETTLED
 from backstory.model.table import TableName
 from backstory.stores.tables import existing
-from backstory.strategies.rewind.rule import live_rows_at
 from backstory.table import Table
 from backstory.upkeep.rewinding import memory_at
 from backstory.warehouse import Warehouse

@@ -1,7 +1,7 @@
 """When two values are one, in plain Python: what every oracle compares by (native.md V16)."""
 
 import math
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import Any
 
 
@@ -12,8 +12,3 @@ def alike(value: Any) -> Hashable:
     if isinstance(value, Mapping):
         return frozenset((alike(name), alike(each)) for name, each in value.items())
     return tuple(map(alike, value)) if isinstance(value, list) else value
-
-
-def equal_in(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows have the same values in these columns; a column that a row lacks is NULL."""
-    return all(alike(one.get(name)) == alike(other.get(name)) for name in names)

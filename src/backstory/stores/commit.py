@@ -5,8 +5,6 @@ from functools import singledispatch
 from backstory.model.change import Change, Committed, Note
 from backstory.stores.iceberg import commit as iceberg
 from backstory.stores.iceberg.store import Store as IcebergStore
-from backstory.stores.memory import commit as memory
-from backstory.stores.memory.store import MemoryStore
 from backstory.stores.port import Store, StoredTable
 
 
@@ -22,4 +20,3 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
 
 
 commit.register(IcebergStore)(iceberg.commit)
-commit.register(MemoryStore)(memory.commit)

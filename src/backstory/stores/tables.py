@@ -9,7 +9,6 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg import frames
 from backstory.stores.iceberg import store as iceberg
 from backstory.stores.iceberg.slice import read_slice as read_iceberg
-from backstory.stores.memory import store as memory
 from backstory.stores.port import Store, StoredTable
 from backstory.stores.refusals import no_table
 
@@ -51,10 +50,6 @@ def existing(store: Store, table: TableName) -> StoredTable:
 
 
 load.register(iceberg.Store)(iceberg.load)
-load.register(memory.MemoryStore)(memory.load)
 tables.register(iceberg.Store)(iceberg.tables)
-tables.register(memory.MemoryStore)(memory.tables)
 read_slice.register(iceberg.Store)(read_iceberg)
-read_slice.register(memory.MemoryStore)(memory.read_slice)
 rows_of.register(iceberg.Store)(frames.rows_of)
-rows_of.register(memory.MemoryStore)(memory.rows_of)

@@ -1,5 +1,5 @@
-"""The meaning: each way in which a delivery changes a table, as a rule and as a plan.
+"""The meaning: a plan for each way in which a delivery changes a table.
 
-`rule.py` is the specification in plain Python, slow and obvious. `plan.py` is the same on Arrow
-tables: the driver runs it on a small slice of a table. The rule is the oracle of the plan.
+`plan.py` works on Arrow tables, as the driver and Spark's tasks have them. The tests hold it to a reading of
+the specification in plain Python (`tests/specification`).
 """

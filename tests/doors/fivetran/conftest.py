@@ -3,8 +3,7 @@
 import pytest
 from depth import DEPTH
 from destination import serving
-
-from backstory.stores.memory.store import MemoryStore
+from memory_store.store import MemoryStore
 
 
 def pytest_generate_tests(metafunc):

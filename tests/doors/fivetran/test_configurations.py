@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from destination import LIVE, Place, definition, gives, serving, told
 from lakes import lake
+from memory_store.store import MemoryStore
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.stores.memory.store import MemoryStore
 from backstory.testing.sender.client import Sender
 
 CONFIGURATIONS = [

@@ -3,6 +3,7 @@
 import pytest
 from committing import commit
 from destination import Place
+from specification import versions as rule
 from tables_as_text import in_order, table
 
 from backstory.errors import BackstoryError
@@ -12,7 +13,6 @@ from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import load
-from backstory.strategies.versions import rule
 from backstory.testing.sender.client import definition
 from backstory.testing.sender.copies import Difference, SourceCopy
 

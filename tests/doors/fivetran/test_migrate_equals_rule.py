@@ -8,10 +8,10 @@ from depth import deep
 from destination import PLAIN, Place, refusal
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from specification import shape_changes as rule
 from tables_as_text import DAY, cell, in_order
 
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
-from backstory.strategies.shape_changes import rule
 
 FEW = settings(
     max_examples=deep(24, 3),

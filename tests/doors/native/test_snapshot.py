@@ -10,6 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 from depth import DEPTH
 from rows_read import rows_read
+from specification.copies import Copy, take
+from specification.stored import StoredRow, StoredVersions
 from structlog.testing import capture_logs
 
 from backstory.engine.either_way import IN_TASKS, TOO_LARGE
@@ -23,8 +25,6 @@ from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.in_session import InSession
-from backstory.strategies.copies.rule import Copy, take
-from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.warehouse import Warehouse
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)

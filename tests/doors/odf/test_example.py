@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 from depth import DEPTH
+from specification.event_log import Arrival, state
+from specification.events import ingest
 
 import backstory
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import Store, tables
-from backstory.strategies.events.log import Arrival, state
-from backstory.strategies.events.rule import ingest
 from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms, Moment, Strategy
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "odf"

@@ -5,6 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from committing import commit, make
 from feeding import EXPIRE, Fed
+from memory_store.store import MemoryStore
 
 from backstory.errors import Refused, UsageError
 from backstory.model.change import Change
@@ -17,7 +18,6 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.changes.rows import identity_of
 from backstory.reading.frames.event_logs import COLUMNS
-from backstory.stores.memory.store import MemoryStore
 from backstory.stores.tables import existing
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from part_plans import whole_plan
+from specification.copies import Copy, take
+from specification.stored import StoredRow, StoredVersions
 
 from backstory.errors import Refused
 from backstory.formats.delivered import arrow_schema
@@ -17,9 +19,7 @@ from backstory.model.remembered import OWN_COLUMNS, Role, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.copies.rows import mark, micros, withdraw_facts
-from backstory.strategies.copies.rule import Copy, take
 from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, plan_rows
-from backstory.strategies.copies.stored import StoredRow, StoredVersions
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
     APPEARED,

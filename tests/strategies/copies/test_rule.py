@@ -6,11 +6,11 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.copies import Copy, take
+from specification.stored import StoredVersions
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
-from backstory.strategies.copies.rule import Copy, take
-from backstory.strategies.copies.stored import StoredVersions
 
 KEYS, VALUES = "kmn", "abc"
 

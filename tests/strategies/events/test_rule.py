@@ -1,9 +1,9 @@
 """The worked tables of odf-ingest.md, section 2, and of the decisions, on the rule."""
 
 import pytest
+from specification.event_log import Arrival, Event, LogRejected, state
+from specification.events import ingest
 
-from backstory.strategies.events.log import Arrival, Event, LogRejected, state
-from backstory.strategies.events.rule import ingest
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, OnConflict, Op, Strategy
 
 SYMBOLS = {op.symbol: op for op in Op}

@@ -9,9 +9,9 @@ import re
 from dataclasses import replace
 
 import pytest
+from specification.event_log import Arrival, canonical, state
+from specification.events import ingest
 
-from backstory.strategies.events.log import Arrival, canonical, state
-from backstory.strategies.events.rule import ingest
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 
 SEQUENCES, LENGTH = 1000, 5

@@ -5,12 +5,13 @@ from itertools import permutations
 
 import pytest
 from feed_lives import Life, forgetful, known, now, rewound_to, settled_before
+from specification.copies import Copy, take
+from specification.feeds.copies import take_among
+from specification.feeds.rule import Event, Feed, Window, apply
+from specification.stored import StoredVersions
 
 from backstory.model.remembered import Told
-from backstory.strategies.copies.rule import Copy, take
-from backstory.strategies.copies.stored import Former, StoredVersions
-from backstory.strategies.feeds.copies import take_among
-from backstory.strategies.feeds.rule import Event, Feed, Window, apply
+from backstory.strategies.feeds.terms import Former
 
 
 def test_E1_a_feed_in_order():

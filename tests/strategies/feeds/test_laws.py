@@ -7,14 +7,14 @@ from every_fact import COLUMNS, COPIES, EVENTS, KEYS, ORDERED, EveryFact, Scoped
 from feed_lives import judged, known, now, rewound_to, settled_before
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.copies import take as take_copy
+from specification.feeds.copies import take_among
+from specification.feeds.remembering import Window
+from specification.feeds.rule import Feed, apply
+from specification.stored import StoredVersions
 
 from backstory.errors import Refused
 from backstory.model.remembered import Told
-from backstory.strategies.copies.rule import take as take_copy
-from backstory.strategies.copies.stored import StoredVersions
-from backstory.strategies.feeds.copies import take_among
-from backstory.strategies.feeds.remembering import Window
-from backstory.strategies.feeds.rule import Feed, apply
 
 WINDOWS = st.integers(0, 8).flatmap(
     lambda start: st.integers(start + 1, 10).map(lambda end: Window(start, end))

@@ -7,15 +7,16 @@ from feed_lives import settled_before
 from feed_plans import NUMBERS, CopyPlace, copied, delivered, differences, planned, stored, terms_of
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.copies import Copy, take
+from specification.feeds.copies import take_among
+from specification.feeds.remembering import Window
+from specification.feeds.rule import OUTCOMES, Feed, apply, remembering
+from specification.stored import StoredVersions
 
 from backstory.errors import Refused
 from backstory.model.remembered import Told
-from backstory.strategies.copies.rule import Copy, take
-from backstory.strategies.copies.stored import Former, StoredVersions
 from backstory.strategies.feeds.arrival import FAULTS
-from backstory.strategies.feeds.copies import take_among
-from backstory.strategies.feeds.remembering import Window
-from backstory.strategies.feeds.rule import OUTCOMES, Feed, apply, remembering
+from backstory.strategies.feeds.terms import Former
 
 # The plan is of all records at once, or of parts of them by their keys.
 PARTS = st.sampled_from([1, 3])

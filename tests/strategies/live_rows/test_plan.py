@@ -3,9 +3,8 @@
 from histories import KEY, LEFT_OVER, LIVE_COLUMNS, live_batches
 from hypothesis import given
 from plans_in_memory import applied, plan_live
+from specification import live_rows as rule
 from tables_as_text import in_order
-
-from backstory.strategies.live_rows import rule
 
 NAMES = (*LIVE_COLUMNS, LEFT_OVER)
 

@@ -6,9 +6,8 @@ import pytest
 from histories import KEY, LEFT_OVER, LIVE_COLUMNS, live_batches
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.live_rows import LiveOutcome, apply
 from tables_as_text import in_order, table
-
-from backstory.strategies.live_rows.rule import LiveOutcome, apply
 
 COLUMNS = ("id", "v", "n", "_fivetran_synced")
 STORED = """

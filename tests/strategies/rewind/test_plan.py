@@ -2,11 +2,11 @@
 
 import random
 
+from specification.rewind import live_rows_at, rewound
 from stored_versions import kept, life, plain, random_life, rows_in, shown, t
 from tables_as_text import in_order
 
 from backstory.model.instant import parse_instant
-from backstory.strategies.rewind.rule import live_rows_at, rewound
 from backstory.upkeep.rewinding import rewind
 
 LIVES = 40

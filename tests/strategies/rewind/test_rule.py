@@ -3,9 +3,8 @@
 import random
 
 from depth import deep
+from specification.rewind import live_rows_at, rewound
 from stored_versions import life, n, random_life, shown, t, version
-
-from backstory.strategies.rewind.rule import live_rows_at, rewound
 
 WRONG = [version(1, "a", 10, 20), version(1, "x", 20), version(2, "y", 20)]
 

@@ -6,9 +6,9 @@ from dataclasses import astuple
 import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.sift import APPEARED, CHANGED, KEPT, SAME, VANISHED, sift
 
 from backstory.strategies.sift.plan import matched
-from backstory.strategies.sift.rule import APPEARED, CHANGED, KEPT, SAME, VANISHED, sift
 
 EVERY = pa.field("x", pa.float64())
 

@@ -3,9 +3,8 @@
 from histories import COLUMNS, KEY, LEFT_OVER, History, batches, wild_batches
 from hypothesis import given
 from plans_in_memory import applied, plan_history
+from specification import versions as rule
 from tables_as_text import in_order
-
-from backstory.strategies.versions import rule
 
 NAMES = (*COLUMNS, LEFT_OVER)
 

@@ -18,11 +18,11 @@ from histories import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.versions import TMAX, LiveOutcome, apply
 from tables_as_text import in_order, instant, table
 
 from backstory.model.layout import ACTIVE, END, START
 from backstory.strategies.unmodified import UNMODIFIED
-from backstory.strategies.versions.rule import TMAX, LiveOutcome, apply
 
 NAMES = ("id", "v", "n", "_fivetran_synced", START, END, ACTIVE)
 EMPTY = "id v n synced start end active"

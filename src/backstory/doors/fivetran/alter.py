@@ -7,7 +7,6 @@ from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import existing
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.engine.deliver import TableChange, deliver
-from backstory.engine.shape_changes import change_of
 from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.model.layout import HISTORY_COLUMNS, Layout
@@ -17,6 +16,7 @@ from backstory.model.types import Kind, related
 from backstory.stores.names import stored_names
 from backstory.stores.port import Store, StoredTable
 from backstory.strategies.shape_changes.operations import Reshape
+from backstory.strategies.shape_changes.plan import change_of
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:

@@ -8,7 +8,6 @@ from backstory.doors.fivetran.notes import note
 from backstory.doors.fivetran.own_tables import load
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver
-from backstory.engine.shape_changes import change_of
 from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.model.instant import EPOCH
@@ -18,6 +17,7 @@ from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.stores.port import Store, StoredTable
 from backstory.strategies.shape_changes.operations import DeleteBefore, EndBefore, FlagBefore
+from backstory.strategies.shape_changes.plan import change_of
 
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from backstory.model.layout import MEMORY
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
-from backstory.strategies.copies.stored import Former
 
 # Of each delivered event: its instant, what it is (`Told`), its further sequence (a struct), the field ids of
 # the columns that it asserts (NULL: all), and what the source says the record was before (a struct, or NULL).
@@ -20,6 +19,19 @@ BEFORE: Final = "backstory: before"
 FIRST: Final = -(1 << 63)
 
 Scope = tuple[tuple[str, object], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """What is known of the logs before one that began anew: its messages are settled (V136).
+
+    Up to `until` there was no message of the new log yet, `latest` is the last time that the former ones are
+    known of. `last` is their last position, as one of the new log; None where the source's name is another.
+    """
+
+    until: int
+    latest: int
+    last: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Changes of shape and mode on Spark: what a table's rows become, as DataFrames; held to `rule.py`."""
+"""Changes of shape and mode on Spark: what a table's rows become, as DataFrames."""
 
 import uuid
 from typing import TYPE_CHECKING

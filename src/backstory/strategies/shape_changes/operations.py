@@ -1,4 +1,4 @@
-"""Changes of a table's shape, mode and old rows, as requested; `rule.py` defines their meaning.
+"""Changes of a table's shape, mode and old rows, as requested.
 
 Columns are named as the table has them. What an operation may not be asked (an unknown column, a key to be
 set) is the door's business; here it has been looked at.

@@ -1,10 +1,12 @@
-"""Operations on a table of Iceberg: each as the Change that Spark's frames make of it; held to `rule.py`."""
+"""Operations on a table of Iceberg: each as the Change that Spark's frames make of it."""
 
+from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, END, SYNCED
 from backstory.model.schema import Column as TableColumn
+from backstory.stores import port
 from backstory.stores.iceberg.conditions import change_where, delete_where, update_where
 from backstory.stores.iceberg.frames import rows_of, rows_with_ids
 from backstory.stores.iceberg.literals import column, instant, literal, micros_of
@@ -41,12 +43,18 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def plan(store: Store, table: StoredTable, operation: Operation) -> Change | None:
+@singledispatch
+def change_of(store: port.Store, table: port.StoredTable, operation: Operation) -> Change | None:
     """The Change that the operation is, None if there is nothing to do.
 
     Raises TooEarly for a change that an open version is younger than, Refused for values that do not fit
     another type, and for a key that rows would share.
     """
+    raise NotImplementedError(store)
+
+
+@change_of.register(Store)
+def _on_iceberg(store: Store, table: StoredTable, operation: Operation) -> Change | None:
     if isinstance(operation, Reshape):
         return _reshaped(store, table, operation)
     if isinstance(operation, Rewriting):

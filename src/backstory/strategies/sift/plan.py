@@ -1,4 +1,4 @@
-"""A delivered state against the stored one: two Arrow tables, matched by key, as `rule` has it."""
+"""A delivered state against the stored one: two Arrow tables, matched by key."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor

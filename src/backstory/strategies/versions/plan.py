@@ -1,6 +1,6 @@
 """Ordered changes become versions with a start and an end, as one set of actions (section 5.2).
 
-The same algorithm as `rule.py`, a column at a time: stored versions, replace rows and update rows
+The algorithm of the specification, a column at a time: stored versions, replace rows and update rows
 stand in one list, sorted by key and start, and an unmodified cell takes the value above it.
 """
 

@@ -6,7 +6,6 @@ from datetime import datetime
 import pyarrow as pa
 
 from backstory.doors.fivetran.definitions import stored_as
-from backstory.engine.shape_changes import change_of
 from backstory.errors import Refused
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.model.change import Change
@@ -16,6 +15,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.names import stored_names
 from backstory.stores.port import Store, StoredTable
 from backstory.strategies.shape_changes.operations import Given, Operation, TooEarly
+from backstory.strategies.shape_changes.plan import change_of
 
 NULL_TEXT = "NULL"
 _TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})

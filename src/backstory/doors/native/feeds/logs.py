@@ -16,8 +16,7 @@ from backstory.errors import Refused, option
 from backstory.formats.envelopes.log_source import LogSource
 from backstory.model.instant import EPOCH, iso
 from backstory.model.remembered import LOG, Told
-from backstory.strategies.copies.stored import Former
-from backstory.strategies.feeds.terms import AT, FURTHER, KIND
+from backstory.strategies.feeds.terms import AT, FURTHER, KIND, Former
 
 DAY: Final = 24 * 60 * 60 * 1_000_000
 Position = list[Any]

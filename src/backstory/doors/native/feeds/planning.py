@@ -55,12 +55,11 @@ from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.workers import carrying, map_batches
 from backstory.strategies.copies.rows import memory_field, micros
-from backstory.strategies.copies.stored import Former
 from backstory.strategies.copies.touched import TAKEN_BACK
 from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive, of_former
 from backstory.strategies.feeds.log_order import in_interval, unsettled
 from backstory.strategies.feeds.plan import joined_counts, plan_records
-from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms
+from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms, Former
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
 if TYPE_CHECKING:

@@ -17,8 +17,8 @@ from dataclasses import replace
 from typing import Any
 
 from backstory.model.remembered import Told
-from backstory.strategies.copies.stored import Instant, Key, StoredVersions
-from backstory.strategies.feeds.fold import Fact
+from specification.feeds.fold import Fact
+from specification.stored import Instant, Key, StoredVersions
 
 
 def placed(table: StoredVersions, facts: Sequence[Fact]) -> tuple[list[Fact], list[Fact]]:

@@ -1,22 +1,19 @@
-"""An operation on a table as the Change of its store: Spark's plan on Iceberg, the rule itself in memory."""
+"""An operation on a table in memory: the rule itself, row by row."""
 
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from functools import singledispatch
 
 import pyarrow as pa
+from specification import shape_changes as rule
 
 from backstory.formats.delivered import arrow_schema, rows_as
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Shape
 from backstory.stores.casting import cast_batch
-from backstory.stores.iceberg.store import Store as IcebergStore
-from backstory.stores.memory.store import MemoryStore, MemoryTable, rows_of
-from backstory.stores.port import DISORDER, Store, StoredTable
+from backstory.stores.port import DISORDER
 from backstory.stores.refusals import repeated_key
-from backstory.strategies.shape_changes import rule
 from backstory.strategies.shape_changes.operations import (
     AddInHistory,
     Operation,
@@ -24,28 +21,16 @@ from backstory.strategies.shape_changes.operations import (
     Rewriting,
     Touching,
 )
-from backstory.strategies.shape_changes.plan import plan
+from backstory.strategies.shape_changes.plan import change_of
 from backstory.strategies.versions.plan import overlap
+from memory_store.store import MemoryStore, MemoryTable, rows_of
 
 Row = dict[str, object]
 
 
-@singledispatch
-def change_of(store: Store, table: StoredTable, operation: Operation) -> Change | None:
-    """The Change that the operation is, None if there is nothing to do.
-
-    Raises TooEarly for a change that an open version is younger than, Refused for values that do not fit
-    another type, and for a key that rows would share.
-    """
-    raise NotImplementedError(store)
-
-
-change_of.register(IcebergStore)(plan)
-
-
 @change_of.register(MemoryStore)
 def by_rule(store: MemoryStore, table: MemoryTable, operation: Operation) -> Change | None:
-    """The same by the rule, row by row."""
+    """The Change that the operation is, None if there is nothing to do."""
     if isinstance(operation, Reshape):
         return _reshaped(table, rows_of(store, table), operation)
     rows = rows_of(store, table).to_pylist()

@@ -6,18 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from backstory.model.guards import exceeds
-from backstory.strategies.events.log import (
-    Arrival,
-    Event,
-    LogOutcome,
-    LogRejected,
-    canonical,
-    content,
-    identity,
-    key_of,
-    ranked,
-    state,
-)
 from backstory.strategies.events.terms import (
     ABSENT,
     CONFLICTING,
@@ -34,6 +22,18 @@ from backstory.strategies.events.terms import (
     OnConflict,
     Op,
     Strategy,
+)
+from specification.event_log import (
+    Arrival,
+    Event,
+    LogOutcome,
+    LogRejected,
+    canonical,
+    content,
+    identity,
+    key_of,
+    ranked,
+    state,
 )
 
 Happening = tuple[Op, Any, Mapping[str, Any], Any]  # op, event time, values, the time that it sorts by

@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from backstory.model.remembered import Told
-from backstory.model.values import alike, equal_in
-from backstory.strategies.copies.stored import Instant, Key, Scope, StoredRow, StoredVersions, Values
+from backstory.model.values import alike
+from specification.stored import Instant, Key, Scope, StoredRow, StoredVersions, Values
+from specification.values import equal_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backstory.model.remembered import Role, Told
+from backstory.strategies.feeds.terms import Former
 
 Key = Any
 Instant = Any
@@ -60,19 +61,6 @@ class StoredRow:
     def covers(self, instant: Instant) -> bool:
         """Whether the record was so at an instant; ends are exclusive (V99)."""
         return bool(self.start <= instant and (self.end is None or instant < self.end))
-
-
-@dataclass(frozen=True, slots=True)
-class Former:
-    """What is known of the logs before one that began anew: its messages are settled (V136).
-
-    Up to `until` there was no message of the new log yet, `latest` is the last time that the former ones are
-    known of. `last` is their last position, as one of the new log; None where the source's name is another.
-    """
-
-    until: Instant
-    latest: Instant
-    last: tuple[Any, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,10 +13,9 @@ from typing import Any
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
-from backstory.model.values import alike, equal_in
-from backstory.strategies.copies.stored import Instant, Key, StoredRow, StoredVersions, Values
-from backstory.strategies.feeds.fold import Fact, Life, Step, folded, same
-from backstory.strategies.feeds.order import (
+from backstory.model.values import alike
+from specification.feeds.fold import Fact, Life, Step, folded, same
+from specification.feeds.order import (
     first_instant,
     first_position,
     is_before_settled_truncate,
@@ -27,7 +26,7 @@ from backstory.strategies.feeds.order import (
     placed,
     settled_position,
 )
-from backstory.strategies.feeds.remembering import (
+from specification.feeds.remembering import (
     Window,
     facts_of,
     mark_fact,
@@ -36,6 +35,8 @@ from backstory.strategies.feeds.remembering import (
     time_of,
     voids_of,
 )
+from specification.stored import Instant, Key, StoredRow, StoredVersions, Values
+from specification.values import equal_in
 
 OUTCOMES = ("began", "ended", "silent", "duplicate", "too_late", "late", "partial", "mismatched", "raised")
 

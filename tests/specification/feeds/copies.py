@@ -10,18 +10,18 @@ from dataclasses import replace
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
-from backstory.model.values import equal_in
-from backstory.strategies.copies.rule import OUTCOMES, Copy, Taken
-from backstory.strategies.copies.stored import Instant, Key, Scope, StoredRow, StoredVersions
-from backstory.strategies.feeds.fold import Fact, Life, folded, lies_in, same
-from backstory.strategies.feeds.order import is_settled, placed
-from backstory.strategies.feeds.remembering import (
+from specification.copies import OUTCOMES, Copy, Taken
+from specification.feeds.fold import Fact, Life, folded, lies_in, same
+from specification.feeds.order import is_settled, placed
+from specification.feeds.remembering import (
     facts_of,
     mark_of,
     recorded_life,
     voids_of,
 )
-from backstory.strategies.feeds.rule import remembering
+from specification.feeds.rule import remembering
+from specification.stored import Instant, Key, Scope, StoredRow, StoredVersions
+from specification.values import equal_in
 
 
 def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scope | None = None) -> Taken:

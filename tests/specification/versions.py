@@ -12,8 +12,8 @@ from typing import Final
 
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, END, PREFIX, START
-from backstory.strategies.live_rows.rule import LiveOutcome, Row
 from backstory.strategies.unmodified import UNMODIFIED
+from specification.live_rows import LiveOutcome, Row
 
 __all__ = ["TMAX", "LiveOutcome", "Row", "apply"]
 
@@ -22,7 +22,7 @@ _MILLISECOND: Final = timedelta(milliseconds=1)
 _Key = tuple[object, ...]
 
 
-def apply(  # noqa: PLR0917 - the three that say what the table is, and the request's four lists
+def apply(
     stored: Sequence[Row],
     key: Sequence[str],
     columns: Sequence[str],

@@ -10,8 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from backstory.errors import Refused
 from backstory.model.remembered import Role, Told
-from backstory.model.values import equal_in
-from backstory.strategies.copies.stored import (
+from specification.stored import (
     Instant,
     Key,
     StoredRow,
@@ -20,6 +19,7 @@ from backstory.strategies.copies.stored import (
     move_end,
     take_back,
 )
+from specification.values import equal_in
 
 OUTCOMES = ("new", "changed", "closed", "reopened", "unchanged")
 

@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backstory.model.values import alike, equal_in
+from backstory.model.values import alike
+from specification.values import equal_in
 
 Row = Mapping[str, Any]
 APPEARED, CHANGED, VANISHED, KEPT, SAME = "appeared", "changed", "vanished", "kept", "same"

@@ -20,7 +20,7 @@ from backstory.model.remembered import (
     SEQUENCE,
     Role,
 )
-from backstory.model.values import equal_in
+from specification.values import equal_in
 
 Row = Mapping[str, Any]
 # What tells facts of one instant of a record apart (V9).

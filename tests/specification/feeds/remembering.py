@@ -5,8 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backstory.model.remembered import Role, Told
-from backstory.model.values import equal_in
-from backstory.strategies.copies.stored import (
+from specification.feeds.fold import Fact, Life, lies_in
+from specification.feeds.order import is_beyond, is_settled, settled_position
+from specification.stored import (
     Instant,
     Key,
     Scope,
@@ -16,8 +17,7 @@ from backstory.strategies.copies.stored import (
     move_end,
     take_back,
 )
-from backstory.strategies.feeds.fold import Fact, Life, lies_in
-from backstory.strategies.feeds.order import is_beyond, is_settled, settled_position
+from specification.values import equal_in
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,1 @@
+"""The specification in plain Python, slow and obvious: every plan is held to it."""

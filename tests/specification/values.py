@@ -1,0 +1,11 @@
+"""When two rows are one (native.md V16)."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from backstory.model.values import alike
+
+
+def equal_in(names: Iterable[str], one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Whether two rows have the same values in these columns; a column that a row lacks is NULL."""
+    return all(alike(one.get(name)) == alike(other.get(name)) for name in names)
