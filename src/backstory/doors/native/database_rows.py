@@ -9,7 +9,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from backstory.doors.native.file_rows import rows_of_files, staged_rows
+from backstory.doors.native.file_rows import Stored, rows_of_files, staged_rows
 from backstory.doors.native.jdbc_rows import lay_down, read_by_jdbc, translate_jdbc
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.source import Source, rows_of_frame
@@ -21,7 +21,6 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.unchanged import stamp_of
 from backstory.formats.values.base64_cells import decode_base64
-from backstory.model.table import TableName
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import copy_out
@@ -36,7 +35,7 @@ Reading = Callable[[Path], AbstractContextManager[Source]]
 def rows_of_database(
     store: Store,
     database: Database,
-    into: TableName,
+    stored: Stored,
     rename: Mapping[str, str],
     retype: Mapping[str, ColumnType],
     written: FileOptions,
@@ -50,7 +49,7 @@ def rows_of_database(
 
     def of_parquet(path: Path) -> AbstractContextManager[Source]:
         files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
-        return rows_of_files(store, files, into, rename, types)
+        return rows_of_files(store, files, stored, rename, types)
 
     with ExitStack() as held:
         folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))

@@ -26,11 +26,12 @@ from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import is_database, parse_address
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import Store, StoredTable, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from backstory.doors.native.file_rows import Stored
     from backstory.doors.native.source import Source
 
 __all__ = ["apply", "parse_options", "snapshot"]
@@ -45,7 +46,7 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     others store meanwhile is then newer, and not taken back.
     """
     given = replace(given, begun=datetime.now(UTC))
-    with translate_disk_errors("the source"), _rows(store, source, into, given) as rows:
+    with translate_disk_errors("the source"), _rows(store, source, partial(load, store, into), given) as rows:
         given = replace(given, begun=rows.instant or given.begun)
         return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
 
@@ -59,7 +60,7 @@ def apply(
     """
     table = load(store, into)
     request = with_stored_envelope(request, {} if table is None else table.properties)
-    with translate_disk_errors("the source"), _feed_rows(store, source, into, request) as found:
+    with translate_disk_errors("the source"), _feed_rows(store, source, into, table, request) as found:
         if not found:
             return nothing_applied(into, request)
         rows, asked = found
@@ -67,19 +68,21 @@ def apply(
 
 
 @contextmanager
-def _feed_rows(store: Store, source: Any, into: TableName, request: FeedRequest) -> "Iterator[FeedRows]":
+def _feed_rows(
+    store: Store, source: Any, into: TableName, table: StoredTable | None, request: FeedRequest
+) -> "Iterator[FeedRows]":
     """The rows of a feed, and what is asked of them; nothing for messages of which none is a change."""
     if request.envelope is None:
-        with _rows(store, source, into, request) as rows:
+        with _rows(store, source, lambda: table, request) as rows:
             yield rows, request
         return
-    table = load(store, into)
     key = (request.key or ()) if table is None else table.shape.key
     with ExitStack() as held:
         if (files := _files_of_messages(source, request)) is not None:
             messages = messages_of_lines(store, files.files, request, held)
         else:
-            messages = messages_of_rows(store, held.enter_context(_rows(store, source, into, request)))
+            rows = held.enter_context(_rows(store, source, lambda: table, request))
+            messages = messages_of_rows(store, rows)
         yield held.enter_context(unwrap_either_way(store, into, messages, request, key))
 
 
@@ -113,7 +116,7 @@ def _refuse_stream(frame: "DataFrame") -> None:
 
 
 @contextmanager
-def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterator["Source"]:
+def _rows(store: Store, source: Any, stored: "Stored", given: Request) -> Iterator["Source"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
@@ -126,7 +129,7 @@ def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterato
         if given.format is not None:
             raise UsageError("bad-option", "`format=` is for files.", "Leave it out.")
         database = parse_address(source, given.query)
-        with rows_of_database(store, database, into, given.rename, _types(given), given.files) as rows:
+        with rows_of_database(store, database, stored, given.rename, _types(given), given.files) as rows:
             yield rows
         return
     if given.query is not None:
@@ -144,7 +147,7 @@ def _rows(store: Store, source: Any, into: TableName, given: Request) -> Iterato
         files = source_files(str(source), given.format)
         unmodified = partial(unmodified_text, given) if isinstance(given, FeedRequest) else None
         with rows_of_files(
-            store, files, into, given.rename, _types(given), given.files, unmodified=unmodified
+            store, files, stored, given.rename, _types(given), given.files, unmodified=unmodified
         ) as rows:
             yield rows
         return

@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -40,26 +40,28 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.formats.unchanged import Stamp, require_unchanged, stamp_of, while_unchanged
 from backstory.model.change import NOTHING
-from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+# Loads the table that the rows are for; None if there is none yet.
+Stored: TypeAlias = Callable[[], StoredTable | None]
 
 
 @contextmanager
 def rows_of_files(
     store: Store,
     source: SourceFiles,
-    into: TableName,
+    stored: Stored,
     rename: Mapping[str, str],
     retype: Mapping[str, ColumnType] = NOTHING,
     written: FileOptions = AS_EXPECTED,
     *,
     unmodified: Callable[[StoredTable | None], str | None] | None = None,
 ) -> Iterator[Source]:
-    """The rows of files, of one format, while it lasts; columns of `into` keep its types where they may.
+    """The rows of files, of one format, while it lasts; columns of the table keep its types if possible.
 
     `rename` are new names of its columns, `retype` types that the copy's are read in, `written` says how the
     files are written. Cells of a CSV that are the text which `unmodified` gives for the table are NULL, and
@@ -67,7 +69,7 @@ def rows_of_files(
     refused with its line before Spark begins.
     """
     written.refuse_misplaced(source.format)  # before Java is started for the table
-    table = load(store, into)
+    table = stored()
     known = {
         **_stored_fields(table, rename, nested=source.format in {"json", "jsonl"}),
         **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},

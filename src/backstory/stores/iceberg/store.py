@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,7 @@ class Store:
         return ".".join(map(quoted, (self.catalog, table.schema, table.name, *more)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class StoredTable:
     """A table as it was when it was loaded: its shape, and Iceberg's object for it.
 
@@ -166,7 +167,7 @@ class StoredTable:
     @property
     def disorderly(self) -> bool:
         """Whether a sender once brought versions of a key that do not stand one after the other."""
-        return self.iceberg.properties().get(DISORDER) == "true"
+        return self.properties.get(DISORDER) == "true"
 
     @property
     def newest_token(self) -> str | None:
@@ -193,7 +194,7 @@ class StoredTable:
         """The number of its columns' state."""
         return int(self.iceberg.schema().schemaId())
 
-    @property
+    @cached_property
     def properties(self) -> Mapping[str, str]:
         """Its properties, Iceberg's own among them."""
         return texts_of(self.iceberg.properties())

@@ -19,6 +19,7 @@ from backstory.strategies.feeds.records import is_of, own_times, sequence_codes,
 from backstory.strategies.feeds.rows import Remembered, kinds, rows_of
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
+from backstory.strategies.sift.plan import take_rows
 
 # What a delivery is refused for, with samples of the keys; a window that meets what is settled has none.
 FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, MEETS, CONFLICT, SPOILT = (
@@ -70,12 +71,12 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
     keys = delivered.select(terms.key)
     found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
-    timely = delivered.filter(pa.array(~late))
+    timely = take_rows(delivered, np.flatnonzero(~late))
     counts = {name: len(rows) for name, rows in found.items()}
     if _meets(terms):
         counts[MEETS] = 1
-    truncates = timely.filter(pa.array(of_kind(timely, Told.TRUNCATE)))
-    events = timely.filter(pa.array(~of_kind(timely, Told.TRUNCATE)))
+    truncate = of_kind(timely, Told.TRUNCATE)
+    truncates, events = (take_rows(timely, np.flatnonzero(rows)) for rows in (truncate, ~truncate))
     return _placed(
         terms,
         events,

@@ -56,11 +56,12 @@ from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.workers import carrying, map_batches
 from backstory.strategies.copies.rows import memory_field, micros
 from backstory.strategies.copies.touched import TAKEN_BACK
-from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive, of_former
+from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive, of_former, of_kind
 from backstory.strategies.feeds.log_order import in_interval, unsettled
 from backstory.strategies.feeds.plan import joined_counts, plan_records
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms, Former
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
+from backstory.strategies.sift.plan import take_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -192,7 +193,7 @@ def _local(rows: Any, excluded: Told | None, _lease: MemoryLease, _met: LocalSid
     if not isinstance(rows, pa.Table):
         raise TooLarge
     if excluded is not None:
-        rows = rows.filter(pc.not_equal(rows[KIND], excluded.value))
+        rows = take_rows(rows, np.flatnonzero(~of_kind(rows, excluded)))
     return LocalSide(Rows(rows.schema, lambda: [rows]))
 
 
@@ -388,7 +389,8 @@ def _read_stored_here(
             since = moving
     stored = _with_truncates(feed, terms, stored, since, low)
     is_mark = np.asarray(pc.is_null(stored[terms.key[0]]))
-    return _StoredSlice(since, stored.filter(pa.array(is_mark)), stored.filter(pa.array(~is_mark)), low)
+    marks, records = (take_rows(stored, np.flatnonzero(kind)) for kind in (is_mark, ~is_mark))
+    return _StoredSlice(since, marks, records, low)
 
 
 def _record_frame(feed: Feed, terms: FeedTerms, met: _StoredSlice, schema: pa.Schema) -> "DataFrame":
