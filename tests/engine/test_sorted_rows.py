@@ -35,7 +35,7 @@ def test_rows_come_in_their_order_however_many_there_are(most, tables):
             held.add(pa.table({"k": table, "n": range(first, first + len(table))}))
             first += len(table)
         found = sorted_rows(come_of(held.tables, held), order, kept)
-        assert isinstance(found, Pieces) == held.spilled == (most == 1)
+        assert isinstance(found, Pieces) == held.spilled == (most == 1 and len(tables) > 1)
         for _ in range(2):  # a commit may be tried again
             pieces = list(found.tables()) if isinstance(found, Pieces) else [found]
             assert pa.concat_tables(pieces).to_pylist() == [{"k": key, "n": number} for number, key in pairs]

@@ -32,6 +32,8 @@ class HeldRows:
             try:
                 self._lease.gather(self._name, self.size)
             except TooLarge:
+                if len(self._tables) == 1:
+                    return  # they are in memory already, and may be all
                 self._spill = Spill(self._kept)
                 for table in self._tables:
                     self._spill.put(self._name, table)

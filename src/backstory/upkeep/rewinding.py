@@ -1,18 +1,25 @@
 """Rewind a table of versions: take back what it learnt after a time (native.md V84, V85)."""
 
 import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from backstory.engine.deliver import Plan, deliver
-from backstory.errors import MAX_KEYS, UsageError
+from backstory.engine.planned import PlanTerms
+from backstory.engine.runner import run_plan
+from backstory.engine.sides import Side
+from backstory.errors import UsageError
+from backstory.formats.delivered import arrow_schema
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso, parse_instant
 from backstory.model.layout import MEMORY, RECORDED_AT, Layout
-from backstory.model.places import FILE, POSITION
+from backstory.model.places import ROW_ID
 from backstory.model.remembered import (
     COPIED_AT,
     ENDED_AT,
@@ -26,15 +33,19 @@ from backstory.model.remembered import (
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.rewind.plan import Rewind, learnt_after, plan_rewind
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
+from backstory.strategies.rewind.plan import KEYS, RewindTerms, plan_rewind
 from backstory.upkeep.rewound import OUTCOMES, Rewound, commit_fields
 from backstory.upkeep.rollback import roll_back
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
+
+TOUCHED: Final = "touched"
 
 
 def rewind(store: Store, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
@@ -66,20 +77,29 @@ class _Rewinding:
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
         commits = [each for each in ancestry(stored) if (_recorded(each) or self.time) > self.time]
-        rewind = None
-        with translate_faults(self.table):
-            rows = rows_with_ids(store, stored).withColumns({each: column(each) for each in (FILE, POSITION)})
+        change, counts, keys = None, dict[str, int](), list[dict[str, Any]]()
+        with ExitStack() as held, translate_faults(self.table):
+            rows = rows_with_ids(store, stored).withColumns({each: column(each) for each in PLACE.names})
             touched = rows.where(learnt_after(self.time))
             now = _next(stored, touched) if stored.rows else None
             if now is not None:
-                untold = json.loads(stored.properties.get(OVERWRITE) or "[]")
-                rewind = plan_rewind(touched, self.time, now, stored.shape.key, untold)
-            counts, keys = _count_and_sample(rewind, stored.shape.key) if rewind else ({}, [])
-        change = None
-        if rewind is not None and now is not None and counts:
-            properties = memory_at(stored.properties, self.time, now)
-            change = Change(counts, rewind.gone, rewind.come, properties=properties)
+                planned = held.enter_context(run_plan(_plan_terms(store, stored, touched, self.time, now)))
+                counts = {name: count for name, count in planned.sums.counts.items() if count}
+                keys = _keys(planned.sums, stored.shape.key)
+                properties = memory_at(stored.properties, self.time, now)
+                gone, come = planned.places(REMOVED, stored), planned.rows(ADDED)
+                change = Change(counts, gone, come, properties=properties) if counts else None
+            yield self._plan(stored, commits, change, now, counts, keys)
 
+    def _plan(
+        self,
+        stored: StoredTable,
+        commits: Sequence[IcebergSnapshot],
+        change: Change | None,
+        now: datetime | None,
+        counts: Mapping[str, int],
+        keys: Sequence[Mapping[str, Any]],
+    ) -> Plan[Rewound]:
         def receipt(committed: Committed | None) -> Rewound:
             return Rewound(
                 str(self.table),
@@ -87,16 +107,36 @@ class _Rewinding:
                 committed is not None,
                 {name: counts.get(name, 0) for name in OUTCOMES},
                 [commit_fields(each) for each in commits] if change else [],
-                keys,
+                list(map(dict, keys)),
                 iso(now) if committed and now else None,
                 committed.snapshot_id if committed else None,
             )
 
-        try:
-            yield Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
-        finally:
-            if rewind is not None:
-                rewind.pairs.unpersist()
+        return Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
+
+
+def learnt_after(known: datetime) -> "Column":
+    """Whether a row says something that the table did not say at this time (V85)."""
+    time = instant(micros_of(known))
+    return (column(RECORDED_AT) > time) | (column(MEMORY)[ENDED_AT] > time)
+
+
+def _plan_terms(
+    store: Store, stored: StoredTable, touched: "DataFrame", known: datetime, now: datetime
+) -> PlanTerms:
+    columns, key = stored.shape.columns, stored.shape.key
+    untold = frozenset(json.loads(stored.properties.get(OVERWRITE) or "[]"))
+    terms = RewindTerms(columns, key, micros_of(known), micros_of(now), untold)
+    ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in touched.columns else []
+    added = pa.schema([*arrow_schema({each.name: each.type for each in columns}), *ids])
+    schema = pa.schema([*added, *PLACE])
+    side = Side(schema, lambda: touched.select(*map(column, schema.names)))
+    kinds = {REMOVED: PLACE, ADDED: added}
+    return PlanTerms(store, stored.shape.table, {TOUCHED: side}, key, kinds, partial(_plan_part, terms))
+
+
+def _plan_part(terms: RewindTerms, sides: Mapping[str, pa.Table], _whole: Whole) -> PartPlan:
+    return plan_rewind(terms, sides[TOUCHED])
 
 
 def _refuse_pruned(table: StoredTable, time: datetime) -> None:
@@ -123,15 +163,10 @@ def _next(table: StoredTable, touched: "DataFrame") -> datetime | None:
     return max(datetime.now(UTC), max(times) + timedelta(microseconds=1))
 
 
-def _count_and_sample(rewind: Rewind, key: tuple[str, ...]) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """The number of rows by outcome, and up to ten of their keys; marks have no key."""
-    from functools import reduce
-    from operator import and_
-
-    counts = {row["outcome"]: row["count"] for row in rewind.told.groupBy("outcome").count().collect()}
-    named = rewind.told.where(reduce(and_, (column(name).isNotNull() for name in key)))
-    keys = named.select(*map(quoted, key)).distinct().orderBy(*map(quoted, key)).limit(MAX_KEYS)
-    return counts, keys.toArrow().to_pylist() if counts else []
+def _keys(sums: PlanSums, key: Sequence[str]) -> list[dict[str, Any]]:
+    """Up to ten keys of what a rewind changes, in order."""
+    few = sums.samples.get(KEYS)
+    return [] if few is None else few.sort_by([(name, "ascending") for name in key]).to_pylist()
 
 
 def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> dict[str, str | None]:

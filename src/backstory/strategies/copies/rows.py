@@ -1,6 +1,7 @@
 """The layout's own columns of versions that end, are taken back or open, as Arrow (V6 to V8, V31)."""
 
 from collections.abc import Mapping, Sequence
+from functools import reduce
 from typing import TypeAlias
 
 import numpy as np
@@ -61,6 +62,22 @@ def left_behind(rows: pa.Table, memory: ColumnType) -> pa.Table:
         MEMORY: _memory(again, memory, {ROLE: pa.repeat(Role.PAST.value, len(again))}),
     }
     return with_columns(again, own | _without_ids(again))
+
+
+def state_again(rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType) -> pa.Table:
+    """Rows that were moved or taken back, as new ones that hold until these ends, with ids of their own."""
+    fact = pc.fill_null(pc.equal(memory_field(rows, ROLE), Role.FACT.value), False)
+    nothing = pa.nulls(len(rows), INSTANT)
+    role = pc.if_else(fact, pa.scalar(Role.FACT.value), pa.scalar(None, pa.string()))
+    told = _memory(rows, memory, {ENDED_AT: nothing, END_BEFORE: nothing, ROLE: role})
+    empty = reduce(pc.and_, (each.is_null() for each in told.flatten()))
+    own = {
+        VALID_TO: instants(ends),
+        IS_CURRENT: pa.array(ends == OPEN),
+        RECORDED_AT: _repeat(recorded, len(rows)),
+        MEMORY: pc.if_else(empty, pa.scalar(None, told.type), told),
+    }
+    return with_columns(rows, own | _without_ids(rows))
 
 
 def begun(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) -> pa.Table:

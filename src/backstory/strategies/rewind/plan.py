@@ -1,11 +1,13 @@
-"""The rule of a rewind on frames: the slice of rows that learnt something, and one join of it with itself."""
+"""What a rewind makes of the rows that learnt something after a time (native.md V6 to V9, V84, V85)."""
 
-from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING
 
-from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import MAX_KEYS
+from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import (
     COLUMNS,
@@ -18,169 +20,97 @@ from backstory.model.remembered import (
     SEQUENCE,
     Role,
 )
-from backstory.spark.on_disk import persist_on_disk
-from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
-from backstory.strategies.comparable import comparable
+from backstory.model.schema import Column
+from backstory.strategies.alike import rows_alike
+from backstory.strategies.copies.rows import (
+    left_behind,
+    memory_field,
+    micros,
+    moved,
+    state_again,
+    withdraw_facts,
+)
+from backstory.strategies.keys import key_codes, keys_by_value
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
-
-_STORED, _WANTED, _SAME, _END = "backstory: stored", "backstory: wanted", "backstory: both", "backstory: end"
+TAKEN_BACK, RETURNED, MOVED = "taken_back", "returned", "moved"
+KEYS = "keys"
+# What tells facts of one instant of a record apart (V9).
+_FACT_FIELDS = (KIND, SEQUENCE, SCOPE, COLUMNS, OWN_TIME)
 
 
 @dataclass(frozen=True, slots=True)
-class Rewind:
-    """The places of rows that go, the rows that come, and those that come as what they are to people.
-
-    `told` has the key's columns and `outcome`: `taken_back`, `returned` or `moved`. All three are made of
-    `pairs`, which is kept until it is released.
-    """
-
-    gone: "DataFrame"
-    come: "DataFrame"
-    told: "DataFrame"
-    pairs: "DataFrame"
-
-
-def learnt_after(known: datetime) -> "Column":
-    """Whether a row says something that the table did not say at this time (V85)."""
-    time = instant(micros_of(known))
-    return (column(RECORDED_AT) > time) | (_field(ENDED_AT) > time)
-
-
-def plan_rewind(
-    rows: "DataFrame", known: datetime, now: datetime, key: Sequence[str], untold: Collection[str] = ()
-) -> Rewind:
-    """What becomes of the rows that learnt something after `known`; `rows` are these, with their places.
+class RewindTerms:
+    """The columns and key of a table, and two recorded times in microseconds: of what was known, and now.
 
     Columns that are `untold` have no history (V18).
     """
-    from pyspark.sql.functions import col, lit, when
 
-    names = [name for name in rows.columns if name not in {FILE, POSITION, ROW_ID}]
-    pairs, moment = persist_on_disk(_pairs(rows, names, known, key, untold)), instant(micros_of(now))
-    stored, wanted = col(quoted(_STORED)).isNotNull(), col(quoted(_WANTED)).isNotNull()
-    ends = col(quoted(_STORED))[VALID_TO].eqNullSafe(col(quoted(_WANTED))[VALID_TO])
-    changed = pairs.where(stored & ~(wanted & ends))
-    ids = [ROW_ID] if ROW_ID in rows.columns else []
-    end = when(wanted, col(quoted(_WANTED))[VALID_TO]).otherwise(col(quoted(_STORED))[VALID_FROM])
-    moving = changed.select(f"{quoted(_STORED)}.*", end.alias(_END), (~wanted).alias(_WANTED))
-    fact = _field(ROLE).eqNullSafe(lit(Role.FACT.value))
-    copies = moving.where(~fact & _field(ENDED_AT).isNotNull())
-    came = [
-        moving.select(*_moved(rows, names, moment, fact), *ids),
-        copies.select(*_copied(rows, names), *(lit(None).cast("long").alias(name) for name in ids)),
-        pairs.where(~stored)
-        .select(f"{quoted(_WANTED)}.*")
-        .withColumn(RECORDED_AT, moment)
-        .select(*map(quoted, names), *(lit(None).cast("long").alias(name) for name in ids)),
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    known: int
+    now: int
+    untold: frozenset[str]
+
+
+def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
+    """The plan of records; `rows` are theirs that learnt something, with their places.
+
+    Its counts are of rows by outcome, its samples have the keys of records; marks have no key.
+    """
+    start, end = micros(rows[VALID_FROM]), micros(rows[VALID_TO])
+    role, ended = memory_field(rows, ROLE), memory_field(rows, ENDED_AT)
+    fact = np.asarray(pc.fill_null(pc.equal(role, Role.FACT.value), False))
+    live = np.asarray(role.is_null()) | (fact & np.asarray(ended.is_null()))
+    wanted = micros(rows[RECORDED_AT]) <= terms.known
+    end_then = np.where(fact, end, micros(memory_field(rows, END_BEFORE)))
+    then = _rows_then(terms, rows, live, wanted, fact)
+    returns = wanted.copy()
+    returns[then[then >= 0]] = False
+    stays = then >= 0
+    new_end = np.where(stays, end_then[then], start)
+    moves, goes = stays & (new_end != end), live & ~stays
+    memory = next(each.type for each in terms.columns if each.name == MEMORY)
+    moving, going = moves & ~fact, goes & ~fact
+    mine, theirs = (rows.filter(pa.array(each)) for each in (moving, going))
+    written = [
+        moved(mine, new_end[moving], terms.now, memory),
+        moved(theirs, start[going], terms.now, memory, Role.PAST),
+        left_behind(mine, memory),
+        left_behind(theirs, memory),
+        withdraw_facts(rows.filter(pa.array(goes & fact)), terms.now, memory),
+        state_again(rows.filter(pa.array(returns)), end_then[returns], terms.now, memory),
     ]
-    outcome = when(~stored, "returned").when(wanted, "moved").otherwise("taken_back")
-    of_key = [_either(name).alias(name) for name in key]
-    return Rewind(
-        moving.select(FILE, POSITION),
-        came[0].unionByName(came[1]).unionByName(came[2]),
-        pairs.where(~stored | ~wanted | ~ends).select(*of_key, outcome.alias("outcome")),
-        pairs,
-    )
+    outcomes = {TAKEN_BACK: goes, RETURNED: returns, MOVED: moves}
+    counts = {name: int(rows_of.sum()) for name, rows_of in outcomes.items()}
+    named = np.asarray(pc.is_valid(rows[terms.key[0]])) & (goes | returns | moves)
+    few = rows.filter(pa.array(named)).select(terms.key).group_by([*terms.key]).aggregate([])
+    few = few.sort_by([(name, "ascending") for name in terms.key]).slice(0, MAX_KEYS)
+    schema = rows.drop_columns([FILE, POSITION]).schema
+    added = pa.concat_tables([each.select(schema.names).cast(schema) for each in written])
+    removed = rows.filter(pa.array(moves | goes)).select([FILE, POSITION])
+    return PartPlan({ADDED: added, REMOVED: removed}, counts, {KEYS: few} if len(few) else {})
 
 
-def _either(name: str) -> "Column":
-    from pyspark.sql.functions import coalesce, col
-
-    return coalesce(col(quoted(_STORED))[name], col(quoted(_WANTED))[name])
-
-
-def _pairs(
-    rows: "DataFrame", names: Sequence[str], known: datetime, key: Sequence[str], untold: Collection[str]
-) -> "DataFrame":
-    """Stored live rows beside what was told of at the time; the same fact stands in one row (V9)."""
-    from pyspark.sql.functions import col, lit, struct, when
-
-    fact = _field(ROLE).eqNullSafe(lit(Role.FACT.value))
-    live = _field(ROLE).isNull() | (fact & _field(ENDED_AT).isNull())
-    told_of = [name for name in names if name not in VERSIONS_OWN and (name in key or name not in untold)]
-    same = struct(
-        *(comparable(column(name), rows.schema[name].dataType) for name in told_of),
-        column(VALID_FROM),
-        fact,
-        *(_field(name) for name in _fields(rows) if name in {KIND, SEQUENCE, SCOPE, COLUMNS, OWN_TIME}),
-    )
-    stored = rows.where(live).select(same.alias(_SAME), struct(*map(quoted, rows.columns)).alias(_STORED))
-    end = when(fact, column(VALID_TO)).otherwise(_field(END_BEFORE))
-    before = {
-        VALID_TO: end,
-        IS_CURRENT: end.isNull(),
-        MEMORY: _memory(rows, {ENDED_AT: None, END_BEFORE: None, ROLE: when(fact, lit(Role.FACT.value))}),
-    }
-    wanted = rows.where(column(RECORDED_AT) <= instant(micros_of(known))).select(
-        same.alias(_SAME),
-        struct(*(before.get(name, column(name)).alias(name) for name in names)).alias(_WANTED),
-    )
-    on = col(f"s.{quoted(_SAME)}").eqNullSafe(col(f"w.{quoted(_SAME)}"))
-    return stored.alias("s").join(wanted.alias("w"), on, "full").select(quoted(_STORED), quoted(_WANTED))
-
-
-def _moved(rows: "DataFrame", names: Sequence[str], now: "Column", fact: "Column") -> "list[Column]":
-    """Stored rows with their new end; what is wanted no more keeps no length (V7, V8)."""
-    from pyspark.sql.functions import coalesce, lit, when
-
-    end, back = column(_END), column(_WANTED)
-    new = {
-        VALID_TO: when(fact, column(VALID_TO)).otherwise(end),
-        IS_CURRENT: when(fact, column(IS_CURRENT)).otherwise(end.isNull()),
-        RECORDED_AT: when(fact, column(RECORDED_AT)).otherwise(
-            coalesce(_field(ENDED_AT), column(RECORDED_AT))
-        ),
-        MEMORY: _memory(
-            rows,
-            {
-                ENDED_AT: now,
-                END_BEFORE: when(~fact, column(VALID_TO)),
-                ROLE: when(back & ~fact, lit(Role.PAST.value)).otherwise(_field(ROLE)),
-            },
-        ),
-    }
-    return [new.get(name, column(name)).alias(name) for name in names]
-
-
-def _copied(rows: "DataFrame", names: Sequence[str]) -> "list[Column]":
-    """What a row that moves again said until now, as a row without length (V7)."""
-    from pyspark.sql.functions import lit
-
-    new = {
-        VALID_TO: column(VALID_FROM),
-        IS_CURRENT: lit(False),
-        MEMORY: _memory(rows, {ROLE: lit(Role.PAST.value)}),
-    }
-    return [new.get(name, column(name)).alias(name) for name in names]
-
-
-def _memory(rows: "DataFrame", new: "dict[str, Column | None]") -> "Column":
-    """What the row remembers, with other values of some fields; NULL where nothing is left."""
-    from functools import reduce
-    from operator import and_
-
-    from pyspark.sql.functions import lit, struct, when
-
-    types = _fields(rows)
-    values = {name: new.get(name, _field(name)) for name in types}
-    cast = {
-        name: (lit(None) if value is None else value).cast(types[name]).alias(name)
-        for name, value in values.items()
-    }
-    nothing = reduce(and_, (each.isNull() for each in cast.values()))
-    return when(~nothing, struct(*cast.values()))
-
-
-def _field(name: str) -> "Column":
-    return column(MEMORY)[name]
-
-
-def _fields(rows: "DataFrame") -> "dict[str, DataType]":
-    from pyspark.sql.types import StructType
-
-    struct = rows.schema[MEMORY].dataType
-    assert isinstance(struct, StructType)
-    return {each.name: each.dataType for each in struct.fields}
+def _rows_then(
+    terms: RewindTerms, rows: pa.Table, live: np.ndarray, wanted: np.ndarray, fact: np.ndarray
+) -> np.ndarray:
+    """For each live row the place of a wanted one that tells of the same fact the same (V9); -1 for none."""
+    by = [*terms.key, VALID_FROM]
+    (codes,), _ = key_codes([keys_by_value(rows, by)], by)
+    mine, theirs = np.flatnonzero(live), np.flatnonzero(wanted)
+    theirs = theirs[np.argsort(codes[theirs], kind="stable")]
+    first, last = (np.searchsorted(codes[theirs], codes[mine], side) for side in ("left", "right"))
+    count = last - first
+    one = np.repeat(mine, count)
+    other = theirs[np.arange(count.sum()) + np.repeat(first - np.cumsum(count) + count, count)]
+    left, right = rows.take(pa.array(one)), rows.take(pa.array(other))
+    untold = terms.untold.difference(terms.key).union(VERSIONS_OWN, {FILE, POSITION, ROW_ID})
+    names = [name for name in rows.column_names if name not in untold]
+    fields = [each.name for each in rows.schema.field(MEMORY).type if each.name in _FACT_FIELDS]
+    pairs = [(left[name], right[name]) for name in names]
+    pairs += [(memory_field(left, name), memory_field(right, name)) for name in fields]
+    same = rows_alike(pairs, len(one)) & (fact[one] == fact[other])
+    then = np.full(len(rows), -1)
+    then[one[same]] = other[same]
+    return then
