@@ -1,18 +1,26 @@
 """The plan of a rewind gives the rule's table, in one commit of Iceberg's."""
 
 import random
+from dataclasses import replace
 
+import pytest
 from specification.rewind import live_rows_at, rewound
 from stored_versions import kept, life, plain, random_life, rows_in, shown, t
 from tables_as_text import in_order
 
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.instant import parse_instant
 from backstory.upkeep.rewinding import rewind
 
 LIVES = 40
 
 
-def test_the_plan_gives_the_rules_table(store):
+# How much clear text the driver may hold.
+WAYS = {"whole": 1 << 30, "in parts": 100_000, "in tasks": 0}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_the_plan_gives_the_rules_table(store, way):
     """Many lives in one table, rewound again and again; rows that stay keep their ids, and so do those that move."""
     chance = random.Random(7)
     lives = [random_life(chance) for _ in range(LIVES)]
@@ -20,7 +28,8 @@ def test_the_plan_gives_the_rules_table(store):
         [row for number, life in enumerate(lives) for row in _apart(number, life[place])]
         for place in range(5)
     ]
-    table = kept(store, "rewound", rows := life(*folds))
+    table = kept(store, way.replace(" ", "_"), rows := life(*folds))
+    store = replace(store, memory=Memory(CLEAR_TEXT_SHARE * WAYS[way]))
     for back in (1, 4):
         done = rewind(store, table, t(back), apply=True)
         then = rewound(rows, t(back), parse_instant(done.recorded_at), ("id",))
