@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from backstory.doors.native.evolution import Evolved
-from backstory.stores.iceberg.snapshots import ancestry
+from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import StoredTable
 
 # The property of a commit: the names of these columns, as JSON.
@@ -21,14 +21,20 @@ def lacks(evolved: Evolved) -> Mapping[str, str]:
     return {LACKS: json.dumps(missing)} if missing else {}
 
 
+def lacked_before(table: StoredTable | None) -> Mapping[str, str]:
+    """What the newest commit says of columns that its delivery lacked, for a delivery without records."""
+    commit = None if table is None else _newest(table)
+    names = commit and commit.get_property(LACKS)
+    return {LACKS: names} if names else {}
+
+
 def new_absences(table: StoredTable | None, evolved: Evolved, delivery: str) -> list[str]:
     """The columns that this delivery lacks, and the one committed before it did not, in words."""
     mistakes = _taken_back(table, evolved)
     missing = [each.name for each in evolved.missing if each.name not in mistakes]
     if table is None or not missing:
         return []
-    commits = (each for each in ancestry(table) if each.operation != "replace")
-    newest = next(commits, None)
+    newest = _newest(table)
     before = json.loads((newest and newest.get_property(LACKS)) or "[]")
     known = {evolved.renamed.get(name, name) for name in before}
     return [
@@ -36,6 +42,10 @@ def new_absences(table: StoredTable | None, evolved: Evolved, delivery: str) -> 
         for name in missing
         if name not in known or evolved.added
     ]
+
+
+def _newest(table: StoredTable) -> IcebergSnapshot | None:
+    return next((each for each in ancestry(table) if each.operation != "replace"), None)
 
 
 def taken_back(table: StoredTable | None, evolved: Evolved) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from backstory.doors.native.absences import lacks, new_absences, taken_back
+from backstory.doors.native.absences import lacked_before, lacks, new_absences, taken_back
 from backstory.doors.native.feeds.agreement import agree
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.planning import PlannedFeed, planned_feed
@@ -87,15 +87,14 @@ class NativeFeed:
         content = json.dumps([str(self.name), iso(feed.remembered.recorded), planned.content])
         token = hashlib.sha256(content.encode()).hexdigest()
         stream = {} if self.batch is None else self.batch.properties()
-        return Note(
-            DOOR, token, {RECORDED: iso(feed.remembered.recorded), **lacks(feed.agreement.evolved), **stream}
-        )
+        missing = lacks(feed.agreement.evolved) if planned.of_records else lacked_before(feed.table)
+        return Note(DOOR, token, {RECORDED: iso(feed.remembered.recorded), **missing, **stream})
 
     def _receipt(self, feed: Feed, planned: PlannedFeed) -> Callable[[Committed | None], Answer]:
         table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in COUNTS}
         evolved = feed.agreement.evolved
         foreign = () if feed.table is None else feed.table.foreign_writes
-        absences = new_absences(feed.table, evolved, "feed")
+        absences = new_absences(feed.table, evolved, "feed") if planned.of_records else []
         changes = [*evolved.changes, *absences, *columns_left_out(evolved)] if planned.added else []
         if self.request.dry_run:
             keys = {name: planned.keys(name) for name in COUNTS if counts[name]}

@@ -76,7 +76,7 @@ class PlannedFeed:
 
     `samples` are a few keys of each outcome. `gone` are places of stored rows, `come` the rows to write, both
     None for none; `added` is their number. `content` is a number made of the events, `log` how far their log
-    is known with them.
+    is known with them. `of_records` is false where all events are truncates.
     """
 
     feed: Feed
@@ -87,6 +87,7 @@ class PlannedFeed:
     added: int
     content: int
     log: LogProgress | None = None
+    of_records: bool = True
 
     @property
     def taken_back(self) -> int:
@@ -157,6 +158,7 @@ def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
             sums.added[ADDED] + len(arrival.come),
             events.content,
             log,
+            events.count > len(events.truncates),
         )
 
 
