@@ -1,6 +1,6 @@
 """The places of rows in data files."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from pyroaring import BitMap64
@@ -9,6 +9,7 @@ from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
 from backstory.stores.iceberg.vectors import positions_by_file
+from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.port import StoredTable
 from backstory.stores.refusals import conflict
 
@@ -49,19 +50,31 @@ def add_places(positions: dict[str, BitMap64], places: "pa.Table") -> dict[str, 
 def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitMap64]:
     """For each data file, as the frame names it, the positions of its rows.
 
-    They are packed where Spark runs, unless few are counted.
+    Each of Spark's tasks packs those of its rows, unless few are counted.
     """
     places = frame.select(FILE, POSITION)
     if count is not None and count <= FEW:
         return positions_by_file(places.toArrow()) if count else {}
     file = places.schema[FILE].dataType.simpleString()
-    packed = places.groupBy(FILE).applyInArrow(_packed, f"file {file}, positions binary").collect()
-    return {row.file: BitMap64.deserialize(bytes(row.positions)) for row in packed}
+    packed = map_batches(places, _pack, f"file {file}, positions binary").collect()
+    positions: dict[Any, BitMap64] = {}
+    for row in packed:
+        _add(positions, {row.file: BitMap64.deserialize(bytes(row.positions))})
+    return positions
 
 
-def _packed(rows: "pa.Table") -> "pa.Table":
+def _pack(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
+    """The positions of a partition by file."""
     import pyarrow as pa
-    from pyroaring import BitMap64
 
-    bitmap = BitMap64(rows[POSITION].to_numpy())
-    return pa.table({"file": [rows[FILE][0].as_py()], "positions": [bitmap.serialize()]})
+    positions: dict[Any, BitMap64] = {}
+    for batch in batches:
+        _add(positions, positions_by_file(pa.Table.from_batches([batch])))
+    if positions:
+        packed = [each.serialize() for each in positions.values()]
+        yield pa.record_batch({"file": pa.array(list(positions)), "positions": pa.array(packed, pa.binary())})
+
+
+def _add(positions: dict[Any, BitMap64], more: Mapping[Any, BitMap64]) -> None:
+    for file, marked in more.items():
+        positions[file] = positions.get(file, BitMap64()) | marked
