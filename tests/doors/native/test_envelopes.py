@@ -230,7 +230,10 @@ if DEPTH == "laws":
 def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, name, tmp_path, request):
     """Late reads, clocks that are set back, deletes and truncates; together, and one by one."""
     lake = request.getfixturevalue(way)
+    turn = CONNECTORS.index((connector, way))
     for number, (told, values) in enumerate(LATE_READS.values()):
+        if DEPTH != "laws" and (number + turn) % 2:
+            continue  # each life is lived by two of the four
         lines = [log_message(connector, *each) for each in told]
         whole = apply_lines(lake, f"{name}w{number}", tmp_path, *lines, key="id", envelope="debezium")
         assert whole.counts["raised"] > 0
