@@ -98,7 +98,7 @@ class _Rewinding:
         change: Change | None,
         now: datetime | None,
         counts: Mapping[str, int],
-        keys: Sequence[Mapping[str, Any]],
+        keys: list[dict[str, Any]],
     ) -> Plan[Rewound]:
         def receipt(committed: Committed | None) -> Rewound:
             return Rewound(
@@ -107,7 +107,7 @@ class _Rewinding:
                 committed is not None,
                 {name: counts.get(name, 0) for name in OUTCOMES},
                 [commit_fields(each) for each in commits] if change else [],
-                list(map(dict, keys)),
+                keys,
                 iso(now) if committed and now else None,
                 committed.snapshot_id if committed else None,
             )

@@ -77,4 +77,7 @@ def _pack(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
 
 def _add(positions: dict[Any, BitMap64], more: Mapping[Any, BitMap64]) -> None:
     for file, marked in more.items():
-        positions[file] = positions.get(file, BitMap64()) | marked
+        if file in positions:
+            positions[file] |= marked  # in place: a partition has many batches
+        else:
+            positions[file] = marked

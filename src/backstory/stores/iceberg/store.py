@@ -167,7 +167,7 @@ class StoredTable:
     @property
     def disorderly(self) -> bool:
         """Whether a sender once brought versions of a key that do not stand one after the other."""
-        return self.properties.get(DISORDER) == "true"
+        return self.iceberg.properties().get(DISORDER) == "true"  # all of them would be many calls of Java
 
     @property
     def newest_token(self) -> str | None:

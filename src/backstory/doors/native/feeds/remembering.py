@@ -35,7 +35,7 @@ def remembering(store: Store, table: StoredTable | None) -> Remembering:
     now = datetime.now(UTC)
     if table is None:
         return Remembering(now, (), begins=True)
-    kept = table.iceberg.properties().get(SETTLED)
+    kept = table.properties.get(SETTLED)
     stored = StoredInstants(store, table)
     recorded = max(now, newest_recorded(stored) + MICROSECOND)
     return Remembering(recorded, stored.ends() or () if kept is None else interval_of(kept), kept is None)
