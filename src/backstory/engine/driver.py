@@ -1,8 +1,8 @@
-"""A delivery planned by the driver: whole where its memory holds the rows, else in steps or parts by key."""
+"""A delivery planned by the driver: whole where its memory holds the rows, else sifted or in parts by key."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, nullcontext, suppress
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
@@ -11,17 +11,10 @@ from backstory.engine.frame_size import few_rows, hold_frame
 from backstory.engine.held_rows import HeldRows, come_of
 from backstory.engine.parts import Rows, parts_by_key
 from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.rows_as_they_come import STEPS_HELD, KeyAgain, rows_as_they_come
 from backstory.engine.sides import LocalSide, nothing
+from backstory.engine.sift import SiftTerms, counting, sift_sides
 from backstory.engine.staging import is_local
-from backstory.engine.steps import (
-    ComingRows,
-    OutOfStep,
-    PlacedRows,
-    is_small,
-    parts_as_they_come,
-    parts_in_step,
-    rows_in_step,
-)
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import Pieces
 from backstory.model.places import FILE, POSITION
@@ -79,40 +72,48 @@ def _planned(
 ) -> Planned:
     if terms.first is not None and (planned := terms.first(sides, lease)) is not None:
         return planned
+    (name, coming), *stored = sides.items()
     if not terms.key:
-        (name, side), *_ = sides.items()
-        return _of_parts(terms, sides, ({name: rows} for rows in side.rows.tables()), lease, kept)
-    with suppress(TooLarge, OutOfStep), _in_steps(terms, sides) as steps:
-        if steps is not None:
-            return _of_parts(terms, sides, steps, lease, kept)
+        return _of_parts(terms, sides, ({name: rows} for rows in coming.rows.tables()), lease, kept)
+    if coming.columns is not None and _is_large(terms, name):
+        if all(side.is_empty for _, side in stored):
+            with (
+                suppress(TooLarge, KeyAgain),
+                rows_as_they_come(terms.key, sides, terms.store.memory) as parts,
+            ):
+                return _of_parts(terms, sides, parts, lease, kept)
+        elif terms.sift is not None and all(side.columns is not None for _, side in stored):
+            return _sifted(terms, terms.sift, sides, lease, kept)
+    return _by_key(terms, sides, lease, kept)
+
+
+def _is_large(terms: PlanTerms, name: str) -> bool:
+    """Whether the rows of a side are more than a step of a plan; of an unknown size they are few."""
+    size = terms.sides[name].size
+    return size is not None and size >= terms.store.memory.most // STEPS_HELD
+
+
+def _sifted(
+    terms: PlanTerms, by: SiftTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
+) -> Planned:
+    """The plan of the records that may differ, and the counts of all others."""
+    count = max(side.count or 0 for side in terms.sides.values())
+    sift = sift_sides(by, terms.key, sides, terms.store.memory, lease, count)
+    planned = _by_key(replace(terms, plan=counting(terms.plan, by)), sift.sides, lease, kept)
+    planned.sums.counts.update(sift.settled(planned.sums.counts))
+    return planned
+
+
+def _by_key(
+    terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
+) -> DriverPlan:
+    """The plan of all rows together, or of parts by key."""
     rows = {name: side.rows for name, side in sides.items()}
     local = _spills(terms.store)
     with suppress(*([TooLarge] if local else [])):
         return _of_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, kept)
     # There is room for the rows, and none for the plan of them.
     return _of_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, kept)
-
-
-def _in_steps(
-    terms: PlanTerms, sides: Mapping[str, LocalSide]
-) -> AbstractContextManager[Iterator[Mapping[str, pa.Table]] | None]:
-    """The parts of a large delivery that has the order of the stored rows, or meets none; else None."""
-    memory = terms.store.memory
-    (name, coming), *stored = sides.items()
-    if coming.keys is None or is_small(memory, terms.sides[name].size):
-        return nullcontext()
-    count = rows_in_step(memory, (side.rows for side in sides.values()))
-    if all(side.is_empty for _, side in stored):
-        empty = {each: side.rows for each, side in stored}
-        return parts_as_they_come(name, coming.rows, empty, terms.key, memory, count)
-    placed = {
-        each: PlacedRows(side.keys, side.at)
-        for each, side in stored
-        if side.keys is not None and side.at is not None
-    }
-    if len(placed) < len(stored):
-        return nullcontext()
-    return parts_in_step(name, ComingRows(coming.rows, coming.keys), placed, terms.key, memory, count)
 
 
 def _of_parts(

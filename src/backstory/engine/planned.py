@@ -11,6 +11,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from backstory.engine.sides import LocalSide, Side
+from backstory.engine.sift import SiftTerms
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import Pieces
 from backstory.model.table import TableName
@@ -64,15 +65,9 @@ class Planned(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Sifted:
-    """What a join of Spark leaves of a delivery for the plan.
+class FirstRows:
+    """The rows of a table without any, as frames by kind, with the counts and samples of their plan."""
 
-    `sides` are the rows that are yet to be planned, by `plan`; None where the delivery is refused. `sums` are
-    the counts and samples of all other rows, `rows` those that need no plan, by kind.
-    """
-
-    sides: Mapping[str, Side] | None
-    plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
     sums: PlanSums
     rows: "Mapping[str, DataFrame]"
 
@@ -86,8 +81,9 @@ class PlanTerms:
     columns. `kinds` are the columns of the rows that plans give, by kind. `key` parts the rows; without one
     any rows may be planned together or apart.
 
-    `first` plans rows of a table without any as they come, or gives None. `sift` is asked in tasks in place
-    of the sides. `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the
+    `first` plans rows of a table without any as they come, `first_in_tasks` as frames; each gives None where
+    they need the plan. By `sift` rows that are the same on all sides are left out of the plan of a large
+    delivery. `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the
     rows are read. With the `salt` files are numbers in tasks.
     """
 
@@ -98,7 +94,8 @@ class PlanTerms:
     kinds: Mapping[str, pa.Schema]
     plan: Callable[[Mapping[str, pa.Table], Whole], PartPlan]
     first: Callable[[Mapping[str, LocalSide], MemoryLease], Planned | None] | None = None
-    sift: Callable[[int, ExitStack], Sifted] | None = None
+    first_in_tasks: Callable[[ExitStack], FirstRows | None] | None = None
+    sift: SiftTerms | None = None
     only_tasks: bool = False
     checkpointed: bool = False
     salt: int = field(default_factory=lambda: uuid4().time_low)

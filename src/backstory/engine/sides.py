@@ -1,6 +1,6 @@
 """The sides of a plan: the rows of a delivery, and the stored rows that they meet."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,15 +18,13 @@ if TYPE_CHECKING:
 class LocalSide:
     """Rows of a side that the driver reads from files or memory; reading raises Unreadable where it cannot.
 
-    `rows` may lack columns that `whole` gives for some of them. `keys` are the keys of all rows in the same
-    order, with the places of stored ones, whose columns `at` gives: with them large sides are read in steps.
-    `is_empty` is true only where nothing is stored.
+    `rows` may lack columns that `whole` gives for some of them. `columns` gives all rows in fewer columns of
+    these names: with it large sides are sifted. `is_empty` is true only where nothing is stored.
     """
 
     rows: Rows
     whole: Whole = as_they_are
-    keys: Rows | None = None
-    at: Whole | None = None
+    columns: Callable[[Sequence[str]], Rows] | None = None
     is_empty: bool = False
 
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import structlog
 
 from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.sift import counting, settled_counts
+from backstory.engine.task_sift import count_values, sift_frames
 from backstory.engine.wire import Wire, with_numbered_files
 from backstory.model.places import FILE
 from backstory.spark.on_disk import persist_on_disk
@@ -67,21 +69,34 @@ def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
     Rows of one key are planned in one task, whose memory holds a bucket of them. Without a key each batch of
     rows is planned for itself.
     """
-    answers: DataFrame | None
-    if terms.sift is None:
-        answers, sums = _answers(terms, kept)
-        return TaskPlan(terms, sums, answers, {})
-    sifted, answers = terms.sift(terms.salt, kept), None
-    sums = sifted.sums
-    if sifted.sides is not None:
-        answers, of_parts = _answers(replace(terms, sides=sifted.sides, plan=sifted.plan, key=()), kept)
-        sums.join(of_parts)
-    return TaskPlan(terms, sums, answers, sifted.rows)
+    if terms.first_in_tasks is not None and (first := terms.first_in_tasks(kept)) is not None:
+        return TaskPlan(terms, first.sums, None, first.rows)
+    answers, sums = _answers(terms, kept)
+    return TaskPlan(terms, sums, answers, {})
 
 
-def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame, PlanSums]":
-    """The answers of all tasks, and their sums."""
-    wire, tagged = Wire(terms.kinds), _tagged_rows(terms, _frames(terms, kept))
+def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame | None, PlanSums]":
+    """The answers of all tasks, None for none, and their sums."""
+    frames, by, share = _frames(terms, kept), terms.sift, 1.0
+    if by is None or not all(side.count is None or side.count for side in terms.sides.values()):
+        return _answers_of(terms, frames, share, kept)
+    schemas = {name: side.schema for name, side in terms.sides.items()}
+    sift = sift_frames(by, terms.key, frames, schemas, kept)
+    answers, sums = None, PlanSums()
+    if sift.share:
+        named = {name: replace(side, count=sift.totals[name].rows) for name, side in terms.sides.items()}
+        counted = replace(terms, plan=counting(terms.plan, by), sides=named)
+        answers, sums = _answers_of(counted, sift.frames, sift.share, kept)
+    totals = count_values(sift.totals, frames, schemas, by.needed(sums.counts))
+    sums.counts.update(settled_counts(by, totals, sums.counts))
+    return answers, sums
+
+
+def _answers_of(
+    terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, kept: ExitStack
+) -> "tuple[DataFrame, PlanSums]":
+    """The answers to these frames, which have about such a share of the rows of the sides."""
+    wire, tagged = Wire(terms.kinds), _tagged_rows(terms, frames, share)
     sides = {
         name: (tagged.shared[name][1:], with_numbered_files(side.schema))
         for name, side in terms.sides.items()
@@ -168,11 +183,11 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
     return [f"c{schema.get_field_index(each)}" for each in terms.key]
 
 
-def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> TaggedRows:
+def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> TaggedRows:
     """The rows of all sides in one frame, each with its bucket."""
     from pyspark.sql.functions import col, lit
 
-    count, size = _sizes(terms, frames) if terms.key else (0, 0)
+    count, size = (int(share * each) for each in _sizes(terms, frames)) if terms.key else (0, 0)
     sides = {}
     for name, frame in frames.items():
         names = terms.sides[name].schema.names

@@ -1,10 +1,11 @@
 """Whether values are alike on Spark (V16): NULL is NULL, NaN is NaN, 0.0 is -0.0, and maps have no order."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+    from pyspark.sql.types import ArrayType, DataType, MapType
 
 
 def comparable(value: "Column", type_: "DataType") -> "Column":
@@ -44,3 +45,53 @@ def holds_map(type_: "DataType") -> bool:
 def alike(one: "Column", other: "Column", type_: "DataType") -> "Column":
     """Whether two values of a type are one."""
     return comparable(one, type_).eqNullSafe(comparable(other, type_))
+
+
+def fingerprint(values: "Sequence[tuple[Column, DataType]]", salt: int) -> "list[Column]":
+    """The two halves of a number of 128 bits that differs where a value does (E9), each a LONG."""
+    from pyspark.sql.functions import lit, xxhash64
+
+    words = [word for value, type_ in values for word in _words(value, type_)]
+    return [xxhash64(lit(salt), *words), xxhash64(*reversed(words), lit(salt))]
+
+
+def _words(value: "Column", type_: "DataType") -> "list[Column]":
+    """What a value is hashed by: whether it is NULL, which Spark's hash passes over, and the value."""
+    return [value.isNull(), _hashable(value, type_)]
+
+
+def _hashable(value: "Column", type_: "DataType") -> "Column":
+    """A nested value as a number: an empty list, NULL and a list of NULL have three."""
+    from pyspark.sql.functions import size, transform, when, xxhash64
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    if isinstance(type_, StructType):
+        words = [word for each in type_ for word in _words(value.getField(each.name), each.dataType)]
+        return when(value.isNotNull(), xxhash64(*words))
+    if isinstance(type_, ArrayType):
+        element = type_.elementType
+        items = transform(value, lambda each: xxhash64(*_words(each, element)))
+        return when(value.isNotNull(), xxhash64(size(value), items))
+    if isinstance(type_, MapType):
+        return _hashable(comparable(value, type_), _entries(type_))
+    return value
+
+
+def _entries(type_: "MapType") -> "ArrayType":
+    """The type of a map that is `comparable`: a list of its entries."""
+    from pyspark.sql.types import ArrayType, StructField, StructType
+
+    fields = [StructField("key", type_.keyType), StructField("value", _compared(type_.valueType))]
+    return ArrayType(StructType(fields))
+
+
+def _compared(type_: "DataType") -> "DataType":
+    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
+    if isinstance(type_, MapType):
+        return _entries(type_)
+    if isinstance(type_, ArrayType):
+        return ArrayType(_compared(type_.elementType))
+    if isinstance(type_, StructType):
+        return StructType([StructField(each.name, _compared(each.dataType)) for each in type_])
+    return type_

@@ -119,7 +119,7 @@ def key_numbers(rows: pa.Table, key: Sequence[str], salt: int = 0) -> np.ndarray
     """A number of 64 bits for the key of each row: keys that are one have one, others hardly ever."""
     numbers = np.full(len(rows), salt, np.uint64)
     for name in key:
-        numbers = _mixed(numbers ^ _numbers(settled(rows[name]).combine_chunks()))
+        numbers = mixed(numbers ^ _numbers(settled(rows[name]).combine_chunks()))
     return numbers
 
 
@@ -182,7 +182,7 @@ def _numbers(values: pa.Array) -> np.ndarray:
     type_ = values.type
     if pa.types.is_struct(type_):
         parts = map(_numbers, map(settled, values.flatten()))
-        return reduce(lambda one, more: _mixed(one ^ more), parts, np.zeros(len(values), np.uint64))
+        return reduce(lambda one, more: mixed(one ^ more), parts, np.zeros(len(values), np.uint64))
     if pa.types.is_list(type_):
         return _list_numbers(values)
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
@@ -201,7 +201,7 @@ def _list_numbers(values: pa.ListArray) -> np.ndarray:
     lengths = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
     ends = np.cumsum(lengths)
     places = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
-    items = _mixed(_numbers(settled(values.flatten())) ^ _mixed(places.astype(np.uint64)))
+    items = mixed(_numbers(settled(values.flatten())) ^ mixed(places.astype(np.uint64)))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(items, dtype=np.uint64)])
     return sums[ends] - sums[ends - lengths] + lengths.astype(np.uint64)
 
@@ -220,18 +220,18 @@ def _text_numbers(values: pa.Array) -> np.ndarray:
     if most == lengths.min(initial=most):  # texts of one length lie at equal distances
         for first in range(0, min(most, MOST_BYTES), WORD):
             word = np.ndarray(len(found), "<u8", data, WORD + first, (most,))
-            found = _mixed(found ^ (word & LOW_BYTES[min(most - first, WORD)]))
+            found = mixed(found ^ (word & LOW_BYTES[min(most - first, WORD)]))
     else:
         for first in range(0, min(most, MOST_BYTES), WORD):
             there = np.flatnonzero(lengths > first)
             low = LOW_BYTES[np.minimum(lengths[there] - first, WORD)]
-            found[there] = _mixed(found[there] ^ (words[starts[there] + first] & low))
+            found[there] = mixed(found[there] ^ (words[starts[there] + first] & low))
     longer = np.flatnonzero(lengths > MOST_BYTES)
-    found[longer] = _mixed(found[longer] ^ words[starts[longer] + lengths[longer] - WORD])
+    found[longer] = mixed(found[longer] ^ words[starts[longer] + lengths[longer] - WORD])
     return found
 
 
-def _mixed(numbers: np.ndarray) -> np.ndarray:
+def mixed(numbers: np.ndarray) -> np.ndarray:
     """Numbers whose bits all depend on all bits of the former ones (the finalizer of MurmurHash3)."""
     mixed = numbers.copy()
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

@@ -49,10 +49,11 @@ GUARDS = {
 # What is raised of the schema, before a way is chosen.
 BEFOREHAND = {"HIST_COLUMNS"}
 
+AS_THEY_COME = "more rows than a step: planned as they come"
 # The bytes that the driver may hold, and what is logged.
 WAYS = {
     "whole": (None, None),
-    "steps": (1_200_000, "more rows than a step: planned as they come"),
+    "sifted": (1_200_000, "more rows than a step: planned where fingerprints differ"),
     "parts": (60_000, "more rows than driver-memory holds: planned in parts"),
     "tasks": (0, "planned in Spark's tasks"),
 }
@@ -108,9 +109,9 @@ def test_a_load_is_refused_alike_in_every_way(place, store, guard):
         events = {each["event"] for each in logs if "planned" in each["event"]}
         if way in {"whole", "tasks"}:
             assert events == {logged} - {None}
-        else:  # a base that stays has no steps; rows that have no place in one are planned in parts
-            assert events or (way == "steps" and stage in {None, "only"})
-            assert events <= {WAYS["steps"][1], WAYS["parts"][1]}
+        else:  # there is nothing to sift a first load by; what a sift leaves may be planned in parts
+            assert events or (way == "sifted" and stage in {None, "only"})
+            assert events <= {AS_THEY_COME, WAYS["sifted"][1], WAYS["parts"][1]}
         errors.append(error.to_dict())
     assert errors == [errors[0]] * len(WAYS)
 

@@ -68,9 +68,8 @@ def here(work):
     staged = staged_here(work)
     if staged is None:
         return None
-    rows, keys = (
-        pa.concat_tables([each.schema.empty_table(), *each.tables()]) for each in (staged.rows, staged.keys)
-    )
+    sides = (staged.rows, staged.columns([work.load.dataset.key]))
+    rows, keys = (pa.concat_tables([each.schema.empty_table(), *each.tables()]) for each in sides)
     assert keys == rows.select(keys.column_names)
     return rows
 

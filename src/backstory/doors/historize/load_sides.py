@@ -20,10 +20,12 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.parts import Rows
 from backstory.engine.sides import LocalSide, Side
+from backstory.engine.sift import Compared, RowCounts, SiftTerms
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, TooLarge, typed_size
 from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
+from backstory.model.layout import ROW_HASH
 from backstory.model.places import FILE, POSITION
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
@@ -33,6 +35,7 @@ from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.iceberg.store import StoredTable, load
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.strategies.scd2.parts import counts_of_same
 from backstory.strategies.scd2.plan import earlier_columns
 from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, STAGED, LoadTerms
 
@@ -119,16 +122,18 @@ class _StoredRows:
     schema: pa.Schema
     flags: Mapping[str, bool]
     open: bool = False
-    keyed: bool = True
 
     def side(self) -> LocalSide | None:
         """The rows from files; None where Spark must read them."""
         if self.plan.filled and not self.plan.as_stored:
             return None
-        fields = [self.schema.field(self.work.load.dataset.key), *PLACE_HERE, *ids_of(self.plan)]
-        rows, keys = (Rows(each, partial(self.tables, each)) for each in (self.schema, pa.schema(fields)))
-        empty = not self.plan.filled
-        return LocalSide(rows, keys=keys if self.keyed else None, at=self.at, is_empty=empty)
+        return LocalSide(
+            self._columns(self.schema.names), columns=self._columns, is_empty=not self.plan.filled
+        )
+
+    def _columns(self, names: Sequence[str]) -> Rows:
+        schema = pa.schema([each for each in self.schema if each.name in names])
+        return Rows(schema, partial(self.tables, schema))
 
     def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """These columns of all rows."""
@@ -142,17 +147,6 @@ class _StoredRows:
         with self._read() as rows:
             for each in rows.batches(names, [ended] if self.open else [], chosen, where=where):
                 yield self._flagged(each, schema)
-
-    def at(self, places: pa.Table) -> pa.Table:
-        """All columns of the rows at these places."""
-        if not self.plan.filled:
-            return self.schema.empty_table()
-        names = [each for each in self.schema.names if each not in (*self.flags, *places.column_names)]
-        with self._read() as rows:
-            rest = rows.at(places, names)
-        both = dict(zip(rest.column_names, rest.columns, strict=True))
-        both |= dict(zip(places.column_names, places.columns, strict=True))
-        return self._flagged(pa.table(both), self.schema)
 
     @contextmanager
     def _read(self) -> Iterator[LocalRows]:
@@ -177,14 +171,29 @@ def _staged(work: SparkWork, base: TablePlan) -> Side:
     return Side(schema, frame, lambda _lease, _met: staged_here(work), *_size_and_count(work))
 
 
+def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
+    """The columns by which a row is the same in stage, base and history."""
+    base = Compared(BASE, [ROW_HASH], [ROW_HASH], LIVE)
+    pairs = [(base, Compared(OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
+    if STAGED in sides:
+        staged = Compared(STAGED, terms.compared, terms.needed, lengths=terms.lengths)
+        pairs.insert(0, (staged, Compared(BASE, terms.compared, ())))
+    return SiftTerms(pairs, _settled)
+
+
+def _settled(rows: Mapping[str, RowCounts]) -> dict[str, int]:
+    """The counts of a plan of rows that are the same everywhere."""
+    counts = counts_of_same(OPEN, rows[OPEN].rows)
+    return counts if STAGED not in rows else {**counts, **counts_of_same(BASE, rows[STAGED].rows)}
+
+
 def _untouched_base(work: SparkWork, base: TablePlan) -> Side:
     """The base's rows with the columns that a version takes."""
     load = work.load
     names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), ColumnRole.ROW_HASH]
     names = list(dict.fromkeys(names))
     schema = schema_of(base, names, [], LIVE)
-    # No order of the base is known, so it is not planned in steps.
-    rows = _StoredRows(work, base, schema, {LIVE: True}, keyed=False)
+    rows = _StoredRows(work, base, schema, {LIVE: True})
 
     def frame() -> "DataFrame":
         return base.rows.alias("r").select(*map(column, names), _live(work, "r"))

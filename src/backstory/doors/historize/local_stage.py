@@ -40,7 +40,7 @@ Reading = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
 
 
 def staged_here(work: SparkWork) -> LocalSide | None:
-    """The stage's rows as rows of the base, and of each whether it is live; also their keys alone.
+    """The stage's rows as rows of the base, and of each whether it is live.
 
     None where Spark must read or compute them; reading raises Unreadable where that shows later, and what
     `read_stage` raises.
@@ -54,8 +54,12 @@ def staged_here(work: SparkWork) -> LocalSide | None:
         return None
     local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
     values = {**local.base_values(GIVEN, ()), LIVE: "TRUE" + local.live(GIVEN)}
-    keys = _side(work, read, business_keys(work.load.dataset), {key: values[key]})
-    return LocalSide(_side(work, read, columns, values), keys=keys)
+
+    def fewer(names: Sequence[str]) -> SideRows:
+        needed = business_keys(work.load.dataset) if {*names} == {key} else columns
+        return _side(work, read, needed, {name: values[name] for name in names})
+
+    return LocalSide(_side(work, read, columns, values), columns=fewer)
 
 
 def _side(

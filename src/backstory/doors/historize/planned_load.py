@@ -19,6 +19,7 @@ from backstory.doors.historize.load_sides import (
     earlier_versions,
     ids_of,
     load_sides,
+    load_sift,
     read_earlier,
     schema_of,
 )
@@ -94,7 +95,16 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
     """
     kinds = _kinds(base, hist, terms)
     sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
-    asked = PlanTerms(work.store, hist.wanted.table, sides, [terms.key], kinds, plan, checkpointed=True)
+    asked = PlanTerms(
+        work.store,
+        hist.wanted.table,
+        sides,
+        [terms.key],
+        kinds,
+        plan,
+        sift=load_sift(terms, sides),
+        checkpointed=True,
+    )
     with ExitStack() as kept:
         with translate_faults(hist.wanted.table):
             planned = kept.enter_context(run_plan(asked))

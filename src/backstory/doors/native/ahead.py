@@ -29,7 +29,7 @@ from backstory.formats.file_columns import (
 from backstory.formats.reading import rows_of
 from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.strategies.keys import without_key
-from backstory.strategies.sift.plan import distinct
+from backstory.strategies.matching import distinct
 
 # Files of so many bytes together are read whole in a moment; of larger ones only the columns are looked at.
 SMALL: Final = 4 << 20

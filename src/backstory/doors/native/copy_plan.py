@@ -1,6 +1,6 @@
 """The plan of a copy: its sides, the runner's plan of them, and the outcomes of records (V36)."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.doors.native.feeds.stored import live_rows_of
+from backstory.doors.native.first_copy import first_frames, first_rows
 from backstory.doors.native.receipts import COUNTS
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.sides import CopySides
-from backstory.doors.native.sift import sift_copy
 from backstory.doors.native.stored_side import (
     DELIVERED,
     SLICE,
@@ -22,25 +22,21 @@ from backstory.doors.native.stored_side import (
     side_schemas,
     stored_here,
 )
-from backstory.engine.driver import DriverPlan
-from backstory.engine.held_rows import ROWS_IN_PIECE, together
-from backstory.engine.parts import parts_by_key
+from backstory.engine.parts import Rows
 from backstory.engine.planned import Planned, PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side
+from backstory.engine.sift import Compared, RowCounts, SiftTerms
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shaped
-from backstory.formats.digest import digest
 from backstory.formats.memory import MemoryLease, unpacked_size
 from backstory.model.change import Pieces
-from backstory.model.layout import VALID_TO
+from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies.frames import version, versions_touched
-from backstory.strategies.copies.rows import OPEN, begun
-from backstory.strategies.copies.sifted import CARRIED, CONTENT, VALUED, is_faultless, plan_rows
+from backstory.strategies.copies.sifted import CARRIED, CONTENT, VALUED, plan_rows
 from backstory.strategies.copies.sifted import DELIVERED as ROWS_DELIVERED
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.touched import (
@@ -54,7 +50,7 @@ from backstory.strategies.copies.touched import (
     UNCHANGED,
 )
 from backstory.strategies.keys import flagged, key_codes, keys_by_value
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -209,7 +205,7 @@ def planned_copy(sides: CopySides) -> Iterator[PlannedCopy]:
     terms, schemas = sides.terms, side_schemas(sides)
     key = pa.schema([schemas[DELIVERED].field(name) for name in terms.key])
     added = pa.schema([each for each in schemas[SLICE] if each.name not in {FILE, POSITION}])
-    simple = terms.among is None and terms.scope is None
+    first = sides.table is None or not sides.table.rows
     plan_terms = PlanTerms(
         sides.store,
         sides.evolved.shape.table,
@@ -217,12 +213,38 @@ def planned_copy(sides: CopySides) -> Iterator[PlannedCopy]:
         terms.key,
         {REMOVED: PLACE, ADDED: added, APPEARED: key},
         partial(_plan_part, terms),
-        first=partial(_first_load, sides) if sides.table is None or not sides.table.rows else None,
-        sift=partial(sift_copy, sides) if simple else None,
+        first=partial(first_rows, sides) if first else None,
+        first_in_tasks=partial(first_frames, sides) if first and terms.among is None else None,
+        sift=_sift_terms(terms),
         only_tasks=bool(sides.evolved.retyped),  # a new type is written into all rows
     )
     with run_plan(plan_terms) as planned:
         yield PlannedCopy(sides, planned, plan_terms.salt)
+
+
+def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
+    """The columns by which a record is as delivered; None where the copy may touch such a record."""
+    others = terms.among is not None or terms.scope is not None or terms.beside
+    if others or terms.restated or not terms.in_order:
+        return None
+    columns = [*dict.fromkeys([*terms.decisive, *(new for _, new in terms.successions)])]
+    pair = Compared(DELIVERED, columns, terms.key), Compared(SLICE, columns, [*terms.key, VALID_FROM])
+    counted = [*dict.fromkeys([*terms.compared, *(old for old, _ in terms.successions)])]
+    return SiftTerms([pair], partial(_settled, terms), {SLICE: counted}, partial(_counts_needed, terms))
+
+
+def _counts_needed(terms: CopyTerms, counts: Mapping[str, int]) -> dict[str, Sequence[str]]:
+    """The columns whose values are counted: those that lose some, and those that may have another name."""
+    losing = [name for name in terms.compared if counts.get(f"{LOSES}{name}")]
+    return {SLICE: [*dict.fromkeys([*losing, *(old for old, _ in terms.successions)])]}
+
+
+def _settled(terms: CopyTerms, rows: Mapping[str, RowCounts]) -> dict[str, int]:
+    """The counts of a plan of records that are as delivered: all values in their new columns are NULL."""
+    delivered, values = rows[DELIVERED], rows[SLICE].values
+    counts = {UNCHANGED: delivered.rows, ROWS_DELIVERED: delivered.rows, CONTENT: delivered.content}
+    counts |= {f"{HAD}{name}": values[name] for name in terms.compared}
+    return counts | {f"{VALUED}{number}": values[old] for number, (old, _) in enumerate(terms.successions)}
 
 
 def _plan_part(terms: CopyTerms, sides: Mapping[str, pa.Table], whole: Whole) -> PartPlan:
@@ -232,9 +254,18 @@ def _plan_part(terms: CopyTerms, sides: Mapping[str, pa.Table], whole: Whole) ->
 def _delivered_side(sides: CopySides) -> Side:
     def local(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         rows = delivered_here(sides, sides.terms.delivered)
-        return None if rows is None else LocalSide(rows, keys=delivered_here(sides, sides.terms.key))
+        return None if rows is None else LocalSide(rows, columns=partial(_columns_here, sides))
 
-    return Side(side_schemas(sides)[DELIVERED], lambda: sides.delivered, local, sides.source.size)
+    again = sides.source.batches is not None  # rows of files are the same each time
+    return Side(
+        side_schemas(sides)[DELIVERED], lambda: sides.delivered, local, sides.source.size, cached=again
+    )
+
+
+def _columns_here(sides: CopySides, names: Sequence[str]) -> Rows:
+    rows = delivered_here(sides, names)
+    assert rows is not None
+    return rows
 
 
 def _stored_side(sides: CopySides) -> Side:
@@ -273,33 +304,3 @@ def _elsewhere(sides: CopySides, keys: pa.Table) -> Iterable[pa.Table]:
             pass
     named = _versions_elsewhere(sides).select(*map(quoted, names))
     yield of_keys(sides.store, named, keys).toArrow().rename_columns(names).cast(keys.schema)
-
-
-def _first_load(sides: CopySides, local: Mapping[str, LocalSide], lease: MemoryLease) -> DriverPlan | None:
-    """The plan for a table without rows: every record begins, and its row goes from file to file.
-
-    The columns of key and scope are read first, and alone. None where a row is faulty or a key comes twice:
-    then all values must be looked at.
-    """
-    terms = sides.terms
-    keys = delivered_here(sides, [*terms.key, *(name for name, _ in terms.scope or ())])
-    if keys is None or local[DELIVERED].keys is None:
-        return None
-    sums = PlanSums()
-    for part in parts_by_key({DELIVERED: keys}, terms.key, lease):
-        alone = part[DELIVERED]
-        if not is_faultless(terms, alone):
-            return None
-        few = {APPEARED: alone.select(list(terms.key)).slice(0, MAX_KEYS)} if len(alone) else {}
-        sums.add(PartPlan({}, {APPEARED: len(alone), ROWS_DELIVERED: len(alone)}, few))
-    count = sums.added[ADDED] = sums.counts[ROWS_DELIVERED]
-    end = OPEN if terms.following is None else terms.following
-
-    def opening() -> Iterator[pa.Table]:
-        sums.counts[CONTENT] = 0
-        for piece in together(local[DELIVERED].rows.tables(), ROWS_IN_PIECE):
-            sums.counts[CONTENT] += digest(piece)
-            whole = begun(piece, terms.at, np.full(len(piece), end), terms.recorded)
-            yield shaped(whole, terms.columns, ids=terms.ids)
-
-    return DriverPlan(sums, {ADDED: Pieces(opening) if count else None, APPEARED: None}, {REMOVED: None})

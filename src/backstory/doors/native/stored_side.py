@@ -145,9 +145,12 @@ def stored_here(sides: CopySides, lease: MemoryLease) -> LocalSide | None:
     whole = partial(reader.whole, schema)
     if terms.among is not None:
         return LocalSide(Rows(decisive, slice_), whole)
-    keyed = pa.schema(each for each in decisive if each.name in {*terms.key, *PLACES})
-    placed = Rows(keyed, lambda: reader.read(keyed, partial(_touched, terms, ""), condition))
-    return LocalSide(Rows(decisive, slice_), whole, placed, partial(reader.whole, decisive))
+
+    def columns(names: Sequence[str]) -> Rows:
+        fewer = pa.schema(each for each in schema if each.name in names)
+        return Rows(fewer, lambda: reader.read(fewer, partial(_touched, terms, ""), condition))
+
+    return LocalSide(Rows(decisive, slice_), whole, columns)
 
 
 def elsewhere_here(sides: CopySides, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:

@@ -93,9 +93,12 @@ class Merge:
         read, taken = self.read, self.arrived.taken
         if read is None or read.tables is None or taken is None:
             return None
-        key = pa.schema([each for each in self.schema if each.name in self._key_names])
-        rows, keys = (Rows(each, partial(side_tables, read, taken, each)) for each in (self.schema, key))
-        return LocalSide(rows, keys=keys)
+
+        def columns(names: Sequence[str]) -> Rows:
+            schema = pa.schema([each for each in self.schema if each.name in names])
+            return Rows(schema, partial(side_tables, read, taken, schema))
+
+        return LocalSide(columns(self.schema.names), columns=columns)
 
     @property
     def _key_names(self) -> set[str]:
@@ -126,8 +129,8 @@ class Merge:
 
     def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
         """The keys of all delivered rows; None where they are more than memory holds."""
-        rows = met.rows if met.keys is None else met.keys
-        names = [name for name in rows.schema.names if name in self._key_names]
+        names = [name for name in met.rows.schema.names if name in self._key_names]
+        rows = met.rows if met.columns is None else met.columns(names)
         keys = rows.schema.empty_table().select(names)
         try:
             for each in rows.tables():

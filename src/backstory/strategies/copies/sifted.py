@@ -19,8 +19,8 @@ from backstory.strategies.copies.touched import HAD, UNCHANGED
 from backstory.strategies.feeds.copy_plan import plan_among
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
+from backstory.strategies.matching import Matched, distinct, matched, take_rows
 from backstory.strategies.part_plan import PartPlan
-from backstory.strategies.sift.plan import Matched, distinct, matched, take_rows
 
 # Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
 FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (

@@ -10,7 +10,7 @@ from backstory.strategies.events.codes import LACKING
 from backstory.strategies.events.outcomes import outcomes
 from backstory.strategies.events.sides import NOBODY, EventSides, Neighbours, Places, Truths, neighbours
 from backstory.strategies.events.terms import EventTerms, Op, Strategy
-from backstory.strategies.sift.plan import differ
+from backstory.strategies.matching import differ
 
 
 @dataclass(frozen=True, slots=True)

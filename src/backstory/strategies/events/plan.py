@@ -27,8 +27,8 @@ from backstory.strategies.events.sides import (
     lay_out,
 )
 from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
+from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import PartPlan
-from backstory.strategies.sift.plan import take_rows
 
 DAY: Final = 86_400_000_000
 EVENTS: Final = "events"

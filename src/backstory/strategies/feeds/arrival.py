@@ -19,7 +19,7 @@ from backstory.strategies.feeds.records import is_of, own_times, sequence_codes,
 from backstory.strategies.feeds.rows import Remembered, kinds, rows_of
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
-from backstory.strategies.sift.plan import take_rows
+from backstory.strategies.matching import take_rows
 
 # What a delivery is refused for, with samples of the keys; a window that meets what is settled has none.
 FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, MEETS, CONFLICT, SPOILT = (

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.strategies.matching import Matched, pair_rows, side_codes, take_rows
 from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.scd2.parts import (
     BASE_GOES,
@@ -26,7 +27,6 @@ from backstory.strategies.scd2.parts import (
 from backstory.strategies.scd2.repeats import one_each, with_key_of_others
 from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, Flag, LoadTerms
 from backstory.strategies.scd2.unseen import unseen_changes
-from backstory.strategies.sift.plan import Matched, pair_rows, side_codes, take_rows
 
 _BESIDE = (IN_SCOPE, FILE, POSITION, ROW_ID)
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.model.keys import key_text
 from backstory.model.places import FILE, POSITION
+from backstory.strategies.matching import Matched, take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.scd2.terms import LoadTerms
-from backstory.strategies.sift.plan import Matched, take_rows
 
 # Rows by kind: what the base gets, and which of its own rows then have a flag; the base's rows that begin
 # versions; versions that end and, with what they lack yet, those that begin; places of stored rows that go.
@@ -86,6 +86,11 @@ def counts_of(side: str, matches: Matched, delivered: pa.Table, stored: pa.Table
     sizes = dict(zip(_OUTCOMES, matches.sizes, strict=True))
     named = {**sizes, "delivered": len(delivered), "stored": len(stored)}
     return {f"{side} {name}": count for name, count in named.items()}
+
+
+def counts_of_same(side: str, count: int) -> dict[str, int]:
+    """The same counts of so many records that are the same on both sides."""
+    return {f"{side} same": count, f"{side} delivered": count, f"{side} stored": count}
 
 
 def compared_of(side: str, counts: Mapping[str, int]) -> Compared:

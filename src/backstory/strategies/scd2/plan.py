@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
 from backstory.model.places import FILE, POSITION
+from backstory.strategies.matching import Matched, pair_rows, side_codes, take_rows
 from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.scd2.parts import (
     APPEARED,
@@ -35,7 +36,6 @@ from backstory.strategies.scd2.parts import (
 from backstory.strategies.scd2.repeats import one_each, with_key_of_others
 from backstory.strategies.scd2.terms import IN_SCOPE, OPEN, LoadTerms
 from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, State, Tally
-from backstory.strategies.sift.plan import Matched, pair_rows, side_codes, take_rows
 
 INSTANT = pa.timestamp("us", "UTC")
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from backstory.model.layout import ROW_HASH
 from backstory.strategies.alike import alike
+from backstory.strategies.matching import take_rows
 from backstory.strategies.scd2.parts import UNSEEN
 from backstory.strategies.scd2.terms import LoadTerms
-from backstory.strategies.sift.plan import take_rows
 
 
 def unseen_changes(

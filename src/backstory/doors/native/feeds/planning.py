@@ -60,8 +60,8 @@ from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive, of_forme
 from backstory.strategies.feeds.log_order import in_interval, unsettled
 from backstory.strategies.feeds.plan import joined_counts, plan_records
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms, Former
+from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
-from backstory.strategies.sift.plan import take_rows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -1,0 +1,211 @@
+"""Fingerprints of rows: numbers of 128 bits that differ where a value does (E9).
+
+They are made of words of 64 bits. Fixed values are their own words, texts are hashed by DuckDB, and a bit for
+each value has whether it is NULL. Nothing that is stored depends on them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.strategies.alike import Values
+from backstory.strategies.keys import mixed, settled
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# So many rows are mixed together: their words stay in the processor's cache.
+ROWS_AT_ONCE: Final = 1 << 16
+# Texts are hashed without room for more than their hashes.
+DUCKDB_MEMORY: Final = "256MB"
+_WORD: Final = 64
+_FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """Makes fingerprints of rows with one connection to DuckDB, which one thread at a time may use."""
+
+    @cached_property
+    def _duckdb(self) -> "DuckDBPyConnection":
+        import duckdb
+
+        return duckdb.connect(config={"threads": pa.cpu_count(), "memory_limit": DUCKDB_MEMORY})
+
+    def of(
+        self, rows: pa.Table, key: Sequence[str], values: Sequence[str], salt: int = 0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """For each row a number of 64 bits for its key, and the fingerprint of key and values.
+
+        The latter has a row of numbers for each of its halves. Another `salt` makes other fingerprints.
+        """
+        keys, prints = np.empty(len(rows), np.uint64), np.empty((2, len(rows)), np.uint64)
+        names, first = [*key, *values], 0
+        texts = [name for name in names if _is_text(rows.schema.field(name).type)]
+        for hashes in self._text_hashes([rows[name] for name in texts], len(rows)):
+            part, hashed = rows.slice(first, len(hashes[0])), dict(zip(texts, hashes, strict=False))
+            own = slice(first, first + len(part))
+            halves = _Halves.of_rows(len(part))
+            self._absorb_all(halves, part.select([*key]), hashed)
+            keys[own] = mixed(halves.first)
+            halves.absorb(np.full(len(part), salt, np.uint64))
+            self._absorb_all(halves, part.select([*values]), hashed)
+            prints[0, own], prints[1, own] = mixed(halves.first), mixed(halves.second)
+            first += len(part)
+        return keys, prints
+
+    def _text_hashes(self, columns: Sequence[Values], count: int) -> Iterator[list[np.ndarray]]:
+        """The hashes of some rows at a time, an array for each column; without columns one of nothing."""
+        if not columns:
+            for first in range(0, count, ROWS_AT_ONCE):
+                yield [np.zeros(min(ROWS_AT_ONCE, count - first))]
+            return
+        names = [f"c{place}" for place in range(len(columns))]
+        texts = self._duckdb.from_arrow(pa.table([each.cast(pa.binary()) for each in columns], names=names))
+        hashes = texts.project(", ".join(f"hash({name})" for name in names)).to_arrow_table()
+        for batch in hashes.to_batches(max_chunksize=ROWS_AT_ONCE):
+            yield [np.asarray(each) for each in batch.columns]
+
+    def _absorb_all(self, halves: "_Halves", rows: pa.Table, hashes: Mapping[str, np.ndarray]) -> None:
+        nulls = _NullBits(halves)
+        for name in rows.column_names:
+            values = rows[name].combine_chunks()
+            nulls.absorb(values)
+            if name in hashes:
+                halves.absorb(hashes[name])
+                halves.absorb(_words(pc.fill_null(pc.binary_length(values), 0)))
+            else:
+                self._absorb(halves, nulls, values)
+        nulls.finish()
+
+    def _absorb(self, halves: "_Halves", nulls: "_NullBits", values: pa.Array) -> None:
+        """Absorb the words of values other than texts of a column, and the bits of what they are made of."""
+        type_ = values.type
+        if pa.types.is_struct(type_):
+            for part in values.flatten():
+                nulls.absorb(part)
+                self._absorb(halves, nulls, part)
+        elif pa.types.is_map(type_) or pa.types.is_list(type_) or pa.types.is_large_list(type_):
+            for word in self._sums(values):
+                halves.absorb(word)
+        elif _is_text(type_):
+            parts = [each[0] for each in self._text_hashes([values], len(values))]
+            halves.absorb(np.concatenate(parts or [np.zeros(0, np.uint64)]))
+            halves.absorb(_words(pc.fill_null(pc.binary_length(values), 0)))
+        elif not pa.types.is_null(type_):
+            for word in _fixed_words(values):
+                halves.absorb(word)
+
+    def _sums(self, values: pa.Array) -> Iterator[np.ndarray]:
+        """How many items lists or maps have, and both halves of what these add up to.
+
+        Items of lists count with their place.
+        """
+        whole = pa.concat_arrays([values.drop_null()])  # its items begin where its memory does
+        lengths = np.zeros(len(values), np.int64)
+        lengths[np.asarray(values.is_valid())] = np.diff(np.asarray(whole.offsets))
+        yield lengths.view(np.uint64)
+        ends, count = np.cumsum(lengths), int(lengths.sum())
+        halves = _Halves.of_rows(count)
+        if pa.types.is_map(values.type):
+            items = [whole.keys, whole.items]
+        else:
+            items = [whole.flatten()]
+            halves.absorb((np.arange(count) - np.repeat(ends - lengths, lengths)).view(np.uint64))
+        nulls = _NullBits(halves)
+        for each in items:
+            nulls.absorb(each)
+            self._absorb(halves, nulls, each)
+        nulls.finish()
+        for half in (halves.first, halves.second):
+            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed(half), dtype=np.uint64)])
+            yield sums[ends] - sums[ends - lengths]
+
+
+@dataclass(frozen=True, slots=True)
+class _Halves:
+    """The two halves of fingerprints, as far as they are made."""
+
+    first: np.ndarray
+    second: np.ndarray
+
+    @classmethod
+    def of_rows(cls, count: int) -> "_Halves":
+        return cls(np.full(count, _SECOND), np.full(count, _FIRST))
+
+    def absorb(self, words: np.ndarray) -> None:
+        """Mix a word of each row into both halves, in two ways."""
+        first, second = self.first, self.second
+        first ^= words
+        first *= _FIRST
+        first ^= first >> np.uint64(32)
+        second += words
+        second *= _SECOND
+        second ^= second >> np.uint64(29)
+
+
+@dataclass(slots=True)
+class _NullBits:
+    """Words of bits that have which values of a row are NULL."""
+
+    halves: _Halves
+    bits: np.ndarray | None = None
+    count: int = 0
+
+    def absorb(self, values: pa.Array) -> None:
+        """Add a bit for each of the values."""
+        if values.null_count:
+            bit = np.asarray(values.is_null()).astype(np.uint64) << np.uint64(self.count)
+            self.bits = bit if self.bits is None else self.bits | bit
+        self.count += 1
+        if self.count == _WORD:
+            self.finish()
+
+    def finish(self) -> None:
+        """Mix the bits into the fingerprints."""
+        none = np.zeros(len(self.halves.first), np.uint64)
+        self.halves.absorb(none if self.bits is None else self.bits)
+        self.bits, self.count = None, 0
+
+
+def _is_text(type_: pa.DataType) -> bool:
+    tests = (
+        pa.types.is_string,
+        pa.types.is_large_string,
+        pa.types.is_binary,
+        pa.types.is_large_binary,
+        pa.types.is_fixed_size_binary,
+    )
+    return any(test(type_) for test in tests)
+
+
+def _fixed_words(values: pa.Array) -> Iterator[np.ndarray]:
+    """The words of values of a fixed width; of NULL they are 0."""
+    type_ = values.type
+    if pa.types.is_decimal(type_):
+        width = type_.bit_width // _WORD
+        content = values.buffers()[1]
+        words = np.frombuffer(content, np.uint64)[
+            values.offset * width : (values.offset + len(values)) * width
+        ]
+        words = words.reshape(-1, width)
+        if values.null_count:
+            words = np.where(np.asarray(values.is_null())[:, None], np.uint64(0), words)
+        yield from words.T
+        return
+    if pa.types.is_floating(type_):
+        plain = np.asarray(pc.fill_null(settled(values), 0.0).cast(pa.float64()))
+        yield plain.view(np.uint64)
+        return
+    if pa.types.is_date32(type_) or pa.types.is_time32(type_):
+        values = values.cast(pa.int32())
+    yield _words(pc.fill_null(values.cast(pa.int64()), 0))
+
+
+def _words(values: Values) -> np.ndarray:
+    return np.asarray(values.cast(pa.int64())).view(np.uint64)

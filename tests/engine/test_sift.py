@@ -1,0 +1,182 @@
+"""A sift: with the rows that it leaves a plan finds what it finds with all of them."""
+
+from collections import Counter
+from contextlib import ExitStack
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from backstory.engine import sift
+from backstory.engine.parts import Rows
+from backstory.engine.sides import LocalSide
+from backstory.engine.sift import Compared, RowCounts, SiftTerms, counting, sift_sides
+from backstory.engine.task_sift import count_values, sift_frames
+from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
+from backstory.stores.iceberg.frames import frame_of
+from backstory.strategies.part_plan import PartPlan, as_they_are
+
+SCHEMA = pa.schema([("k", pa.int64()), ("v", pa.string()), ("w", pa.int64()), ("on", pa.bool_())])
+CAME, STORED, OTHER = "came", "stored", "other"
+ROWS = st.lists(
+    st.tuples(
+        st.one_of(st.none(), st.integers(0, 12)),
+        st.sampled_from([None, "", "a", "b", "long"]),
+        st.one_of(st.none(), st.integers(0, 1)),
+        st.sampled_from([True, True, False, None]),
+    ),
+    max_size=12,
+)
+
+
+def table(rows):
+    return (
+        pa.table(
+            [
+                pa.array(each, type_)
+                for each, type_ in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)
+            ],
+            schema=SCHEMA,
+        )
+        if rows
+        else SCHEMA.empty_table()
+    )
+
+
+def local(rows):
+    def columns(names):
+        return Rows(
+            pa.schema([SCHEMA.field(name) for name in names]),
+            lambda: [rows.select(names).slice(0, 3), rows.select(names).slice(3)],
+        )
+
+    return LocalSide(columns(SCHEMA.names), columns=columns)
+
+
+def terms_of():
+    came = Compared(CAME, ["v", "w"], ["w"], lengths={"v": 3})
+    stored = Compared(STORED, ["v", "w"], [])
+    return SiftTerms(
+        [(came, stored), (Compared(STORED, ["v"], [], "on"), Compared(OTHER, ["v"], ["v"]))],
+        lambda rows: {name: each.rows for name, each in rows.items()},
+        {STORED: ["w"]},
+        lambda _: {STORED: ["w"]},
+    )
+
+
+def same_records(sides):
+    """The keys whose rows are the same on all sides, each of which has one, and may be left out."""
+    keys = set()
+    for key in range(13):
+        came, stored, other = (
+            [row for row in side.to_pylist() if row["k"] == key] for side in sides.values()
+        )
+        if len(came) != 1 or len(stored) != 1:
+            continue
+        mine, theirs = came[0], stored[0]
+        if (
+            (mine["v"], mine["w"]) != (theirs["v"], theirs["w"])
+            or mine["w"] is None
+            or len(mine["v"] or "") > 3
+        ):
+            continue
+        on = [row["v"] for row in stored if row["on"]]
+        if on == [row["v"] for row in other] and None not in on:
+            keys.add(key)
+    return keys
+
+
+def plan(part, _whole):
+    return PartPlan(counts={name: len(rows) for name, rows in part.items()})
+
+
+@given(ROWS, ROWS, ROWS)
+def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
+    """And of those that are the same all that no other record shares its bucket with."""
+    tables = {CAME: table(came), STORED: table(stored), OTHER: table(other)}
+    memory = Memory(CLEAR_TEXT_SHARE << 20)
+    with memory.lease() as lease:
+        sifted = sift_sides(
+            terms_of(), ["k"], {name: local(rows) for name, rows in tables.items()}, memory, lease, 1
+        )
+        left = {
+            name: pa.concat_tables([*side.rows.tables(), SCHEMA.empty_table()])
+            for name, side in sifted.sides.items()
+        }
+    same = same_records(tables)
+    for name, rows in tables.items():
+        expected = [row for row in rows.to_pylist() if row["k"] not in same]
+        doubles = Counter(map(repr, left[name].to_pylist()))
+        assert doubles >= Counter(map(repr, expected)) or _twice_on_both(tables)
+    planned = counting(plan, terms_of())(left, as_they_are)
+    counts = Counter(planned.counts) + sifted.settled(planned.counts)
+    for name, rows in tables.items():
+        assert counts[name] == len(rows)
+
+
+def _twice_on_both(sides):
+    """Whether a key has the same rows several times on two sides: then nothing tells that they are several."""
+    seen = [Counter((row["k"], row["v"], row["w"]) for row in side.to_pylist()) for side in sides.values()]
+    twice = [{key for key, count in each.items() if count > 1} for each in seen]
+    return bool(twice[0] & twice[1] or {k[:2] for k in twice[1]} & {k[:2] for k in twice[2]})
+
+
+def test_what_is_the_same_is_not_read_again():
+    rows = table([(key, "a", 1, True) for key in range(5)])
+    reads = []
+
+    def columns(names):
+        reads.append(names)
+        return Rows(pa.schema([SCHEMA.field(name) for name in names]), lambda: [rows.select(names)])
+
+    def never():
+        raise AssertionError("read")
+
+    sides = {name: LocalSide(Rows(SCHEMA, never), columns=columns) for name in (CAME, STORED, OTHER)}
+    memory = Memory(CLEAR_TEXT_SHARE << 20)
+    with memory.lease() as lease:
+        sifted = sift_sides(terms_of(), ["k"], sides, memory, lease, 5)
+        assert [[*side.rows.tables()] for side in sifted.sides.values()] == [[], [], []]
+        assert lease.size <= sift.LEAST_BUCKETS  # a flag for each bucket
+    assert sifted.settled(Counter()) == {CAME: 5, STORED: 5, OTHER: 5}
+    assert all({*names} <= {*SCHEMA.names} for names in reads)
+
+
+@pytest.mark.parametrize("share", [0.5, 1e-6])
+def test_spark_sifts_the_same(store, monkeypatch, share):
+    """Where many buckets differ all rows stay."""
+    monkeypatch.setattr("backstory.engine.task_sift.MOST_DIFFERING", share)
+    same = [(key, "a", 1, True) for key in range(40)]
+    tables = {
+        CAME: table(
+            [*same, (50, "b", 1, True), (51, "long", 1, True), (52, "x", None, True), (None, "a", 1, True)]
+        ),
+        STORED: table(
+            [*same, (50, "a", 1, True), (51, "long", 1, True), (52, "x", None, True), (None, "a", 1, True)]
+        ),
+        OTHER: table([*same, (60, None, 1, True)]),
+    }
+    terms, schemas = terms_of(), dict.fromkeys(tables, SCHEMA)
+    frames = {
+        name: frame_of(store, rows).toDF(*(f"c{place}" for place in range(4)))
+        for name, rows in tables.items()
+    }
+    with ExitStack() as kept:
+        sifted = sift_frames(terms, ["k"], frames, schemas, kept)
+        left = {name: {row[0] for row in frame.collect()} for name, frame in sifted.frames.items()}
+    for name, keys in left.items():
+        rows = tables[name]["k"].to_pylist()
+        assert {key for key in rows if key is None or key >= 50} <= keys
+        assert (keys == {*rows}) == (share < 0.5)
+    totals = count_values(sifted.totals, frames, schemas, terms.needed({}))
+    assert {name: each.rows for name, each in totals.items()} == {CAME: 44, STORED: 44, OTHER: 41}
+    assert totals[STORED].values == {"w": 43}
+
+
+def test_counts_of_rows_that_are_planned_are_no_counts_of_settled_ones():
+    terms = terms_of()
+    rows = table([(1, "a", 1, True), (2, "a", None, True)])
+    planned = counting(plan, terms)({CAME: rows, STORED: rows, OTHER: rows.slice(0, 1)}, as_they_are)
+    totals = {CAME: RowCounts(5), STORED: RowCounts(6, Counter(w=4)), OTHER: RowCounts(7)}
+    assert sift.settled_counts(terms, totals, planned.counts) == {CAME: 3, STORED: 4, OTHER: 6}
