@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
+from threading import Lock
 from typing import Final
 
 import numpy as np
@@ -100,6 +101,7 @@ class Buckets:
     """The digests of buckets of keys, two numbers for each."""
 
     halves: np.ndarray
+    adding: Lock = field(default_factory=Lock)
 
     @classmethod
     def for_rows(cls, count: int, memory: Memory) -> "Buckets":
@@ -115,8 +117,9 @@ class Buckets:
     def add(self, numbers: np.ndarray, prints: np.ndarray) -> None:
         """Add fingerprints of rows to the buckets of their keys."""
         buckets = self.of_keys(numbers)
-        for half, each in zip(self.halves, prints, strict=True):
-            np.add.at(half, buckets, each)
+        with self.adding:
+            for half, each in zip(self.halves, prints, strict=True):
+                np.add.at(half, buckets, each)
 
     def differing(self) -> np.ndarray:
         """Which buckets have other rows on one side than on the other."""
@@ -186,7 +189,9 @@ def sift_sides(
     """
     buckets, prints = Buckets.for_rows(count, memory), Fingerprints()
     lease.hold(DIGESTS, buckets.halves.nbytes)
-    totals = {name: _add_side(buckets, prints, terms, name, side, key) for name, side in sides.items()}
+    with ThreadPoolExecutor(len(sides)) as pool:
+        read = pool.map(lambda name: _add_side(buckets, terms, name, sides[name], key), sides)
+        totals = dict(zip(sides, read, strict=True))
     differing = buckets.differing()
     lease.hold(DIGESTS, differing.nbytes)
     LOG.info(SIFTED, buckets=len(differing), differing=int(differing.sum()))
@@ -214,15 +219,10 @@ def _map_tables(make: Callable[[pa.Table], pa.Table], rows: Rows) -> Iterator[pa
 
 
 def _add_side(
-    buckets: Buckets,
-    prints: Fingerprints,
-    terms: SiftTerms,
-    name: str,
-    side: LocalSide,
-    key: Sequence[str],
+    buckets: Buckets, terms: SiftTerms, name: str, side: LocalSide, key: Sequence[str]
 ) -> RowCounts:
     """Add the rows of a side to the digests of buckets, or subtract them."""
-    pairs, counted = terms.of_side(name), terms.counted.get(name, ())
+    pairs, counted, prints = terms.of_side(name), terms.counted.get(name, ()), Fingerprints()
     names = dict.fromkeys([*key, *(column for _, _, each in pairs for column in each.needed), *counted])
     total, values, content = 0, Counter[str](), 0
     assert side.columns is not None
