@@ -26,7 +26,6 @@ PARTS: Final = {
     "grpc_health": ("fivetran",),
     "grpc_reflection": ("fivetran",),
     "google": ("fivetran",),
-    "duckdb": ("historize",),
     "psycopg": ("historize",),
     "sqlglot": ("historize",),
     "pydantic": ("odf", "historize"),

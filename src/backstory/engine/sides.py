@@ -19,12 +19,14 @@ class LocalSide:
     """Rows of a side that the driver reads from files or memory; reading raises Unreadable where it cannot.
 
     `rows` may lack columns that `whole` gives for some of them. `columns` gives all rows in fewer columns of
-    these names: with it large sides are sifted. `is_empty` is true only where nothing is stored.
+    these names: with it large sides are sifted. `chosen` gives those that a function chooses by their keys;
+    it is there where columns are computed. `is_empty` is true only where nothing is stored.
     """
 
     rows: Rows
     whole: Whole = as_they_are
     columns: Callable[[Sequence[str]], Rows] | None = None
+    chosen: Callable[[Callable[[pa.Table], pa.Array]], Rows] | None = None
     is_empty: bool = False
 
 

@@ -187,7 +187,7 @@ def sift_sides(
 
     The lease holds the digests of buckets. Raises what reading the sides raises.
     """
-    buckets, prints = Buckets.for_rows(count, memory), Fingerprints()
+    buckets = Buckets.for_rows(count, memory)
     lease.hold(DIGESTS, buckets.halves.nbytes)
     with ThreadPoolExecutor(len(sides)) as pool:
         read = pool.map(lambda name: _add_side(buckets, terms, name, sides[name], key), sides)
@@ -195,22 +195,25 @@ def sift_sides(
     differing = buckets.differing()
     lease.hold(DIGESTS, differing.nbytes)
     LOG.info(SIFTED, buckets=len(differing), differing=int(differing.sum()))
-    any_differ = bool(differing.any())
 
-    def rows_left(rows: pa.Table) -> pa.Table:
+    prints = Fingerprints()
+
+    def chosen(rows: pa.Table) -> pa.Array:
         numbers, _ = prints.of(rows, key, ())
-        return rows.filter(pa.array(differing[buckets.of_keys(numbers)]))
+        return pa.array(differing[buckets.of_keys(numbers)])
 
-    left = {
-        name: replace(
-            side,
-            rows=Rows(
-                side.rows.schema, partial(_map_tables, rows_left, side.rows) if any_differ else lambda: ()
-            ),
-        )
-        for name, side in sides.items()
-    }
+    some = bool(differing.any())
+    left = {name: replace(side, rows=_rows_left(side, chosen, some=some)) for name, side in sides.items()}
     return Sift(terms, totals, left)
+
+
+def _rows_left(side: LocalSide, chosen: Callable[[pa.Table], pa.Array], *, some: bool) -> Rows:
+    """The rows of a side that may differ; it is not read where none does."""
+    if not some:
+        return Rows(side.rows.schema, lambda: ())
+    if side.chosen is not None:
+        return side.chosen(chosen)
+    return Rows(side.rows.schema, partial(_map_tables, lambda rows: rows.filter(chosen(rows)), side.rows))
 
 
 def _map_tables(make: Callable[[pa.Table], pa.Table], rows: Rows) -> Iterator[pa.Table]:

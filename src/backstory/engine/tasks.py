@@ -33,6 +33,8 @@ Buckets = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 ROWS: Final = "rows of a bucket"
 # Of a longer side the bounds of the keys that it must have are asked first.
 LONG: Final = 100_000
+# Fewer rows than these are planned at once: a sift is two more queries.
+SIFTED_FROM: Final = 200_000
 LOG = structlog.get_logger()
 
 
@@ -78,7 +80,7 @@ def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
 def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame | None, PlanSums]":
     """The answers of all tasks, None for none, and their sums."""
     frames, by, share = _frames(terms, kept), terms.sift, 1.0
-    if by is None or not all(side.count is None or side.count for side in terms.sides.values()):
+    if by is None or max(side.count or 0 for side in terms.sides.values()) < SIFTED_FROM:
         return _answers_of(terms, frames, share, kept)
     schemas = {name: side.schema for name, side in terms.sides.items()}
     sift = sift_frames(by, terms.key, frames, schemas, kept)

@@ -16,6 +16,8 @@ from backstory.formats.memory import Memory
 from backstory.warehouse import Warehouse
 
 NUMBERS = iter(range(1000))
+# What is decided before a way of planning is chosen, tasks try before a release.
+BEFORE_A_WAY = ["lake", "in_tasks"] if DEPTH == "laws" else ["lake"]
 
 
 @pytest.fixture
@@ -89,7 +91,7 @@ def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
     }
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", BEFORE_A_WAY)
 def test_no_message_at_all_is_no_error(way, name, tmp_path, request):
     """V59: an empty batch of a stream makes no commit, whoever looks at it."""
     lake = request.getfixturevalue(way)
@@ -140,7 +142,7 @@ def test_V61_lines_of_json_are_messages_too(lake, name, tmp_path):
     assert lives(history.to_pylist()) == ["k: a[10,20) b[20,30)"]
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", BEFORE_A_WAY)
 def test_V62_a_connector_whose_log_is_unknown_needs_an_order(name, tmp_path, way, request):
     line = {"op": "c", "before": None, "after": {"k": "k", "v": "a"}, "ts_ms": 1}
     line["source"] = {"connector": "mongodb", "ts_ms": int(day(10).timestamp() * 1000), "ord": 7}
@@ -237,12 +239,15 @@ def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, nam
         lines = [log_message(connector, *each) for each in told]
         whole = apply_lines(lake, f"{name}w{number}", tmp_path, *lines, key="id", envelope="debezium")
         assert whole.counts["raised"] > 0
-        for line in lines:
-            apply_lines(lake, f"{name}p{number}", tmp_path, line, key="id", envelope="debezium")
-        for table in (f"{name}w{number}", f"{name}p{number}"):
+        tables = [f"{name}w{number}"]
+        if way == "lake" or DEPTH == "laws":
+            tables.append(f"{name}p{number}")
+            for line in lines:
+                apply_lines(lake, tables[1], tmp_path, line, key="id", envelope="debezium")
+        for table in tables:
             assert [row["v"] for row in lake.table(table).current().toArrow().to_pylist()] == values
             assert is_healthy(lake, table)
-        assert shown_versions(lake, f"{name}w{number}") == shown_versions(lake, f"{name}p{number}")
+        assert shown_versions(lake, tables[0]) == shown_versions(lake, tables[-1])
 
 
 @pytest.mark.parametrize("way", ["lake", "in_tasks"])
@@ -313,7 +318,7 @@ def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, 
     assert is_healthy(lake, name)
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", BEFORE_A_WAY)
 def test_V136_times_far_ahead_are_refused_unless_they_are_allowed(way, name, tmp_path, request):
     lake = request.getfixturevalue(way)
     ahead = log_message("mysql", "c", 32_503_680_000, 500, "a")

@@ -8,6 +8,7 @@ from itertools import count
 import pandas as pd
 import pyarrow as pa
 import pytest
+from depth import deep
 
 from backstory.errors import BackstoryError
 from backstory.formats.memory import Memory
@@ -75,7 +76,7 @@ def kept(store, request):
 
 
 both_ways = pytest.mark.parametrize("kept", ["driver", "frames"], indirect=True)
-every_way = pytest.mark.parametrize("kept", ["driver", "frames", "version 2"], indirect=True)
+every_way = pytest.mark.parametrize("kept", ["driver", "frames", "version 2"][: deep(3, 2)], indirect=True)
 
 
 @every_way

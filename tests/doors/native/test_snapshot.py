@@ -141,11 +141,12 @@ def randomly(random, keys):
 
 
 @pytest.mark.parametrize("seed", [1])
-def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, seed):
+def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, monkeypatch, seed):
     """In order, late, and in the place of others; and a version that only ends remains the row that it was.
 
     What the driver can hold and what it cannot take turns: each plan goes on with what the other wrote.
     """
+    monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     random, table, keys = Random(seed), StoredVersions(("v", "o"), overwritten=frozenset("o")), 40
     series = [
         (50, {}),
@@ -186,12 +187,12 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
 
 
 @pytest.mark.parametrize(
-    ("shuffles", "held"),
-    [(False, 150_000), (True, 50_000)],
+    ("shuffles", "held", "oldest"),
+    [(False, 150_000, []), (True, 50_000, [IN_PARTS])],
     ids=["more than a step", "more than memory"],
 )
-def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held):
-    """Sifted, whatever the order of its rows; late and restated ones in parts by key."""
+def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, oldest):
+    """Sifted, whatever the order of its rows; restated and late ones in parts by key, or whole."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
     random, table = Random(2), StoredVersions(("v", "o"), overwritten=frozenset("o"))
@@ -207,7 +208,7 @@ def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, sh
         source = pa.Table.from_pylist([{"k": key, **rows[key]} for key in order])
         with capture_logs() as logs:
             receipt = native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options)
-        ways = [[], [SIFTED], [IN_PARTS], [IN_PARTS]]
+        ways = [[], [SIFTED], [IN_PARTS], oldest]
         assert [each["event"] for each in logs if "planned" in each["event"]] == ways[commit]
         assert dict(receipt.counts) == taken.counts
         table = taken.table

@@ -59,7 +59,18 @@ def staged_here(work: SparkWork) -> LocalSide | None:
         needed = business_keys(work.load.dataset) if {*names} == {key} else columns
         return _side(work, read, needed, {name: values[name] for name in names})
 
-    return LocalSide(_side(work, read, columns, values), columns=fewer)
+    rows = _side(work, read, columns, values)
+
+    def chosen(which: Callable[[pa.Table], pa.Array]) -> SideRows:
+        def tables() -> Iterator[pa.Table]:
+            for each in together(read(columns), ROWS_AT_ONCE):
+                keys = _staged(work, business_keys(work.load.dataset), {key: values[key]}, each)
+                if len(few := each.filter(which(keys))):
+                    yield _staged(work, columns, values, few).cast(rows.schema)
+
+        return SideRows(rows.schema, tables)
+
+    return LocalSide(rows, columns=fewer, chosen=chosen)
 
 
 def _side(
