@@ -187,11 +187,11 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
 
 
 @pytest.mark.parametrize(
-    ("shuffles", "held", "oldest"),
+    ("shuffles", "held", "restated"),
     [(False, 150_000, []), (True, 50_000, [IN_PARTS])],
     ids=["more than a step", "more than memory"],
 )
-def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, oldest):
+def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, restated):
     """Sifted, whatever the order of its rows; restated and late ones in parts by key, or whole."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
@@ -208,7 +208,7 @@ def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, sh
         source = pa.Table.from_pylist([{"k": key, **rows[key]} for key in order])
         with capture_logs() as logs:
             receipt = native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options)
-        ways = [[], [SIFTED], [IN_PARTS], oldest]
+        ways = [[], [SIFTED], restated, [IN_PARTS]]
         assert [each["event"] for each in logs if "planned" in each["event"]] == ways[commit]
         assert dict(receipt.counts) == taken.counts
         table = taken.table
