@@ -5,7 +5,7 @@ import pyarrow as pa
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backstory.strategies.keys import key_numbers, places_among, places_near
+from backstory.strategies.keys import key_numbers, places_among
 
 # Some of them with the highest bit, which a signed number has not.
 NUMBERS = st.lists(st.integers(0, 15).map(lambda number: number << 60), max_size=30)
@@ -16,16 +16,6 @@ def test_the_place_of_a_number_is_found_however_many_are_asked_for(numbers, want
     numbers = sorted(set(numbers))
     found = places_among(np.array(numbers, np.uint64), np.array(wanted, np.uint64))
     assert found.tolist() == [numbers.index(each) if each in numbers else -1 for each in wanted]
-
-
-@given(NUMBERS, NUMBERS, st.integers(1, 8))
-@example([*range(40)], [*range(20, 40), *range(20)], 4)  # an order that breaks once
-@example([*range(40)], [*range(39, -1, -1)], 1)  # none
-@example([*range(40)], [*range(100, 140), 3], 4)
-def test_a_number_is_found_wherever_it_lies_and_in_whatever_order_it_is_asked_for(numbers, wanted, window):
-    places = places_near(np.array(numbers, np.uint64), np.array(wanted, np.uint64), window)
-    assert [place >= 0 for place in places] == [each in numbers for each in wanted]
-    assert [numbers[place] for place in places if place >= 0] == [each for each in wanted if each in numbers]
 
 
 TEXTS = st.lists(st.none() | st.text("ab", max_size=20) | st.text("ab", min_size=60, max_size=70), max_size=8)

@@ -98,7 +98,10 @@ def _sifted(
 ) -> Planned:
     """The plan of the records that may differ, and the counts of all others."""
     count = max(side.count or 0 for side in terms.sides.values())
-    sift = sift_sides(by, terms.key, sides, terms.store.memory, lease, count)
+    try:
+        sift = sift_sides(by, terms.key, sides, terms.store.memory, lease, count)
+    except TooLarge:  # no room for digests is left: parts wait in files
+        return _by_key(terms, sides, lease, kept)
     planned = _by_key(replace(terms, plan=counting(terms.plan, by)), sift.sides, lease, kept)
     planned.sums.counts.update(sift.settled(planned.sums.counts))
     return planned

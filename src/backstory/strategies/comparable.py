@@ -1,4 +1,4 @@
-"""Whether values are alike on Spark (V16): NULL is NULL, NaN is NaN, 0.0 is -0.0, and maps have no order."""
+"""Values as Spark compares and hashes them (V16): NaN is NaN, 0.0 is -0.0, and maps have no order."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -40,11 +40,6 @@ def holds_map(type_: "DataType") -> bool:
     if isinstance(type_, StructType):
         return any(holds_map(each.dataType) for each in type_)
     return isinstance(type_, MapType)
-
-
-def alike(one: "Column", other: "Column", type_: "DataType") -> "Column":
-    """Whether two values of a type are one."""
-    return comparable(one, type_).eqNullSafe(comparable(other, type_))
 
 
 def fingerprint(values: "Sequence[tuple[Column, DataType]]", salt: int) -> "list[Column]":

@@ -12,9 +12,6 @@ import pyarrow.compute as pc
 CLOSE = 4
 # A text tells its part by so many of its first bytes, a word at a time.
 MOST_BYTES, WORD = 64, 8
-# What has nearly one order is looked for among twice so many neighbours, whose hashes a cache holds.
-# Where the order breaks, one is looked for everywhere; if that fails so many times, there is no order.
-WINDOW, TRIES = 1 << 14, 8
 LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(WORD + 1)], np.uint64)
 
 Codes = np.ndarray
@@ -131,45 +128,6 @@ def places_among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         return places
     # By their hashes many are found in a fraction of that time.
     return _indices(wanted, numbers)
-
-
-def places_near(numbers: np.ndarray, wanted: np.ndarray, window: int = WINDOW) -> np.ndarray:
-    """For each wanted number a place of it among others, -1 for one that is not there.
-
-    It is quick where both have nearly one order: then a `window` of neighbours has what is looked for.
-    """
-    places, near, tries = np.full(len(wanted), -1), 0, TRIES
-    for first in range(0, len(wanted), window):
-        part = wanted[first : first + window]
-        beside = _places_beside(numbers, near, part, window)
-        if _are_few(beside) and tries:
-            near = _place_of_one(numbers, part[[0, len(part) // 2, -1]], near)
-            beside = _places_beside(numbers, near, part, window)
-            tries -= _are_few(beside)
-        places[first : first + window] = beside
-        near = max(near, int(beside.max()) + 1)
-    far = np.flatnonzero(places < 0)
-    among = np.flatnonzero(pc.is_in(pa.array(numbers), value_set=pa.array(wanted[far])))
-    there = _indices(wanted[far], numbers[among])
-    places[far[there >= 0]] = among[there[there >= 0]]
-    return places
-
-
-def _are_few(places: np.ndarray) -> bool:
-    return bool(2 * np.count_nonzero(places >= 0) < len(places))
-
-
-def _places_beside(numbers: np.ndarray, near: int, wanted: np.ndarray, window: int) -> np.ndarray:
-    low = max(0, near - window // 2)
-    places = _indices(wanted, numbers[low : low + 2 * window])
-    places[places >= 0] += low
-    return places
-
-
-def _place_of_one(numbers: np.ndarray, wanted: np.ndarray, near: int) -> int:
-    """The place of the first of these numbers that is there, else the one that is `near`."""
-    places = (np.flatnonzero(numbers == each)[:1] for each in wanted)
-    return next((int(place[0]) for place in places if len(place)), near)
 
 
 def _indices(wanted: np.ndarray, numbers: np.ndarray) -> np.ndarray:

@@ -13,8 +13,9 @@ from backstory.stores.metadata.columns import Values, read_fields
 from backstory.stores.metadata.row_groups import Field, MayHave, groups_that, groups_with, positions_in
 from backstory.stores.metadata.values import booleans, integers, truths_of
 
-# So many rows of a file are read together, or more where a row group has more.
+# So many rows of a file, or so many bytes, are read together, or more where a row group has more.
 AT_ONCE: Final = 1 << 20
+BYTES_AT_ONCE: Final = 1 << 28
 Chosen = Callable[[pa.Table], Values]
 
 
@@ -113,12 +114,14 @@ class HeldParts:
 
 def together(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
     """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
-    batch, rows = list[int](), 0
+    batch, rows, size = list[int](), 0, 0
     for number in groups:
+        group = metadata.row_group(number)
         batch.append(number)
-        rows += metadata.row_group(number).num_rows
-        if rows >= at_once:
+        rows += group.num_rows
+        size += group.total_byte_size
+        if rows >= at_once or size >= BYTES_AT_ONCE:
             yield batch
-            batch, rows = [], 0
+            batch, rows, size = [], 0, 0
     if batch:
         yield batch
