@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from backstory.engine import sift
 from backstory.engine.parts import Rows
 from backstory.engine.sides import LocalSide
-from backstory.engine.sift import Compared, RowCounts, SiftTerms, counting, sift_sides
+from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms, counting, sift_sides
 from backstory.engine.task_sift import count_values, sift_frames
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.stores.iceberg.frames import frame_of
@@ -55,10 +55,10 @@ def local(rows):
 
 
 def terms_of():
-    came = Compared(CAME, ["v", "w"], ["w"], lengths={"v": 3})
-    stored = Compared(STORED, ["v", "w"], [])
+    came = ComparedSide(CAME, ["v", "w"], ["w"], lengths={"v": 3})
+    stored = ComparedSide(STORED, ["v", "w"], [])
     return SiftTerms(
-        [(came, stored), (Compared(STORED, ["v"], [], "on"), Compared(OTHER, ["v"], ["v"]))],
+        [(came, stored), (ComparedSide(STORED, ["v"], [], "on"), ComparedSide(OTHER, ["v"], ["v"]))],
         lambda rows: {name: each.rows for name, each in rows.items()},
         {STORED: ["w"]},
         lambda _: {STORED: ["w"]},

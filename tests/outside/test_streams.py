@@ -27,7 +27,7 @@ from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse
 
 PAGE = ROOT / "docs" / "how-to" / "debezium-kafka.md"
-KILLS = deep(20, 4)
+KILLS = deep(20, 3)
 COUNT = deep(60, 8) * MOST
 SEED = 7
 # Where a program is killed: amid a batch, with files but no commit, between commit and checkpoint, anywhere.

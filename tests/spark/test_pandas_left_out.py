@@ -17,20 +17,13 @@ def test_pandas_is_loaded_for_spark_alone(tmp_path, memory, loaded):
     """What the driver plans needs none, and half a second less; what is left to Spark's tasks gets it."""
     settings = f'[delivery]\ndriver-memory = "{memory}"\n[spark]\n{java.in_toml(java.PLANS)}'
     (tmp_path / "backstory.toml").write_text(settings)
-    (tmp_path / "copy.csv").write_text("id,name\n1,Ada\n2,\n")
-    command = [
-        sys.executable,
-        "-X",
-        "importtime",
-        BACKSTORY,
-        "snapshot",
-        "copy.csv",
-        "--into",
-        "a.b",
-        "--key",
-        "id",
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    assert done.returncode == 0, done
-    assert '"new": 2' in done.stdout
+    command = [sys.executable, "-X", "importtime", BACKSTORY, "snapshot", "copy.csv", "--into", "a.b"]
+    for rows, counts, more in (
+        ("1,Ada\n2,\n", '"new": 2', ["--key", "id"]),
+        ("1,Eva\n2,\n", '"changed": 1', []),
+    ):
+        (tmp_path / "copy.csv").write_text(f"id,name\n{rows}")
+        done = subprocess.run([*command, *more], capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 0, done
+        assert counts in done.stdout
     assert ("pandas.core" in done.stderr) is loaded

@@ -38,10 +38,11 @@ Plan = Callable[[Mapping[str, pa.Table], Whole], PartPlan]
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class ComparedSide:
     """What is compared of a side: its rows count where `where` is true, all do without it.
 
-    Rows are planned in any case if a `required` column is NULL, or a text longer than `lengths` allows.
+    Rows are planned in any case if a `required` column is NULL, or a text longer than `lengths` allows. A row
+    takes another one back if the column of `takes_back` has one of the numbers there.
     """
 
     side: str
@@ -49,15 +50,13 @@ class Compared:
     required: Sequence[str]
     where: str | None = None
     lengths: Mapping[str, int] = field(default_factory=dict)
+    takes_back: tuple[str, Sequence[int]] | None = None
 
     @property
     def needed(self) -> list[str]:
         """The columns to read."""
-        return [
-            *dict.fromkeys(
-                [*self.columns, *self.required, *self.lengths, *([self.where] if self.where else [])]
-            )
-        ]
+        others = [self.where, self.takes_back and self.takes_back[0]]
+        return [*dict.fromkeys([*self.columns, *self.required, *self.lengths, *filter(None, others)])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,12 +80,12 @@ class SiftTerms:
     sides, by side.
     """
 
-    pairs: Sequence[tuple[Compared, Compared]]
+    pairs: Sequence[tuple[ComparedSide, ComparedSide]]
     settled: "Callable[[Mapping[str, RowCounts]], Mapping[str, int]]"
     counted: Mapping[str, Sequence[str]] = field(default_factory=dict)
     needed: "Callable[[Mapping[str, int]], Mapping[str, Sequence[str]]]" = lambda _: {}
 
-    def of_side(self, name: str) -> list[tuple[int, int, Compared]]:
+    def of_side(self, name: str) -> list[tuple[int, int, ComparedSide]]:
         """What is compared of a side: the number of the pair, its place in it, and the columns."""
         return [
             (number, place, each)
@@ -241,11 +240,15 @@ def _add_side(
             planned = _rows_to_plan(chosen, key, compared)
             if planned.any():  # no row of the other side has such a fingerprint
                 halves[:, planned] = mixed(halves[:, planned] + np.uint64(1 + place))
+            if compared.takes_back is not None:
+                name_of_op, numbers = compared.takes_back
+                taken_back = np.asarray(pc.is_in(chosen[name_of_op], value_set=pa.array(numbers, pa.int32())))
+                halves[:, taken_back] = np.negative(halves[:, taken_back])
             buckets.add(keys, np.negative(halves) if place else halves)
     return RowCounts(total, values, content % (1 << 64))
 
 
-def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: Compared) -> np.ndarray:
+def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) -> np.ndarray:
     """Which rows are planned in any case."""
     planned = np.zeros(len(rows), bool)
     for name in {*key, *compared.required}:

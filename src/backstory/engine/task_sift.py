@@ -12,7 +12,7 @@ from uuid import uuid4
 import pyarrow as pa
 import structlog
 
-from backstory.engine.sift import Compared, RowCounts, SiftTerms
+from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.spark.on_disk import persist_on_disk
 from backstory.strategies.comparable import fingerprint
 from backstory.strategies.observed import observed
@@ -152,7 +152,7 @@ def _printed(
 
 
 def _quarters(
-    pair: int, place: int, key: Sequence[str], compared: Compared, side: _FrameOfSide
+    pair: int, place: int, key: Sequence[str], compared: ComparedSide, side: _FrameOfSide
 ) -> "list[Column]":
     """A fingerprint as four numbers of 32 bits, whose sums do not overflow; they are negative on one side."""
     from pyspark.sql.functions import coalesce, length, lit, shiftrightunsigned, when, xxhash64
@@ -163,5 +163,8 @@ def _quarters(
     planned = reduce(or_, [*lacking, *long])  # no row of the other side has such a fingerprint
     halves = [when(planned, xxhash64(half, lit(1 + place))).otherwise(half) for half in halves]
     sign = lit(-1 if place else 1)
+    if compared.takes_back is not None:
+        column, numbers = compared.takes_back
+        sign = when(side.column(column).isin(*numbers), -sign).otherwise(sign)
     low = lit(0xFFFFFFFF)
     return [sign * part for half in halves for part in (half.bitwiseAND(low), shiftrightunsigned(half, 32))]

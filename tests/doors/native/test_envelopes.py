@@ -16,8 +16,8 @@ from backstory.formats.memory import Memory
 from backstory.warehouse import Warehouse
 
 NUMBERS = iter(range(1000))
-# What is decided before a way of planning is chosen, tasks try before a release.
-BEFORE_A_WAY = ["lake", "in_tasks"] if DEPTH == "laws" else ["lake"]
+# Positions and orders are decided before a way of planning is chosen: before a release both ways try them.
+WAYS_AT_THE_GATE = ["lake", "in_tasks"] if DEPTH == "laws" else ["lake"]
 
 
 @pytest.fixture
@@ -91,7 +91,7 @@ def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
     }
 
 
-@pytest.mark.parametrize("way", BEFORE_A_WAY)
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_no_message_at_all_is_no_error(way, name, tmp_path, request):
     """V59: an empty batch of a stream makes no commit, whoever looks at it."""
     lake = request.getfixturevalue(way)
@@ -142,7 +142,7 @@ def test_V61_lines_of_json_are_messages_too(lake, name, tmp_path):
     assert lives(history.to_pylist()) == ["k: a[10,20) b[20,30)"]
 
 
-@pytest.mark.parametrize("way", BEFORE_A_WAY)
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V62_a_connector_whose_log_is_unknown_needs_an_order(name, tmp_path, way, request):
     line = {"op": "c", "before": None, "after": {"k": "k", "v": "a"}, "ts_ms": 1}
     line["source"] = {"connector": "mongodb", "ts_ms": int(day(10).timestamp() * 1000), "ord": 7}
@@ -250,7 +250,7 @@ def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, nam
         assert shown_versions(lake, tables[0]) == shown_versions(lake, tables[-1])
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp_path, request):
     """PostgreSQL's `lsn` of it is lower than theirs, and than that of a read; its log does not start again."""
     lake = request.getfixturevalue(way)
@@ -269,7 +269,7 @@ def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp
     assert now(lake, name, ["id"])[1,]["v"] == "newer"
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_path, request):
     """A version that had ended before the delivery's time ends later."""
     lake = request.getfixturevalue(way)
@@ -287,7 +287,7 @@ def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_pa
     assert is_healthy(lake, name)
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, name, tmp_path, request):
     """Positions that fall while times rise, another server or connector; what was before is then settled."""
     lake = request.getfixturevalue(way)
@@ -318,7 +318,7 @@ def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, 
     assert is_healthy(lake, name)
 
 
-@pytest.mark.parametrize("way", BEFORE_A_WAY)
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V136_times_far_ahead_are_refused_unless_they_are_allowed(way, name, tmp_path, request):
     lake = request.getfixturevalue(way)
     ahead = log_message("mysql", "c", 32_503_680_000, 500, "a")
@@ -327,7 +327,7 @@ def test_V136_times_far_ahead_are_refused_unless_they_are_allowed(way, name, tmp
     assert apply_lines(lake, name, tmp_path, ahead, allow_future=True, **options).counts["began"] == 1
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, name, tmp_path, request):
     """No row has a column of the record then; the split of a feed decides nothing."""
     lake = request.getfixturevalue(way)

@@ -20,7 +20,7 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.parts import Rows
 from backstory.engine.sides import LocalSide, Side
-from backstory.engine.sift import Compared, RowCounts, SiftTerms
+from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, TooLarge, typed_size
 from backstory.formats.rows import arrow_type
@@ -173,11 +173,11 @@ def _staged(work: SparkWork, base: TablePlan) -> Side:
 
 def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
     """The columns by which a row is the same in stage, base and history."""
-    base = Compared(BASE, [ROW_HASH], [ROW_HASH], LIVE)
-    pairs = [(base, Compared(OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
+    base = ComparedSide(BASE, [ROW_HASH], [ROW_HASH], LIVE)
+    pairs = [(base, ComparedSide(OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
     if STAGED in sides:
-        staged = Compared(STAGED, terms.compared, terms.needed, lengths=terms.lengths)
-        pairs.insert(0, (staged, Compared(BASE, terms.compared, ())))
+        staged = ComparedSide(STAGED, terms.compared, terms.needed, lengths=terms.lengths)
+        pairs.insert(0, (staged, ComparedSide(BASE, terms.compared, ())))
     return SiftTerms(pairs, _settled)
 
 

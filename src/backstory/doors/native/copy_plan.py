@@ -26,7 +26,7 @@ from backstory.engine.parts import Rows
 from backstory.engine.planned import Planned, PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side
-from backstory.engine.sift import Compared, RowCounts, SiftTerms
+from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import MemoryLease, unpacked_size
 from backstory.model.change import Pieces
@@ -228,7 +228,7 @@ def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
     if others or terms.restated or not terms.in_order:
         return None
     columns = [*dict.fromkeys([*terms.decisive, *(new for _, new in terms.successions)])]
-    pair = Compared(DELIVERED, columns, terms.key), Compared(SLICE, columns, [*terms.key, VALID_FROM])
+    pair = ComparedSide(DELIVERED, columns, terms.key), ComparedSide(SLICE, columns, [*terms.key, VALID_FROM])
     counted = [*dict.fromkeys([*terms.compared, *(old for old, _ in terms.successions)])]
     return SiftTerms([pair], partial(_settled, terms), {SLICE: counted}, partial(_counts_needed, terms))
 

@@ -124,7 +124,7 @@ def conformed(
             values[name] = _filled(col(quoted(name)), told, field.dataType)
         elif not _fits(found, field.dataType):
             raise _retyped(name, found, field.dataType)
-        elif isinstance(found, FloatType):
+        elif isinstance(found, FloatType) and found != field.dataType:
             values[name] = cast_as_shown(col(quoted(name)), found, field.dataType)
     return list(expected.fields), values
 

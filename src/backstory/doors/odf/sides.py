@@ -17,6 +17,7 @@ from backstory.engine.parts import Rows
 from backstory.engine.planned import Planned, PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side, nothing
+from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.staging import StagedRows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.spark.on_disk import persist_on_disk
@@ -25,8 +26,8 @@ from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.numbering import close_gaps
 from backstory.strategies.events.numbering import field as field_of
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
-from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by
-from backstory.strategies.events.terms import EventTerms, Moment, Strategy
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names, parted_by
+from backstory.strategies.events.terms import EventTerms, Moment, Op, Strategy
 from backstory.strategies.part_plan import PartPlan, Whole
 
 if TYPE_CHECKING:
@@ -57,8 +58,26 @@ class Merge:
         plan = partial(plan_part, terms, self.moment, tuple(self.arrived.required))
         key = parted_by(terms) if terms.looks_back else ()
         kinds = {EVENTS: events_schema(self.schema)}
-        with run_plan(PlanTerms(self.store, self.dataset.name, sides, key, kinds, plan)) as planned:
+        sift = self._sift() if LOGGED in sides else None
+        with run_plan(
+            PlanTerms(self.store, self.dataset.name, sides, key, kinds, plan, sift=sift)
+        ) as planned:
             yield planned
+
+    def _sift(self) -> SiftTerms | None:
+        """The columns by which a record of a snapshot is what the log's events of it add up to.
+
+        None where corrections have no event for the former row.
+        """
+        terms, timed = self.terms, self.arrived.timed
+        if terms.strategy is not Strategy.SNAPSHOT or not terms.pairs or (terms.time_in_key and not timed):
+            return None
+        compare = [name for name in data_names(self.schema) if terms.compare is None or name in terms.compare]
+        times = [TIME] if terms.time_in_key or (terms.compare_time and timed) else []
+        columns = [*compare, *times]
+        required = [*self.arrived.required, *([TIME] if timed else [])]
+        logged = ComparedSide(LOGGED, columns, (), takes_back=(OP, (Op.RETRACT, Op.CORRECT_FROM)))
+        return SiftTerms([(ComparedSide(DELIVERED, columns, required), logged)], _settled)
 
     @property
     def schema(self) -> pa.Schema:
@@ -124,8 +143,12 @@ class Merge:
         if keys is not None and not len(keys):
             return nothing(self.schema)
         keys = None if keys is None else self._searchable(keys)
-        tables = partial(logged_tables, self.store, table, columns, self.schema, keys, lease)
-        return LocalSide(Rows(self.schema, tables))
+
+        def fewer(names: Sequence[str]) -> Rows:
+            schema = pa.schema([each for each in self.schema if each.name in names])
+            return Rows(schema, partial(logged_tables, self.store, table, columns, schema, keys, lease))
+
+        return LocalSide(fewer(self.schema.names), columns=fewer)
 
     def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
         """The keys of all delivered rows; None where they are more than memory holds."""
@@ -148,6 +171,11 @@ class Merge:
         keys = searched_columns(keys)
         names = [self.dataset.columns.time if name == TIME else name for name in keys.column_names]
         return keys.rename_columns(names)
+
+
+def _settled(rows: Mapping[str, RowCounts]) -> dict[str, int]:
+    """The counts of a plan of rows that are the same."""
+    return {"unchanged": rows[DELIVERED].rows}
 
 
 def plan_part(
