@@ -18,7 +18,7 @@ from backstory.engine.task_sift import count_values, sift_frames
 from backstory.engine.wire import Wire, with_numbered_files
 from backstory.model.places import FILE
 from backstory.spark.on_disk import persist_on_disk
-from backstory.stores.iceberg.buckets import BUCKET, bucket_of, bytes_of
+from backstory.stores.iceberg.buckets import BUCKET, bucket_of, buckets_for, bytes_of
 from backstory.stores.iceberg.frames import TaggedRows, side_rows, tag_sides
 from backstory.stores.iceberg.literals import instant, literal
 from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
@@ -98,13 +98,13 @@ def _answers_of(
     terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, kept: ExitStack
 ) -> "tuple[DataFrame, PlanSums]":
     """The answers to these frames, which have about such a share of the rows of the sides."""
-    wire, tagged = Wire(terms.kinds), _tagged_rows(terms, frames, share)
+    wire, (tagged, buckets) = Wire(terms.kinds), _tagged_rows(terms, frames, share)
     sides = {
         name: (tagged.shared[name][1:], with_numbered_files(side.schema))
         for name, side in terms.sides.items()
     }
     task = partial(_plan_batches, terms.plan, sides, wire, buckets_of if terms.key else _tables)
-    rows = by_bucket(tagged.rows) if terms.key else tagged.rows
+    rows = by_bucket(tagged.rows, buckets) if terms.key else tagged.rows
     answers = rows.mapInArrow(task, wire.spark_schema)
     if terms.checkpointed:
         from pyspark import StorageLevel
@@ -185,8 +185,8 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
     return [f"c{schema.get_field_index(each)}" for each in terms.key]
 
 
-def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> TaggedRows:
-    """The rows of all sides in one frame, each with its bucket."""
+def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> tuple[TaggedRows, int]:
+    """The rows of all sides in one frame, each with its bucket; and how many buckets there are."""
     from pyspark.sql.functions import col, lit
 
     count, size = (int(share * each) for each in _sizes(terms, frames)) if terms.key else (0, 0)
@@ -202,12 +202,17 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: flo
         sides[name] = frame.select(bucket, *values)
     tagged = tag_sides(sides)
     (shared,) = {columns[0] for columns in tagged.shared.values()}
-    return replace(tagged, rows=tagged.rows.withColumnRenamed(shared, BUCKET))
+    rows = tagged.rows.withColumnRenamed(shared, BUCKET)
+    return replace(tagged, rows=rows), buckets_for(count, size)
 
 
-def by_bucket(rows: "DataFrame") -> "DataFrame":
-    """The rows of each bucket, which they have as a column, behind each other in one partition."""
-    return rows.repartition(BUCKET).sortWithinPartitions(BUCKET)
+def by_bucket(rows: "DataFrame", buckets: int) -> "DataFrame":
+    """The rows of each bucket, which they have as a column, behind each other in one partition.
+
+    An empty partition starts Python too, so there are no more of them than buckets.
+    """
+    parted = rows.repartition(1) if buckets == 1 else rows.repartition(BUCKET)
+    return parted.sortWithinPartitions(BUCKET)
 
 
 def _sizes(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> tuple[int, int]:

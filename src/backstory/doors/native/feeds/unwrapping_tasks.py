@@ -26,7 +26,7 @@ from backstory.formats.envelopes.log_positions import refuse_several
 from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.kept_cells import KEEPS
 from backstory.model.change_feed import COMMIT_VERSION
-from backstory.stores.iceberg.buckets import bucket_of, bytes_of
+from backstory.stores.iceberg.buckets import bucket_of, buckets_for, bytes_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.workers import carrying, map_batches
 from backstory.strategies.feeds.terms import BEFORE
@@ -146,9 +146,10 @@ def _changes(
         pa.schema([*rows.rows.schema, (BEFORE, images)]), rows.own, rows.order, frozenset(rows.own), rows.log
     )
     by = [column(name) for name in (*key, COMMIT_VERSION)]
-    bucket = bucket_of(by, messages.count(), bytes_of(messages))
+    count, size = messages.count(), bytes_of(messages)
+    numbered = messages.select(bucket_of(by, count, size), *map(quoted, messages.columns))
     unwrapped = map_batches(
-        by_bucket(messages.select(bucket, *map(quoted, messages.columns))),
+        by_bucket(numbered, buckets_for(count, size)),
         partial(_unwrap_buckets, request, key, types, tuple(messages.columns)),
         local_fields(types.schema),
     )
