@@ -13,8 +13,7 @@ from backstory.model.instant import iso
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.arrow.blame import blame, described_commit
 from backstory.reading.arrow.life import life
-from backstory.reading.frames.life import RECORDING
-from backstory.reading.frames.versions import HISTORIES
+from backstory.reading.frames.versions import HISTORIES, RECORDING
 from backstory.reading.lives import AXES, Told, changing, differ
 from backstory.reading.pictures import Bar
 from backstory.reading.timelines import Axis, Timeline, require_axis

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 from depth import DEPTH
+from specification.lifetimes import SpannedRow
 from spoilt_histories import checked_twice
 
 from backstory.cli.app import run
@@ -32,7 +33,6 @@ from backstory.reading.frames.statements import statements as statements_of_fram
 from backstory.reading.frames.versions import ranking
 from backstory.reading.frames.versions import versions as versions_of_frames
 from backstory.reading.rules.differences import in_order, rank
-from backstory.reading.rules.versions import SpannedRow
 from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
@@ -262,7 +262,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     spark = Table(store, found)
     held = versions(table_at(files, None))
     large = versions_of_frames(store, found).toArrow()
-    assert same(held.chosen(held.found), large) > 3
+    assert same(held.rows, large) > 3
     moved = set(micros(large, "valid_from")) | set(micros(large, "valid_to"))
     assert moved - {None} <= set(change_times(files).instants.tolist())
     if of_key:
@@ -273,7 +273,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
         told = statements(table_at(files, None))
-        assert same(told.chosen(told.found, known=True), statements_of_frames(store, found).toArrow()) > 3
+        assert same(told.rows, statements_of_frames(store, found).toArrow()) > 3
     if name in APART:
         assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
         learnt = differences.diff_knowledge(files, first, then, at)
@@ -302,13 +302,14 @@ def each_record_alone(files, large, key, monkeypatch):
     for row in large.to_pylist():
         records[tuple(row[name] for name in key)].append(row)
     with monkeypatch.context() as less:
-        less.setattr(rows_module, "MOST_ROWS", 40)
+        for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
+            less.setattr(rows_module, bound, 40)
         with pytest.raises(Unreadable, match="rows"):
             versions(table_at(files, None))
         for values, rows in records.items():
             if None not in values:
                 held = versions(table_at(files, None).of_record(dict(zip(key, values, strict=True))))
-                assert lines(rows_of(held.chosen(held.found))) == lines(rows)
+                assert lines(rows_of(held.rows)) == lines(rows)
 
 
 def the_first_alone(files, large, at, monkeypatch):
@@ -318,7 +319,8 @@ def the_first_alone(files, large, at, monkeypatch):
     order, answered = ranking(files.table.shape, large.column_names), 0
     holding = in_order([row for row, held in zip(rows_of(large), holds, strict=True) if held], order)
     with monkeypatch.context() as less:
-        less.setattr(rows_module, "MOST_ROWS", files.table.rows - 1)
+        for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
+            less.setattr(rows_module, bound, files.table.rows - 1)
         for name, value in (("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
             less.setattr(first_rows, name, value)
         for limit in (1, 3):
@@ -402,7 +404,8 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
         (2, None, "", None),
         (5, "9999999999.25", None, None),
     ]
-    monkeypatch.setattr(rows_module, "MOST_ROWS", 4)
+    for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
+        monkeypatch.setattr(rows_module, bound, 4)
     for name in ("FEWEST", "ROWS_FOR_ONE"):
         monkeypatch.setattr(first_rows, name, 1)
     assert point_in_time.current(files, None, EVERYTHING, 1)["k"].to_pylist() == [1]
@@ -528,7 +531,8 @@ def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monk
     store.spark.sql(f"ALTER TABLE {into} DROP PARTITION FIELD bucket(4, k)")
     store.spark.sql(f"INSERT INTO {into} {rows} FROM (SELECT id + 5 k, 2 v FROM range(3))")
     large = lines(Table(store, found).current().toArrow().to_pylist())
-    monkeypatch.setattr(rows_module, "MOST_ROWS", 3)
+    for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
+        monkeypatch.setattr(rows_module, bound, 3)
     together = []
     with Memory(1 << 30).lease() as lease:
         catalog = Noting(warehouse)

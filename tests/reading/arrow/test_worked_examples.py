@@ -160,7 +160,7 @@ def test_E14_what_was_rewound_stays_known(native):
 def events(found):
     held = statements(table_at(found, None))
     axes = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
-    rows = rows_of(held.chosen(held.found, known=True))
+    rows = rows_of(held.rows)
     rows = sorted(rows, key=lambda row: (row["valid_from"], row[TOLD_FROM]))
     return [" ".join(word(row[name]) for name in ("n", *axes)) for row in rows]
 

@@ -169,7 +169,7 @@ def _commit_of(
 
 def _versions_after(known: KnownTable, key: object) -> list[dict[str, Any]]:
     part = known.of_record(key)
-    return rows_of(select_versions(versions(part), part.shape, Selection(key), lambda _: True))
+    return rows_of(select_versions(versions(part), part.shape, Selection(key)))
 
 
 def _of_live_row(files: Files, key: object, column: str) -> Blame:

@@ -8,14 +8,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.instant import EPOCH
-from backstory.model.layout import Layout
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.narrowing import timed_span
 from backstory.reading.arrow.versions import versions
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.least_values import MOST_VALUES
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import integers, numbers
+from backstory.stores.metadata.values import numbers
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +59,8 @@ def change_times(files: Files) -> ChangeTimes:
     known = table_at(files, None)
     span = timed_span(known)
     if span is None:
-        held = versions(known).found
-        return _counted(_array([each.start for each in held]), _array([each.end for each in held]))
+        spans = versions(known).spans
+        return _counted(*(spans[name].cast(pa.int64()) for name in (VALID_FROM, VALID_TO)))
     rows = files.rows(known.snapshot, known.fields, [span.start, span.end], MOST_VALUES)
     starts, ends = rows[span.start], rows[span.end]
     if known.shape.layout is Layout.VERSIONS:
@@ -74,10 +74,6 @@ def change_times(files: Files) -> ChangeTimes:
 def _lasting(starts: pa.ChunkedArray, ends: pa.ChunkedArray) -> pa.ChunkedArray:
     """Which rows of layout `versions` are versions: those that have length."""
     return pc.or_kleene(pc.is_null(ends), pc.greater(ends, starts))
-
-
-def _array(values: list[int | None]) -> pa.ChunkedArray:
-    return pa.chunked_array([integers(values)])
 
 
 def _counted(starts: pa.ChunkedArray, ends: pa.ChunkedArray, grain: int = 0) -> ChangeTimes:

@@ -6,26 +6,25 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
 from backstory.reading.arrow.differing import Differing, ListedDifferences, pair
 from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.narrowing import moving_between
 from backstory.reading.arrow.point_in_time import as_of, current
-from backstory.reading.arrow.versions import VersionRows, remembered, versions
+from backstory.reading.arrow.versions import INSTANT, VersionRows, versions, versions_then
 from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_knowledge
-from backstory.reading.frames.versions import HISTORIES, history_of, shown_key
-from backstory.reading.lives import shown_name
+from backstory.reading.frames.versions import HISTORIES, shown_key
 from backstory.reading.rules.differences import Side, differences
 from backstory.reading.rules.passages import Lived, passages
-from backstory.reading.rules.versions import RememberedRow
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import integers, rows_of
+from backstory.stores.metadata.values import integers, rows_of, truths_of, values_of, without_nulls
 
 Difference = dict[str, Any]
 
@@ -53,34 +52,31 @@ def differing(
     held = versions(moving_between(table_at(files, known_at), instants))
     if comparison.through:
         return ListedDifferences(_through(files, held, instants, comparison))
-    places: list[tuple[int, bool]] = []
-    starts = {}
-    for each in held.found:
-        before, after = (each.holds(time) for time in instants)
-        if before is not None and after is not None and before != after:
-            places.append((each.place, after))
-            starts[each.place] = each.start
-    return _differing(files, held.users, places, starts.get, comparison)
+    moved = held.where(pc.xor(*map(held.hold, instants)))
+    after = truths_of(moved.hold(instants[1]))
+    return _differing(files, held.users, moved.places, after, comparison, moved.spans[VALID_FROM])
 
 
 def _through(
     files: Files, held: VersionRows, instants: tuple[int, int], comparison: Comparison
 ) -> list[Difference]:
     """The same, and what happened in between."""
-    low, high = sorted(instants)
-    touched = [
-        each
-        for each in held.found
-        if any(border is not None and low < border <= high for border in (each.start, each.end))
-        and each.start is not None
-    ]
+    low, high = (integers([each], INSTANT)[0] for each in sorted(instants))
+    begins, ends = (
+        without_nulls(pc.and_(pc.greater(border, low), pc.less_equal(border, high)))
+        for border in (held.spans[VALID_FROM], held.spans[VALID_TO])
+    )
+    touched = held.where(pc.and_(pc.or_(begins, ends), pc.is_valid(held.spans[VALID_FROM])))
     key, users = _compared(files, held.users, comparison)
     timed = _timed(files, files.table.shape)
-    rows = rows_of(users.take(integers([each.place for each in touched])))
-    lived = []
-    for row, each in zip(rows, touched, strict=True):
-        before, after = (bool(each.holds(time)) for time in instants)
-        lived.append(Lived(row, each.start, each.end, before, after, each.start if timed else None))
+    spans = zip(*(values_of(touched.spans[name]) for name in (VALID_FROM, VALID_TO)), strict=True)
+    sides = zip(*(truths_of(touched.hold(each)).tolist() for each in instants), strict=True)
+    lived = [
+        Lived(row, start, end, before, after, start if timed else None)
+        for row, (start, end), (before, after) in zip(
+            rows_of(users.take(touched.places)), spans, sides, strict=True
+        )
+    ]
     return comparison.listed(passages(lived, key))
 
 
@@ -104,39 +100,26 @@ def differing_knowledge(
     for known_at in (first, second):
         lasting = table_at(files, known_at).shape.layout in HISTORIES
         sides.append(as_of(files, time, known_at) if lasting else current(files, known_at))
-    before, after = sides
+    before, _ = sides
     try:
         both = pa.concat_tables(sides, promote_options="default")
     except pa.ArrowException:
         raise Unreadable("columns of other types then") from None
-    spans = both[VALID_FROM].to_pylist() if VALID_FROM in both.column_names else []
+    starts = both[VALID_FROM] if VALID_FROM in both.column_names else None
     rows = both.drop_columns([name for name in (VALID_FROM, VALID_TO) if name in both.column_names])
-    places = [(place, place >= before.num_rows) for place in range(before.num_rows + after.num_rows)]
-    return _differing(files, rows, places, spans.__getitem__, comparison)
+    places = np.arange(both.num_rows)
+    return _differing(files, rows, places, places >= before.num_rows, comparison, starts)
 
 
 def _diff_native_rows(
     files: Files, first: datetime, second: datetime, instant: int, comparison: Comparison
 ) -> Differing:
     """How the native rows of an instant differ between two known times, read once (V6)."""
-    table = table_at(files, second)
-    users = history_of(table.table, table.shape).user_columns
-    own = table.rows([*(each.name for each in users), VALID_FROM, VALID_TO, RECORDED_AT, MEMORY])
-
-    def holds(row: RememberedRow, known_at: int) -> bool:
-        end = row.end_at(known_at)
-        return row.recorded is not None and row.recorded <= known_at and (end is None or end > instant)
-
-    places = []
-    for each in remembered(own):
-        if not each.is_fact and each.start is not None and each.start <= instant:
-            before, after = holds(each, micros_of(first)), holds(each, micros_of(second))
-            if before != after:
-                places.append((each.place, after))
-    rows = own.select([each.name for each in users]).rename_columns(
-        [shown_name(each.source) for each in users]
-    )
-    return _differing(files, rows, places, lambda _: None, comparison)
+    held = versions_then(table_at(files, second), [micros_of(first), micros_of(second)])
+    before, after = (np.asarray(each.where(each.hold(instant)).places) for each in held)
+    gone, come = np.setdiff1d(before, after), np.setdiff1d(after, before)
+    places = np.concatenate([gone, come])
+    return _differing(files, held[0].users, places, np.arange(len(places)) >= len(gone), comparison)
 
 
 def _compared(files: Files, users: pa.Table, comparison: Comparison) -> tuple[list[str], pa.Table]:
@@ -151,24 +134,21 @@ def _compared(files: Files, users: pa.Table, comparison: Comparison) -> tuple[li
 def _differing(
     files: Files,
     users: pa.Table,
-    places: list[tuple[int, bool]],
-    start_of: Any,
+    places: np.ndarray | pa.ChunkedArray,
+    after: np.ndarray,
     comparison: Comparison,
+    starts: pa.ChunkedArray | None = None,
 ) -> Differing:
     """The differences of the rows at these places, each with whether its row is of the second side."""
     key, users = _compared(files, users, comparison)
-    timed = _timed(files, files.table.shape)
+    numbers, timed = np.asarray(places), _timed(files, files.table.shape)
     if not timed and set(key) <= set(users.column_names):
-        of_side = np.array([after for _, after in places], bool)
-        numbers = np.array([place for place, _ in places], np.int64)
-        paired = pair(users, key, numbers[~of_side], numbers[of_side])
+        paired = pair(users, key, numbers[~after], numbers[after])
         if paired is not None:
             return paired.of_kind(comparison.change)
-    rows = rows_of(users.take(integers([place for place, _ in places])))
-    sides: Iterable[Side] = (
-        Side(row, after, start_of(place) if timed else None)
-        for row, (place, after) in zip(rows, places, strict=True)
-    )
+    rows = rows_of(users.take(integers(numbers)))
+    times = values_of(starts) if timed and starts is not None else [None] * len(rows)
+    sides: Iterable[Side] = map(Side, rows, after.tolist(), times)
     return ListedDifferences(comparison.listed(differences(_whole(sides, key), key)))
 
 

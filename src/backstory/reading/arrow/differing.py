@@ -163,7 +163,7 @@ def pair(
     None where the rule must pair them: a key that is not plain or has NULL, or that a side has twice.
     """
     sides = [users.select(key).take(integers(each)) for each in (before, after)]
-    if not key or not all(_is_plain(each.type) for each in sides[0].schema):
+    if not key or not all(is_plain(each.type) for each in sides[0].schema):
         return None
     if any(column.null_count for side in sides for column in side.columns):
         return None
@@ -197,7 +197,7 @@ def _numbers_of(sides: Sequence[pa.Table]) -> np.ndarray:
     return found
 
 
-def _is_plain(type_: pa.DataType) -> bool:
+def is_plain(type_: pa.DataType) -> bool:
     """Whether Arrow tells and sorts values of the type as the rule does."""
     t = pa.types
     plain = (t.is_integer, t.is_string, t.is_boolean, t.is_date32, t.is_timestamp)

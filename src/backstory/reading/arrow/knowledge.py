@@ -12,11 +12,11 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Shape
 from backstory.reading.frames.knowledge import as_it_was, commit_at, require_knowledge
 from backstory.reading.keys import key_of
-from backstory.reading.rules.versions import Instant
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata import rows
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.searches import EqualTo, Searches
 from backstory.stores.metadata.values import integers
@@ -47,7 +47,7 @@ class KnownTable:
     def rows(self, names: Sequence[str]) -> pa.Table:
         """The rows, with these columns; raises Unreadable for what Spark alone reads."""
         asked = list(dict.fromkeys(names))
-        return self.files.rows(self.snapshot, self.fields, asked, searches=self.searches)
+        return self.files.rows(self.snapshot, self.fields, asked, rows.MOST_IN_ARROW, self.searches)
 
     def of_record(self, key: object) -> "KnownTable":
         """The same of one record, or of all for None; UsageError for what is no key of the table."""
@@ -58,7 +58,7 @@ class KnownTable:
 
 
 def table_at(files: Files, known_at: datetime | None) -> KnownTable:
-    """The table as known at a recorded time, or as it is; raises what `read_rows_at` of frames raises."""
+    """The table as known at a recorded time, or as it is; raises what `source_at` of frames raises."""
     table = files.table
     if known_at is None:
         return KnownTable(files, table.shape, table.fields, table.snapshot)
@@ -102,20 +102,20 @@ def _shape_then(table: Described, schema_id: int | None) -> Shape:
     return replace(shape, columns=columns, key=tuple(name for name in key if name is not None))
 
 
-def micros(values: pa.Table | pa.ChunkedArray, name: str = "") -> list[Instant]:
-    """Times as microseconds since 1970; a day begins at midnight, UTC. Unreadable for what is no time."""
-    column = values[name] if name else values
-    if pa.types.is_date32(column.type):
-        return [None if day is None else day * _DAY for day in column.cast(pa.int32()).to_pylist()]
-    if not pa.types.is_timestamp(column.type):
-        raise Unreadable(f"times as {column.type}")
-    found: list[Instant] = column.cast(pa.int64()).to_pylist()
+def micros(values: pa.Table | pa.ChunkedArray, name: str = "") -> list[int | None]:
+    """Times as microseconds since 1970, as `times` has them."""
+    found: list[int | None] = times(values, name).to_pylist()
     return found
 
 
-def instants(values: Sequence[Instant]) -> pa.Array:
-    """Microseconds as instants."""
-    return integers(values, pa.timestamp("us", tz="UTC"))
+def times(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
+    """The same; a day begins at midnight, UTC. Unreadable for a column without times."""
+    column = values[name] if name else values
+    if pa.types.is_date32(column.type):
+        return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), integers([_DAY])[0])
+    if not pa.types.is_timestamp(column.type):
+        raise Unreadable(f"times as {column.type}")
+    return column.cast(pa.int64())
 
 
 def within(struct: pa.ChunkedArray, name: str) -> pa.ChunkedArray:

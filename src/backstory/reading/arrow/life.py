@@ -7,7 +7,8 @@ from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.records import is_record
 from backstory.reading.arrow.versions import statements, versions
 from backstory.reading.frames.knowledge import require_knowledge
-from backstory.reading.frames.life import RECORDING, commits_of
+from backstory.reading.frames.life import commits_of
+from backstory.reading.frames.versions import RECORDING
 from backstory.reading.keys import shown_key_of
 from backstory.reading.selection import Selection
 from backstory.reading.timelines import Axis, Timeline, timeline_of
@@ -31,7 +32,7 @@ def life(
     Selection(key, columns).require(then.shape)
     then = then.of_record(key)
     found = statements(then) if told else versions(then)
-    matches, wanted = is_record(found.users, then.shape, key), shown_key_of(then.shape, key)
-    rows = found.chosen([each for each in found.found if matches(each.place)], known=told)
+    wanted = shown_key_of(then.shape, key)
+    rows = found.of_places(is_record(found.users, then.shape, key)).rows
     names = Selection(columns=columns).chosen(table, list(wanted), rows.column_names)
     return timeline_of(table, wanted, rows_of(rows.select(names)), commits_of(files.table), axis, known_at)

@@ -116,7 +116,8 @@ def rows_before(files: Files, of: Page, time: datetime | None, known_at: datetim
 def _true_rows(part: KnownTable, instant: int | None) -> pa.Table:
     if instant is None or part.shape.layout not in HISTORIES:
         return current_rows(EVERYTHING, part)
-    return select_versions(versions(part), part.shape, EVERYTHING, lambda each: each.holds(instant))
+    held = versions(part)
+    return select_versions(held.where(held.hold(instant)), part.shape)
 
 
 def _sure(

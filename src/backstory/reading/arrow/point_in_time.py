@@ -1,13 +1,12 @@
 """What is true of a table, now or at an instant, from files."""
 
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.model.layout import DELETED, Layout
+from backstory.model.layout import DELETED, VALID_TO, Layout
 from backstory.model.schema import Shape
 from backstory.reading.arrow.first_rows import first_rows
 from backstory.reading.arrow.knowledge import KnownTable, table_at
@@ -15,12 +14,11 @@ from backstory.reading.arrow.narrowing import true_at
 from backstory.reading.arrow.records import is_record
 from backstory.reading.arrow.versions import VersionRows, versions
 from backstory.reading.frames.versions import HISTORIES, shown_key
-from backstory.reading.rules.versions import SpannedRow
 from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import integers, without_nulls
+from backstory.stores.metadata.values import without_nulls
 
 
 def current(
@@ -41,23 +39,19 @@ def current(
 def current_rows(selection: Selection, found: KnownTable) -> pa.Table:
     """The rows that are true now, of the record and with the columns that were chosen."""
     if found.shape.layout in HISTORIES:
-        return select_versions(versions(found), found.shape, selection, lambda each: each.end is None)
+        held = versions(found)
+        return select_versions(held.where(pc.is_null(held.spans[VALID_TO])), found.shape, selection)
     rows = live(found)
     if selection.key is not None:
-        matches = is_record(rows, found.shape, selection.key)
-        rows = rows.take(integers([place for place in range(rows.num_rows) if matches(place)]))
+        rows = rows.filter(is_record(rows, found.shape, selection.key))
     return rows.select(selection.chosen(found.shape.table, shown_key(found.shape), rows.column_names))
 
 
-def select_versions(
-    held: VersionRows, shape: Shape, selection: Selection, holds: Callable[[SpannedRow], bool | None]
-) -> pa.Table:
-    """The versions that hold, of the record and with the columns that were chosen."""
-    places = [each for each in held.found if holds(each)]
+def select_versions(held: VersionRows, shape: Shape, selection: Selection = EVERYTHING) -> pa.Table:
+    """The versions, of the record and with the columns that were chosen."""
     if selection.key is not None:
-        matches = is_record(held.users, shape, selection.key)
-        places = [each for each in places if matches(each.place)]
-    rows = held.chosen(places)
+        held = held.of_places(is_record(held.users, shape, selection.key))
+    rows = held.rows
     return rows.select(selection.chosen(shape.table, shown_key(shape), rows.column_names))
 
 
@@ -88,6 +82,7 @@ def as_of(
     instant = micros_of(time)
 
     def versions_of(part: KnownTable) -> pa.Table:
-        return select_versions(versions(part), part.shape, selection, lambda each: each.holds(instant))
+        held = versions(part)
+        return select_versions(held.where(held.hold(instant)), part.shape, selection)
 
     return first_rows(found.of_record(selection.key), limit, versions_of, true_at(found, instant))

@@ -1,49 +1,87 @@
 """The versions that a table keeps, as places of its rows and spans."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.model.history import History
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
-from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
+from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE
 from backstory.model.types import Kind
 from backstory.model.values import alike
-from backstory.reading.arrow.knowledge import KnownTable, instants, micros, within
-from backstory.reading.frames.event_logs import system_columns
+from backstory.reading.arrow.knowledge import KnownTable, times, within
+from backstory.reading.frames.event_logs import identity_names, log_kind, system_columns
 from backstory.reading.frames.versions import endless, history_of, warn_of_disorder
+from backstory.reading.lifetimes import (
+    ENDED,
+    KNOWN_FROM,
+    KNOWN_TO,
+    STARTED,
+    Words,
+    named,
+    statements_query,
+    versions_query,
+)
 from backstory.reading.lives import TOLD_FROM, TOLD_TO, shown_name
-from backstory.reading.rules import events as event_rules
-from backstory.reading.rules import versions as rules
-from backstory.reading.rules.events import LogKind, RecordEvent
-from backstory.reading.rules.versions import Endless, RememberedRow, Sent, SpannedRow
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.values import integers
+from backstory.stores.metadata.values import booleans, integers, text, without_nulls
 from backstory.stores.port import DISORDER
 from backstory.strategies.events.terms import LETTERS, Op
+from backstory.strategies.keys import key_codes, keys_by_value
 
-_OPS = {letter: int(op) for op, letter in LETTERS.items() if op is not Op.CORRECT_TO}
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+# A version without an end is refused before DuckDB sees it.
+WORDS: Final = Words('"', "make_timestamp({})", "recorded")
+_PLACE: Final = "place"
+# A number for the record of a row.
+_RECORD: Final = "record"
+INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRows:
-    """The user's columns of rows, under the source's names, and which of them are versions."""
+    """The user's columns of rows, under the source's names, and which of them are versions.
+
+    `spans` has for each version the `place` of its row, `valid_from`, `valid_to`, and of statements
+    `TOLD_FROM` and `TOLD_TO`.
+    """
 
     users: pa.Table
-    found: Sequence[SpannedRow]
+    spans: pa.Table
 
-    def chosen(self, found: Sequence[SpannedRow], *, known: bool = False) -> pa.Table:
-        """These versions with `valid_from` and `valid_to`; with `known` also while they were told."""
-        table = self.users.take(integers([each.place for each in found]))
-        columns = {VALID_FROM: [each.start for each in found], VALID_TO: [each.end for each in found]}
-        if known:
-            columns[TOLD_FROM] = [each.known_from for each in found]
-            columns[TOLD_TO] = [each.known_to for each in found]
-        for name, values in columns.items():
-            table = table.append_column(name, instants(values))
+    def where(self, chosen: pa.Array | pa.ChunkedArray) -> "VersionRows":
+        """The versions that are chosen."""
+        return replace(self, spans=self.spans.filter(chosen))
+
+    @property
+    def rows(self) -> pa.Table:
+        """The versions: the user's columns, then the times."""
+        table = self.users.take(self.spans[_PLACE])
+        for name in self.spans.column_names[1:]:
+            table = table.append_column(name, self.spans[name])
         return table
+
+    @property
+    def places(self) -> pa.ChunkedArray:
+        """The places of their rows."""
+        return self.spans[_PLACE]
+
+    def of_places(self, chosen: pa.Array) -> "VersionRows":
+        """The versions whose rows are at places that are chosen among all."""
+        return self.where(chosen.take(self.spans[_PLACE]))
+
+    def hold(self, micros: int) -> pa.ChunkedArray:
+        """Whether each was true at an instant (V99); NULL where nothing tells."""
+        instant = integers([micros], INSTANT)[0]
+        ended = without_nulls(pc.less_equal(self.spans[VALID_TO], instant))
+        return pc.and_kleene(pc.less_equal(self.spans[VALID_FROM], instant), pc.invert(ended))
 
 
 def versions(known: KnownTable) -> VersionRows:
@@ -52,10 +90,24 @@ def versions(known: KnownTable) -> VersionRows:
     Refused for a version that nothing tells the end of, Unreadable for what Spark alone reads.
     """
     history = history_of(known.table, known.shape)
-    table = known.shape.table
-    warn_of_disorder(table, disorderly=known.table.properties.get(DISORDER) == "true")
+    layout = known.shape.layout
+    warn_of_disorder(known.shape.table, disorderly=known.table.properties.get(DISORDER) == "true")
     rows = known.rows([*(each.name for each in history.user_columns), *_own(known)])
-    return VersionRows(_users(rows, history), _spanned_rows(known, history, rows))
+    if layout is Layout.ODF:
+        return _of_log(known, history, rows)
+    relation, key = _spans(known, history, rows)
+    return VersionRows(
+        _users(rows, history), ask(relation, versions_query(WORDS, layout, key, None, known.until))
+    )
+
+
+def versions_then(known: KnownTable, times_of_knowing: Sequence[int]) -> list[VersionRows]:
+    """The versions of a table of layout `versions` as they were known at these times; it is read once."""
+    history = history_of(known.table, known.shape)
+    rows = known.rows([*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory(known)])
+    relation, users = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}, _users(rows, history)
+    queries = (versions_query(WORDS, Layout.VERSIONS, (), until=each) for each in times_of_knowing)
+    return [VersionRows(users, ask(relation, each)) for each in queries]
 
 
 def statements(known: KnownTable) -> VersionRows:
@@ -63,22 +115,54 @@ def statements(known: KnownTable) -> VersionRows:
     history = history_of(known.table, known.shape)
     rows = known.rows([*(each.name for each in history.user_columns), *_own(known), *_memory(known)])
     if known.shape.layout is Layout.ODF:
-        found = event_rules.statements(*_events(known, rows))
-    else:
-        found = [
-            told
-            for each in remembered(rows)
-            if not each.is_fact
-            for told in event_rules.unfolded(each.place, each.start, _steps(each))
-        ]
-    return VersionRows(_users(rows, history), found)
+        return _of_log(known, history, rows, told=True)
+    relation = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}
+    return VersionRows(_users(rows, history), ask(relation, statements_query(WORDS, ()), told=True))
 
 
-def _steps(row: RememberedRow) -> list[tuple[int | None, int | None]]:
-    """A row tells two steps: its end before it was last moved, and its end since (V6)."""
-    if row.moved is None:
-        return [(row.end, row.recorded)]
-    return [(row.end_before, row.recorded), (row.end, row.moved)]
+def _of_log(known: KnownTable, history: History, rows: pa.Table, *, told: bool = False) -> VersionRows:
+    names, shape = system_columns(known.table), known.shape
+    log, identity = log_kind(names, shape), identity_names(names, shape)
+    relation = {
+        named("offset"): rows[names["offset"]].cast(pa.int64()),
+        named("op"): ops(rows, names),
+        named("time"): _instants(rows, names["event_time"]),
+        named("told"): _instants(rows, names["system_time"]),
+        **_record(rows, identity),
+    }
+    key = [_RECORD] if identity else []
+    query = (
+        statements_query(WORDS, key, log)
+        if told
+        else versions_query(WORDS, shape.layout, key, log, known.until)
+    )
+    return VersionRows(_users(rows, history), ask(relation, query, told=told))
+
+
+def ask(relation: Mapping[str, Any], query: str, *, told: bool = False) -> pa.Table:
+    """The answer of DuckDB, in the order of the rows: their places, and the times of versions."""
+    count = len(next(iter(relation.values())))
+    rows = pa.table({_PLACE: integers(range(count)), **relation})
+    times_of = {STARTED: VALID_FROM, ENDED: VALID_TO} | (
+        {KNOWN_FROM: TOLD_FROM, KNOWN_TO: TOLD_TO} if told else {}
+    )
+    shown = ", ".join([_PLACE, *map(WORDS.name, times_of)])
+    order = ", ".join([_PLACE, *([WORDS.name(KNOWN_FROM)] if told else [])])
+    whole = f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}"  # noqa: S608
+    with _database().cursor() as connection:
+        connection.register(WORDS.rows, rows)
+        found = connection.sql(whole).to_arrow_table()
+    spans = {name: found[column].cast(pa.int64()).cast(INSTANT) for column, name in times_of.items()}
+    return pa.table({_PLACE: found[_PLACE], **spans})
+
+
+@cache
+def _database() -> "DuckDBPyConnection":
+    """A database in memory, which writes no temporary files and fetches no extensions."""
+    import duckdb
+
+    never = ("autoinstall_known_extensions", "autoload_known_extensions")
+    return duckdb.connect(config={"temp_directory": "", **dict.fromkeys(never, False)})
 
 
 def _users(rows: pa.Table, history: History) -> pa.Table:
@@ -109,29 +193,43 @@ def _memory(known: KnownTable) -> list[str]:
     return [RECORDED_AT, MEMORY] if known.shape.layout is Layout.VERSIONS else []
 
 
-def _spanned_rows(known: KnownTable, history: History, rows: pa.Table) -> list[SpannedRow]:
-    """The rows that are versions, each with its start and end, by the rule of the table's layout."""
-    shape, places = known.shape, range(rows.num_rows)
-    if shape.layout is Layout.ODF:
-        return event_rules.versions(*_events(known, rows))
-    span = history.span
+def _spans(known: KnownTable, history: History, rows: pa.Table) -> tuple[dict[str, Any], list[str]]:
+    """What rows of a layout with spans record, and the names of the key's columns there where they count."""
+    shape, span = known.shape, history.span
     if not shape.layout.adopted:
         _require_instants(known, (span.start, span.end))
+    relation = _span(rows, span.start, span.end)
     if shape.layout is Layout.VERSIONS:
-        kept = remembered(rows)
-        return rules.lasting(kept) if known.until is None else rules.lasting_then(kept, known.until)
-    starts, ends = micros(rows, span.start), micros(rows, span.end)
+        return {**relation, **(_remembered(rows) if known.until is not None else {})}, []
     if shape.layout.adopted:
-        gone = _tombstones(rows, shape.layout.tombstone)
-        return rules.adopted(zip(places, starts, ends, gone, strict=True), span)
+        return {**relation, named("gone"): _tombstones(rows, shape.layout.tombstone)}, []
     if shape.layout is not Layout.FIVETRAN_HISTORY:
-        return list(map(SpannedRow, places, starts, ends))
-    keys = _keys(rows, shape.key)
-    flags = rows[span.open].to_pylist()
-    try:
-        return rules.sent(map(Sent, places, keys, starts, ends, flags))
-    except Endless:
+        return relation, []
+    flags = without_nulls(rows[span.open])
+    if pc.any(pc.and_(pc.invert(flags), pc.is_null(rows[span.end]))).as_py():
         raise endless(shape, span) from None
+    key = [_RECORD] if shape.key else []
+    return {**relation, named("flag"): flags, **_record(rows, shape.key)}, key
+
+
+def _span(rows: pa.Table, start: str, end: str) -> dict[str, Any]:
+    return {named("start"): _instants(rows, start), named("end"): _instants(rows, end)}
+
+
+def _remembered(rows: pa.Table) -> dict[str, Any]:
+    """What the rows of layout `versions` remember."""
+    memory = rows[MEMORY]
+    return {
+        named("recorded"): _instants(rows, RECORDED_AT),
+        named("role"): within(memory, ROLE),
+        named("moved"): _instants(within(memory, ENDED_AT)),
+        named("end_before"): _instants(within(memory, END_BEFORE)),
+    }
+
+
+def _instants(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
+    """Times as DuckDB has them, in UTC."""
+    return times(values, name).cast(pa.timestamp("us"))
 
 
 def _require_instants(known: KnownTable, names: Sequence[str]) -> None:
@@ -141,54 +239,40 @@ def _require_instants(known: KnownTable, names: Sequence[str]) -> None:
         raise Unreadable("spans in naive times")
 
 
-def _tombstones(rows: pa.Table, tombstone: str) -> list[bool]:
+def _tombstones(rows: pa.Table, tombstone: str) -> pa.Array | pa.ChunkedArray:
     """Whether each row says that its record was deleted."""
     if tombstone not in rows.column_names:
-        return [False] * rows.num_rows
-    return [str(each).lower() == "true" for each in rows[tombstone].to_pylist()]
+        return booleans(np.zeros(rows.num_rows, bool))
+    return without_nulls(pc.equal(pc.utf8_lower(rows[tombstone].cast(pa.string())), text("true")))
 
 
-def _keys(rows: pa.Table, names: Sequence[str]) -> list[Any]:
-    columns = [map(alike, rows[name].to_pylist()) for name in names]
-    return list(zip(*columns, strict=True)) if names else [()] * rows.num_rows
+def _record(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
+    """A number for the record of each row, by these columns; nothing without any."""
+    if not names:
+        return {}
+    flat = pa.table([_flat(rows[name]) for name in names], names=list(map(str, range(len(names)))))
+    (codes,), _ = key_codes([keys_by_value(flat, flat.column_names)], flat.column_names)
+    return {_RECORD: integers(codes)}
 
 
-def remembered(rows: pa.Table) -> list[RememberedRow]:
-    """The rows of layout `versions`, with what they remember where that was read."""
-    spans = [range(rows.num_rows), micros(rows, VALID_FROM), micros(rows, VALID_TO)]
-    if MEMORY not in rows.column_names:
-        return list(map(RememberedRow, *spans))
-    memory = rows[MEMORY]
-    facts = [role == Role.FACT for role in within(memory, ROLE).to_pylist()]
-    moved, before = (micros(within(memory, name)) for name in (ENDED_AT, END_BEFORE))
-    return list(map(RememberedRow, *spans, micros(rows, RECORDED_AT), facts, moved, before))
-
-
-def _events(known: KnownTable, rows: pa.Table) -> tuple[LogKind, list[RecordEvent]]:
-    """The events of a log that it was told of by the known time, and what kind of log it is."""
-    names, shape = system_columns(known.table), known.shape
-    in_key = names["event_time"] in shape.key
-    log = LogKind(bool(names["events"]), names["op"] is not None, names["op"] is None and not in_key)
-    identity = [*shape.key, *([names["event_time"]] if log.each_its_own and not in_key else [])]
-    told = micros(rows, names["system_time"])
-    events = map(
-        RecordEvent,
-        range(rows.num_rows),
-        _keys(rows, identity),
-        rows[names["offset"]].to_pylist(),
-        ops(rows, names),
-        micros(rows, names["event_time"]),
-        told,
+def _flat(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Nested values as numbers, the same for those that are alike."""
+    if not pa.types.is_nested(values.type):
+        return values
+    seen: dict[Any, int] = {}
+    return pa.chunked_array(
+        [integers([seen.setdefault(alike(each), len(seen)) for each in values.to_pylist()])]
     )
-    until = known.until
-    return log, [each for each in events if until is None or (each.told is not None and each.told <= until)]
 
 
-def ops(rows: pa.Table, names: Any) -> list[int | None]:
+def ops(rows: pa.Table, names: Any) -> pa.Array | pa.ChunkedArray:
     """What each event of a log does, by its code."""
     if names["op"] is not None:
-        found: list[int | None] = rows[names["op"]].to_pylist()
-        return found
+        return rows[names["op"]].cast(pa.int64())
     if names["observed"] is None:
-        return [int(Op.APPEND)] * rows.num_rows
-    return [_OPS.get(letter, int(Op.CORRECT_TO)) for letter in rows[names["observed"]].to_pylist()]
+        return integers(np.full(rows.num_rows, int(Op.APPEND)))
+    letters, codes = rows[names["observed"]], integers([int(Op.CORRECT_TO)])[0]
+    for op in (Op.APPEND, Op.RETRACT):
+        is_op = without_nulls(pc.equal(letters, text(LETTERS[op])))
+        codes = pc.if_else(is_op, integers([int(op)])[0], codes)
+    return codes

@@ -10,7 +10,7 @@ from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.model.table import TableName
 from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.frames.event_logs import system_columns
-from backstory.reading.frames.knowledge import read_rows_at, require_knowledge
+from backstory.reading.frames.knowledge import require_knowledge, source_at
 from backstory.reading.frames.passages import AWAY, OTHER, change_between, with_passages
 from backstory.reading.frames.point_in_time import as_of, current, valid
 from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, users_of, versions
@@ -86,7 +86,7 @@ def diff_knowledge(
 
     pair = []
     for known_at, is_after in ((first, False), (second, True)):
-        lasting = read_rows_at(store, stored, known_at)[1].layout in HISTORIES
+        lasting = source_at(store, stored, known_at)[1].layout in HISTORIES
         held = as_of(store, table, time, known_at) if lasting else current(store, table, known_at)
         marks = {_BEFORE: lit(not is_after), _AFTER: lit(is_after)}
         pair.append(held.withColumns(marks))

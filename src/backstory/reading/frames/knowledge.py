@@ -3,50 +3,40 @@
 from collections.abc import Iterable
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import iso, parse_instant
-from backstory.model.layout import RECORDED_AT, Layout, layout_of
+from backstory.model.layout import Layout, layout_of
 from backstory.model.remembered import KNOWN_FROM
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.reading.frames.event_logs import system_columns
 from backstory.stores.iceberg import snapshots
-from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, shape_then
 from backstory.stores.port import ToldTable
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 Commit = TypeVar("Commit", bound="Dated")
 TRAVELLING = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
 
 
-def read_rows_at(store: Store, table: StoredTable, known_at: datetime | None) -> "tuple[DataFrame, Shape]":
-    """The stored rows by which a table answers for a recorded time, and their shape; None is now.
+def source_at(store: Store, table: StoredTable, known_at: datetime | None) -> tuple[str, Shape]:
+    """The stored rows by which a table answers for a recorded time, in Spark SQL, and their shape.
 
-    On layout `versions` those that were recorded by then, in their present form (native.md V6); of an event
-    log those that it had then; of any other table those of the newest commit not after it, with the columns
-    of then, and none before the first. Raises UsageError (`known-pruned`) where `versions` no longer tells,
-    Refused (`snapshots-expired`) where the commit is gone.
+    None is now. On layout `versions` and of an event log all rows are read, which record themselves what was
+    known; of any other table those of the newest commit not after the time, with the columns of then, and
+    none before the first. Raises UsageError (`known-pruned`) where `versions` no longer records it, Refused
+    (`snapshots-expired`) where the commit is gone.
     """
-    rows = store.spark.table(store.sql_name(table.shape.table))
-    if known_at is None:
-        return rows, table.shape
-    until = instant(micros_of(known_at))
+    name = store.sql_name(table.shape.table)
+    if known_at is None or table.shape.layout is Layout.ODF:
+        return name, table.shape
     if table.shape.layout is Layout.VERSIONS:
         require_knowledge(table, known_at)
-        return rows.where(column(RECORDED_AT) <= until), table.shape
-    if table.shape.layout is Layout.ODF:
-        return rows.where(column(system_columns(table)["system_time"]) <= until), table.shape
+        return name, table.shape
     snapshot = commit_at(snapshots.ancestry(table), table.shape.table, known_at)
     if snapshot is None:
-        return rows.limit(0), table.shape
-    name = store.sql_name(table.shape.table)
-    shape = as_it_was(shape_then(store, table, snapshot.schema_id))
-    return store.spark.read.option("versionAsOf", str(snapshot.id)).table(name), shape
+        return f"(SELECT * FROM {name} LIMIT 0)", table.shape  # noqa: S608 - a name in quotes
+    return f"{name} VERSION AS OF {snapshot.id}", as_it_was(shape_then(store, table, snapshot.schema_id))
 
 
 def as_it_was(shape: Shape) -> Shape:

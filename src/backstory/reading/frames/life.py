@@ -2,16 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Final
 
 from backstory.model.instant import parse_instant
-from backstory.model.layout import Layout
-from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
-from backstory.reading.frames.knowledge import read_rows_at, require_knowledge
+from backstory.reading.frames.knowledge import require_knowledge, source_at
 from backstory.reading.frames.records import of_record
 from backstory.reading.frames.statements import statements
-from backstory.reading.frames.versions import versions
+from backstory.reading.frames.versions import RECORDING, versions
 from backstory.reading.keys import shown_key_of
 from backstory.reading.selection import Selection
 from backstory.reading.timelines import Axis, Timeline, timeline_of
@@ -21,9 +18,6 @@ from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.in_session import InSession
 from backstory.stores.metadata.values import rows_of
-
-# Where a commit says when it was recorded what it told.
-RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system-time"}
 
 
 def life(
@@ -47,7 +41,7 @@ def life(
         told = statements(store, table, key)
     else:
         rows = versions(store, table, known_at)
-        shape = read_rows_at(store, stored, known_at)[1]
+        shape = source_at(store, stored, known_at)[1]
         told = of_record(rows, shape, key)
     wanted = shown_key_of(shape, key)
     names = Selection(columns=columns).chosen(table, list(wanted), told.columns)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.reading.frames.knowledge import read_rows_at
+from backstory.reading.frames.knowledge import source_at
 from backstory.reading.frames.records import of_record
 from backstory.reading.frames.versions import HISTORIES, open_rows, shown_key, versions
 from backstory.reading.selection import EVERYTHING, Selection
@@ -27,10 +27,11 @@ def current(
     from pyspark.sql.functions import col
 
     stored = existing(store, table)
-    rows, shape = read_rows_at(store, stored, known_at)
+    source, shape = source_at(store, stored, known_at)
     if shape.layout in HISTORIES:
         return selected(versions(store, table, known_at).where(col(VALID_TO).isNull()), shape, selection)
     users = (column(each.name).alias(each.source) for each in shape.user_columns)
+    rows = store.spark.sql(f"SELECT * FROM {source}")  # noqa: S608 - a table's name in quotes
     return selected(_not_deleted(rows, shape).select(*users), shape, selection)
 
 
@@ -72,12 +73,12 @@ def as_of(
 ) -> "DataFrame":
     """The rows that were true at `time`, by what is known now or was at `known_at`.
 
-    Raises UsageError for a table that keeps no history, and what `read_rows_at` raises.
+    Raises UsageError for a table that keeps no history, and what `source_at` raises.
     """
     held = versions(store, table, known_at).where(valid(time))
     if selection == EVERYTHING:
         return held
-    return selected(held, read_rows_at(store, existing(store, table), known_at)[1], selection)
+    return selected(held, source_at(store, existing(store, table), known_at)[1], selection)
 
 
 def valid(time: datetime) -> "Column":

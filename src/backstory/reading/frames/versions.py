@@ -1,6 +1,7 @@
 """The versions that a table keeps: the user's columns of each, and from when to when it was true."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final
 
@@ -8,16 +9,29 @@ import structlog
 
 from backstory.errors import Refused, UsageError
 from backstory.model.history import History
-from backstory.model.instant import TMAX
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout, Span
-from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
+from backstory.model.remembered import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.model.types import Kind
-from backstory.reading.frames import event_logs
-from backstory.reading.frames.knowledge import read_rows_at
+from backstory.reading.frames.event_logs import (
+    identity_names,
+    instant_sql,
+    log_kind,
+    op_sql,
+    own_columns,
+    system_columns,
+)
+from backstory.reading.frames.knowledge import source_at
+from backstory.reading.lifetimes import (
+    ENDED,
+    STARTED,
+    Words,
+    named,
+    statements_query,
+    versions_query,
+)
 from backstory.reading.lives import TOLD_FROM, shown_name
-from backstory.stores.iceberg.literals import column, instant, micros_in, micros_of, quoted, text_literal
+from backstory.stores.iceberg.literals import column, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
 from backstory.stores.port import ToldTable
@@ -27,13 +41,12 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# A version has length, and nothing else has (V3, V5); so `_memory` is not read where it is not asked.
-_LASTING: Final = f"({VALID_TO} IS NULL OR {VALID_TO} > {VALID_FROM})"
-
-_FOLLOWING: Final = "backstory: following"
-_ENDED: Final = "backstory: ended"
+# How Spark writes a query of lifetimes.
+WORDS: Final = Words("`", "timestamp_micros({})", "recorded")
 MOVED: Final = "backstory: moved"
 BEFORE: Final = "backstory: before"
+# Where a commit says when it was recorded what it told.
+RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system-time"}
 HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
 
 
@@ -49,7 +62,7 @@ def history_of(table: ToldTable, shape: Shape | None = None) -> History:
             f"{shape.table} keeps no history (its layout is {shape.layout}).",
             "Read its rows with `current`.",
         )
-    own = event_logs.own_columns(table) if shape.layout is Layout.ODF else None
+    own = own_columns(table) if shape.layout is Layout.ODF else None
     return History(shape, own=own)
 
 
@@ -57,57 +70,95 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
     """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true.
 
     With `known_at` as they were known then (native.md V93 and V94). Raises UsageError for a table that keeps
-    no history, and what `read_rows_at` raises.
+    no history, and what `source_at` raises.
     """
     stored = existing(store, table)
-    rows, shape = read_rows_at(store, stored, known_at)
+    source, shape = source_at(store, stored, known_at)
     history = history_of(stored, shape)
     warn_of_disorder(table, disorderly=stored.disorderly)
-    rows, started, ended = _lives(stored, rows, history, known_at)
-    return rows.select(*users_of(history), started.alias(VALID_FROM), ended.alias(VALID_TO))
+    return store.spark.sql(_versions_sql(stored, history, source, known_at))
 
 
 def open_rows(store: Store, stored: StoredTable) -> "DataFrame":
     """The rows of a history that are true now, with all columns of the table."""
-    rows = store.spark.table(store.sql_name(stored.shape.table))
-    names = rows.columns
-    rows, _, ended = _lives(stored, rows, history_of(stored), None)
-    return rows.where(ended.isNull()).select(*map(column, names))
+    source = store.sql_name(stored.shape.table)
+    query = lifetimes_sql(stored, history_of(stored), source)
+    names = ", ".join(map(quoted, store.spark.table(source).columns))
+    return store.spark.sql(f"SELECT {names} FROM ({query}) AS lives WHERE {quoted(ENDED)} IS NULL")  # noqa: S608
 
 
-def _lives(
-    stored: StoredTable, rows: "DataFrame", history: History, known_at: datetime | None
-) -> "tuple[DataFrame, Column, Column]":
-    """The rows that are versions, from when and to when each was true (NULL: still)."""
-    shape = history.shape
+def lifetimes_sql(
+    stored: StoredTable,
+    history: History,
+    source: str,
+    known_at: datetime | None = None,
+    *,
+    told: bool = False,
+) -> str:
+    """The query of Spark SQL for the versions among the rows of a source, or with `told` for statements."""
+    shape, span = history.shape, history.shape.layout.span
+    log = log_kind(system_columns(stored), shape) if shape.layout is Layout.ODF else None
+    columns = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in recorded_columns(stored, shape).items())
+    # By its own name of a column Spark knows that a filter on it holds for all rows of a record.
+    key = shape.key if log is None else identity_names(system_columns(stored), shape)
+    words = replace(WORDS, rows=f"(SELECT *, {columns} FROM {source}) AS recorded")  # noqa: S608 - quoted names
+    if span is not None:
+        error = text_literal(carry(endless(shape, span)))
+        words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP)")
+    if told:
+        return statements_query(words, key, log)
+    until = None if known_at is None else micros_of(known_at)
+    return versions_query(words, shape.layout, key, log, until)
+
+
+def recorded_columns(stored: StoredTable, shape: Shape) -> dict[str, str]:
+    """What the layout records of each row: the SQL of columns by their names in `reading/lifetimes.py`."""
+    span = shape.layout.span
     if shape.layout is Layout.ODF:
-        return event_logs.versions(rows, event_logs.system_columns(stored), shape)
+        names = system_columns(stored)
+        return {
+            named("offset"): quoted(names["offset"]),
+            named("op"): op_sql(names),
+            named("time"): instant_sql(shape, names["event_time"]),
+            named("told"): instant_sql(shape, names["system_time"]),
+        }
+    assert span is not None
+    spans = {named("start"): quoted(span.start), named("end"): quoted(span.end)}
     if shape.layout is Layout.VERSIONS:
-        rows, ended = _native_versions(rows, known_at)
-        return rows, column(VALID_FROM), ended
-    if shape.layout.adopted:
-        return _adopted(rows, shape)
-    return with_ends(rows, history, _ENDED), column(history.span.start), column(_ENDED)
+        memory = {"role": ROLE, "moved": ENDED_AT, "end_before": END_BEFORE}
+        own = {named(name): f"{quoted(MEMORY)}.{quoted(field)}" for name, field in memory.items()}
+        return {**spans, named("recorded"): quoted(RECORDED_AT), **own}
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        return {**spans, named("flag"): quoted(span.open)}
+    if not shape.layout.adopted:
+        return spans
+    tombstone = shape.layout.tombstone
+    gone = f"lower(coalesce(CAST({quoted(tombstone)} AS STRING), 'false')) = 'true'"
+    return {
+        named("start"): instant_sql(shape, span.start),
+        named("end"): instant_sql(shape, span.end),
+        named("gone"): gone if tombstone in shape.names else "FALSE",
+    }
+
+
+def _versions_sql(
+    stored: StoredTable, history: History, source: str, known_at: datetime | None = None
+) -> str:
+    query = lifetimes_sql(stored, history, source, known_at)
+    times = {VALID_FROM: STARTED, VALID_TO: ENDED}
+    return f"SELECT {shown_sql(history, times)} FROM ({query}) AS versions"  # noqa: S608 - quoted names
+
+
+def shown_sql(history: History, times: Mapping[str, str]) -> str:
+    """The user's columns under the source's names, and times of a query of lifetimes by readers' names."""
+    names = {shown_name(each.source): each.name for each in history.user_columns}
+    return ", ".join(f"{quoted(name)} AS {quoted(shown)}" for shown, name in [*names.items(), *times.items()])
 
 
 def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:
     """Tell whoever reads a history that a sender spoilt."""
     if disorderly:
         log.warning(f"{table} has versions that overlap; at any time the one that began last is read")
-
-
-def _native_versions(rows: "DataFrame", known_at: datetime | None) -> "tuple[DataFrame, Column]":
-    """The native rows that are versions, and their ends: now, or as they were known (V5, V6).
-
-    A statement that was taken back since is one of what was known then; a memory row is no version ever.
-    """
-    from pyspark.sql.functions import col
-
-    if known_at is None:
-        return rows.where(_LASTING), column(VALID_TO)
-    moved, before = col(f"{MEMORY}.{ENDED_AT}"), col(f"{MEMORY}.{END_BEFORE}")
-    ended = end_at(instant(micros_of(known_at)), column(VALID_TO), moved, before)
-    return rows.where(_no_fact() & (ended.isNull() | (ended > column(VALID_FROM)))), ended
 
 
 def end_at(known: "Column", end: "Column", moved: "Column", before: "Column") -> "Column":
@@ -141,25 +192,6 @@ def _no_fact() -> "Column":
     return ~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(str(Role.FACT)))
 
 
-def _adopted(rows: "DataFrame", shape: Shape) -> "tuple[DataFrame, Column, Column]":
-    """The versions of a table that another tool writes, whatever types its times have, and from when to when.
-
-    Those that stand for a record that was not there are none.
-    """
-    from pyspark.sql.functions import coalesce, lit, lower, timestamp_micros, when
-
-    span, tombstone = shape.layout.span, shape.layout.tombstone
-    assert span is not None
-    if tombstone in shape.names:
-        rows = rows.where(lower(coalesce(column(tombstone).cast("string"), lit("false"))) != "true")
-    kinds = {each.name: each.type.kind for each in shape.columns}
-    start, end = (
-        column(name) if kinds[name] is Kind.UTC_DATETIME else timestamp_micros(micros_in(rows, name))
-        for name in (span.start, span.end)
-    )
-    return rows, start, when(end < instant(span.far or 0), end)
-
-
 def users_of(history: History) -> "list[Column]":
     """The user's columns under the source's names."""
     return [column(each.name).alias(shown_name(each.source)) for each in history.user_columns]
@@ -177,57 +209,16 @@ def ranking(shape: Shape, shown: Sequence[str]) -> list[str]:
     return [name for name in dict.fromkeys([*shown_key(shape), VALID_FROM]) if name in shown]
 
 
-def with_ends(rows: "DataFrame", history: History, name: str) -> "DataFrame":
-    """The rows with a column that says until when each version was true, by its row and the next one's."""
-    from pyspark.sql.functions import expr
-
-    if history.shape.layout is not Layout.FIVETRAN_HISTORY:
-        return rows.withColumn(name, column(history.span.end))
-    rows = rows.withColumn(_FOLLOWING, expr(following_sql(history)))
-    return rows.withColumn(name, expr(ended_sql(history, quoted(_FOLLOWING)))).drop(_FOLLOWING)
-
-
-def following_sql(history: History) -> str:
-    """When the next version of a record began, in words of Spark SQL."""
-    start, key = quoted(history.span.start), history.shape.key
-    parted = f"PARTITION BY {', '.join(map(quoted, key))} " if key else ""
-    return f"lead({start}) OVER ({parted}ORDER BY {start})"
-
-
-def ended_sql(history: History, following: str) -> str:
-    """Until when a version was true (NULL: still) in words of Spark SQL; `following` is when the next began.
-
-    A version that Fivetran brought whose successor starts before its end, or within a millisecond of it,
-    reaches up to that start: at any instant at most one is true, that which began last. A deleted one ends
-    at its `_fivetran_end`. Where the flag is NULL the end tells; a row with neither fails the query, for
-    nothing does.
-    """
-    span, shape = history.span, history.shape
-    end, flag = quoted(span.end), quoted(span.open)
-    if shape.layout is not Layout.FIVETRAN_HISTORY:
-        return end
-    still = f"coalesce({flag}, false) OR coalesce({end} >= timestamp_micros({micros_of(TMAX)}), false)"
-    neither = f"CAST(raise_error({text_literal(carry(endless(shape, span)))}) AS TIMESTAMP)"
-    ended = f"CASE WHEN {still} THEN NULL WHEN {end} IS NULL THEN {neither} ELSE {end} END"
-    reach = f"coalesce({ended}, timestamp_micros({micros_of(TMAX)})) + INTERVAL 1 MILLISECOND"
-    return f"CASE WHEN {following} <= {reach} THEN {following} ELSE {ended} END"
-
-
 def versions_sql(store: Store, stored: StoredTable) -> str:
     """Every version as a query of Spark SQL; UsageError for a table that keeps no history, or as events."""
     history = history_of(stored)
-    shape = history.shape
-    if shape.layout is Layout.ODF:
+    if stored.shape.layout is Layout.ODF:
         raise UsageError(
             "no-view",
-            f"{shape.table} is a log of events; its versions are computed, so it has no views.",
+            f"{stored.shape.table} is a log of events; its versions are computed, so it has no views.",
             "Read it with `current` and `as-of`.",
         )
-    shown = [f"{quoted(each.name)} AS {quoted(shown_name(each.source))}" for each in history.user_columns]
-    ends = {VALID_FROM: quoted(history.span.start), VALID_TO: ended_sql(history, following_sql(history))}
-    shown += [f"{sql} AS {name}" for name, sql in ends.items()]
-    versions_only = f" WHERE {_LASTING}" if shape.layout is Layout.VERSIONS else ""
-    return f"SELECT {', '.join(shown)} FROM {store.sql_name(shape.table)}{versions_only}"  # noqa: S608 - quoted names
+    return _versions_sql(stored, history, store.sql_name(stored.shape.table))
 
 
 def endless(shape: Shape, span: Span) -> Refused:

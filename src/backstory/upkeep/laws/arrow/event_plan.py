@@ -33,7 +33,7 @@ def broken_log(files: Files) -> Broken:
     rows = rows_in_order(files, [*asked, *shown], [*identity, names["offset"]])
     keyed = [rows[name].is_valid().to_pylist() for name in shape.key]
     told: dict[str, Sequence[Any]] = {name: values_of(rows[name]) for name in shown}
-    told |= {OP: ops(rows, names), TIME: micros(rows, names["event_time"])}
+    told |= {OP: ops(rows, names).to_pylist(), TIME: micros(rows, names["event_time"])}
     told[KEYED] = [all(row) for row in zip(*keyed, strict=True)] if keyed else [True] * len(rows)
     broken = added_up(broken_by(ByEvents(log), shown, records(rows, identity, told)))
     missed = _offsets(files, rows[names["offset"]])

@@ -2,11 +2,11 @@
 
 from collections import defaultdict
 from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
-from backstory.reading.rules.versions import Instant, SpannedRow
+from backstory.reading.lifetimes import LogKind
 from backstory.strategies.events.terms import Op
+from specification.lifetimes import Instant, SpannedRow
 
 _BRINGS = {Op.APPEND, Op.CORRECT_TO}
 
@@ -20,18 +20,6 @@ class RecordEvent(NamedTuple):
     op: int | None
     time: Instant
     told: Instant
-
-
-@dataclass(frozen=True, slots=True)
-class LogKind:
-    """What a log's events are: each one of its own (a ledger), or states of records.
-
-    With `corrects` a row says what it does; `timely` are logs whose retractions have a time of their own.
-    """
-
-    each_its_own: bool
-    corrects: bool
-    timely: bool
 
 
 class Begun(NamedTuple):
@@ -67,14 +55,11 @@ def versions(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
 def statements(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
     """Each version as it was told: an event until a later one ends it, and anew with each told late."""
     if log.each_its_own:
+        own = ((event, corrected and corrected.told) for event, corrected in _own(log, events))
         return [
-            told
-            for event, corrected in _own(log, events)
-            for told in unfolded(
-                event.place,
-                event.time,
-                [(None, event.told), *([] if corrected is None else [(event.time, corrected.told)])],
-            )
+            SpannedRow(event.place, event.time, None, event.told, until)
+            for event, until in own
+            if until is None or (event.told is not None and until > event.told)
         ]
     found = []
     for life in _lives(log, events):

@@ -1,0 +1,185 @@
+"""Which rows are versions: the specification by worked examples, and the queries of each layout by the specification."""
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from remembering import E13, E14
+from specification import event_lives
+from specification.event_lives import unfolded
+from specification.lifetimes import (
+    Endless,
+    RememberedRow,
+    Sent,
+    SpannedRow,
+    lasting,
+    lasting_then,
+    sent,
+)
+
+from backstory.model.instant import EPOCH, MILLISECOND, TMAX
+from backstory.model.layout import Layout
+from backstory.reading.arrow.versions import WORDS, ask
+from backstory.reading.lifetimes import LogKind, named, statements_query, versions_query
+
+FAR = (TMAX - EPOCH) // (TMAX.resolution)
+
+
+def remembered(text):
+    """The rows of `remembering`, their instants as they are written."""
+    for place, line in enumerate(text.strip().splitlines()):
+        words = [None if word == "~" else word for word in line.split()]
+        start, end, recorded, ended, before = (each and int(each) for each in (*words[2:5], *words[6:8]))
+        yield words[:2], RememberedRow(place, start, end, recorded, words[5] == "fact", ended, before)
+
+
+def told(text, known_at=None):
+    rows = list(remembered(text))
+    facts = [row for _, row in rows]
+    found = lasting(facts) if known_at is None else lasting_then(facts, known_at)
+    return [
+        f"{rows[each.place][0][1]}[{each.start},{'' if each.end is None else each.end})" for each in found
+    ]
+
+
+def test_E13_what_did_we_know():
+    assert [sorted(told(E13, at)) for at in (0, 1, 2, 3, None)] == [
+        [],
+        ["a[10,)"],
+        ["a[10,20)", "b[20,)"],
+        ["a[10,15)", "b[20,)", "c[15,20)"],
+        ["a[10,15)", "b[20,)", "c[15,20)"],
+    ]
+
+
+def test_E14_what_was_rewound_stays_known():
+    """Facts and marks are read by nobody (V92)."""
+    assert sorted(told(E14, 3)) == ["a[10,20)", "x[20,)", "y[20,)"]
+    assert sorted(told(E14, 4)) == ["a[10,)"]
+    assert told(E14) == ["a[10,20)", "b[20,)"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "ends"),
+    [
+        ([(0, 10, False), (10 + MILLISECOND, FAR, True)], [10 + MILLISECOND, None]),  # a grain is no gap
+        ([(0, 10, False), (11 + MILLISECOND, FAR, True)], [10, None]),
+        ([(0, 90, False), (50, FAR, True)], [50, None]),  # what began last is read
+        ([(0, FAR, None)], [None]),  # without a flag the end tells
+        ([(0, 10, True)], [None]),
+    ],
+)
+def test_a_version_that_was_sent_ends_where_the_next_begins(rows, ends):
+    found = sent(Sent(place, "k", *row) for place, row in enumerate(rows))
+    assert [each.end for each in found] == ends
+
+
+def test_neither_an_end_nor_a_flag_is_refused():
+    with pytest.raises(Endless):
+        sent([Sent(0, "k", 0, None, None)])
+
+
+def test_intervals_are_half_open():
+    """V99; without a start nothing tells."""
+    assert [SpannedRow(0, 10, 20).holds(time) for time in (9, 10, 19, 20)] == [False, True, True, False]
+    assert SpannedRow(0, None, None).holds(1) is None
+
+
+def test_a_statement_without_length_on_either_axis_is_none():
+    assert unfolded(0, 10, [(20, 1), (10, 2), (15, 3), (None, 3)]) == [
+        SpannedRow(0, 10, 20, 1, 2),
+        SpannedRow(0, 10, None, 3, None),
+    ]
+
+
+TIME = pa.timestamp("us")
+INSTANTS = st.integers(0, 8)
+MAYBE = st.none() | INSTANTS
+REMEMBERED = st.tuples(MAYBE, MAYBE, MAYBE, st.sampled_from([None, "past", "fact"]), MAYBE, MAYBE)
+KEYED = st.sampled_from("ab")
+
+
+def relation(rows, **types):
+    """Rows as a relation of a query of lifetimes."""
+    columns = list(zip(*rows, strict=True)) or [()] * len(types)
+    return {
+        name if name == "record" else named(name): pa.chunked_array([pa.array(list(each), type_)])
+        for each, (name, type_) in zip(columns, types.items(), strict=True)
+    }
+
+
+def spans(found):
+    """The versions of an answer, and of statements while they were told."""
+    columns = [found["place"].to_pylist()]
+    columns += [found[name].cast(pa.int64()).to_pylist() for name in found.column_names[1:]]
+    return sorted(zip(*columns, strict=True), key=repr)
+
+
+def expected(versions, *, told=False):
+    """The same of the specification's."""
+    return sorted((tuple(each) if told else tuple(each[:3]) for each in versions), key=repr)
+
+
+@given(st.lists(REMEMBERED, max_size=8), MAYBE)
+def test_native_rows(rows, until):
+    """V3, V5, V6, V93, V97."""
+    types = {
+        "start": TIME,
+        "end": TIME,
+        "recorded": TIME,
+        "role": pa.string(),
+        "moved": TIME,
+        "end_before": TIME,
+    }
+    facts = [
+        RememberedRow(place, start, end, recorded, role == "fact", moved, before)
+        for place, (start, end, recorded, role, moved, before) in enumerate(rows)
+    ]
+    held = relation(rows, **types)
+    found = spans(ask(held, versions_query(WORDS, Layout.VERSIONS, (), until=until)))
+    assert found == expected(lasting(facts) if until is None else lasting_then(facts, until))
+    steps = (
+        told
+        for each in facts
+        if not each.is_fact
+        for told in unfolded(
+            each.place,
+            each.start,
+            [(each.end, each.recorded)]
+            if each.moved is None
+            else [(each.end_before, each.recorded), (each.end, each.moved)],
+        )
+    )
+    assert spans(ask(held, statements_query(WORDS, ()), told=True)) == expected(steps, told=True)
+
+
+@given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
+def test_rows_that_fivetran_sends(sent_rows):
+    rows = {
+        (key, start): (key, start * MILLISECOND, end * MILLISECOND if end != FAR else FAR, flag)
+        for key, start, end, flag in sent_rows
+    }
+    rows = list(rows.values())
+    held = relation(rows, record=pa.string(), start=TIME, end=TIME, flag=pa.bool_())
+    found = spans(ask(held, versions_query(WORDS, Layout.FIVETRAN_HISTORY, ["record"])))
+    assert found == expected(sent(Sent(place, *row) for place, row in enumerate(rows)))
+
+
+LOGS = [LogKind(False, True, False), LogKind(False, False, True), LogKind(False, False, False), LogKind(True, True, False), LogKind(True, False, False)]  # fmt: skip
+OPS = st.sampled_from([0, 1, 2, 3, None])
+
+
+@pytest.mark.parametrize("log", LOGS)
+@given(st.lists(st.tuples(KEYED, OPS, MAYBE, INSTANTS), max_size=8), MAYBE)
+def test_events(log, rows, until):
+    """odf-ingest.md 2.10, native.md V97."""
+    rows = [(place, *row) for place, row in enumerate(rows)]
+    held = relation(rows, offset=pa.int64(), record=pa.string(), op=pa.int64(), time=TIME, told=TIME)
+    events = [
+        event_lives.RecordEvent(place, key, place, op, time, told) for place, key, op, time, told in rows
+    ]
+    known = [each for each in events if until is None or each.told <= until]
+    query = versions_query(WORDS, Layout.ODF, ["record"], log, until)
+    assert spans(ask(held, query)) == expected(event_lives.versions(log, known))
+    found = spans(ask(held, statements_query(WORDS, ["record"], log), told=True))
+    assert found == expected(event_lives.statements(log, events), told=True)
