@@ -15,7 +15,7 @@ from backstory.reading.arrow.differing import Differing
 from backstory.reading.comparisons import Change, Comparison, as_object
 from backstory.reading.frames.versions import HISTORIES
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import MOST_ROWS, Files
+from backstory.stores.metadata.rows import Files
 
 GROUPS: Final = 30
 
@@ -70,6 +70,6 @@ def _with_times(source: Source, files: Files, question: Question) -> Question:
 def _too_far_apart() -> UsageError:
     return UsageError(
         "too-many",
-        f"More than {MOST_ROWS:,} versions begin or end between these times.",
+        "More versions begin or end between these times than the memory holds (`driver-memory`).",
         "Choose times that are nearer to each other, or ask `backstory diff`, which has Spark.",
     )

@@ -14,9 +14,9 @@ from backstory.reading.frames.knowledge import as_it_was, commit_at, require_kno
 from backstory.reading.keys import key_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_of_fields
+from backstory.stores.metadata import rows
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata import rows
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.searches import EqualTo, Searches
 from backstory.stores.metadata.values import integers

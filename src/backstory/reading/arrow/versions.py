@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.memory import TooLarge
 from backstory.model.history import History
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE
@@ -42,6 +43,8 @@ WORDS: Final = Words('"', "make_timestamp({})", "recorded")
 _PLACE: Final = "place"
 # A number for the record of a row.
 _RECORD: Final = "record"
+# Sorted rows are in memory beside those that are yet to be sorted.
+SORTED: Final = 2
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
 
@@ -96,9 +99,8 @@ def versions(known: KnownTable) -> VersionRows:
     if layout is Layout.ODF:
         return _of_log(known, history, rows)
     relation, key = _spans(known, history, rows)
-    return VersionRows(
-        _users(rows, history), ask(relation, versions_query(WORDS, layout, key, None, known.until))
-    )
+    query = versions_query(WORDS, layout, key, until=known.until)
+    return VersionRows(_users(rows, history), _lives(known, relation, query))
 
 
 def versions_then(known: KnownTable, times_of_knowing: Sequence[int]) -> list[VersionRows]:
@@ -107,7 +109,7 @@ def versions_then(known: KnownTable, times_of_knowing: Sequence[int]) -> list[Ve
     rows = known.rows([*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory(known)])
     relation, users = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}, _users(rows, history)
     queries = (versions_query(WORDS, Layout.VERSIONS, (), until=each) for each in times_of_knowing)
-    return [VersionRows(users, ask(relation, each)) for each in queries]
+    return [VersionRows(users, _lives(known, relation, each)) for each in queries]
 
 
 def statements(known: KnownTable) -> VersionRows:
@@ -117,7 +119,7 @@ def statements(known: KnownTable) -> VersionRows:
     if known.shape.layout is Layout.ODF:
         return _of_log(known, history, rows, told=True)
     relation = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}
-    return VersionRows(_users(rows, history), ask(relation, statements_query(WORDS, ()), told=True))
+    return VersionRows(_users(rows, history), _lives(known, relation, statements_query(WORDS, ()), told=True))
 
 
 def _of_log(known: KnownTable, history: History, rows: pa.Table, *, told: bool = False) -> VersionRows:
@@ -136,7 +138,19 @@ def _of_log(known: KnownTable, history: History, rows: pa.Table, *, told: bool =
         if told
         else versions_query(WORDS, shape.layout, key, log, known.until)
     )
-    return VersionRows(_users(rows, history), ask(relation, query, told=told))
+    return VersionRows(_users(rows, history), _lives(known, relation, query, told=told))
+
+
+def _lives(known: KnownTable, relation: Mapping[str, Any], query: str, *, told: bool = False) -> pa.Table:
+    """The answer to a query; Unreadable where the memory cannot hold what DuckDB sorts."""
+    try:
+        known.files.lease.hold("lifetimes", SORTED * sum(each.nbytes for each in relation.values()))
+    except TooLarge:
+        raise Unreadable("more than the memory may hold") from None
+    try:
+        return ask(relation, query, told=told)
+    finally:
+        known.files.lease.hold("lifetimes", 0)
 
 
 def ask(relation: Mapping[str, Any], query: str, *, told: bool = False) -> pa.Table:

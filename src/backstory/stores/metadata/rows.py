@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 # Plain Python takes about as long for so many rows as Spark takes to start.
 MOST_ROWS: Final = 200_000
-# Arrow does for so many, where no row is looked at one by one.
-MOST_IN_ARROW: Final = 2_000_000
+# Where no row is looked at one by one, memory is the bound before this is.
+MOST_IN_ARROW: Final = 1 << 26
 # Of so many bytes rows are searched for here: reading them takes about as long as Spark takes to start.
 MOST_BYTES: Final = 1 << 30
 
