@@ -96,10 +96,12 @@ SPOILT = [
     """id start end  active synced
        7  T2    TMAX false  T1
        7  T2    TMAX true   T1""",
+    """id start end  active synced
+       7  -     TMAX true   T1""",
 ]
 
 
-@pytest.mark.parametrize("spoilt", SPOILT, ids=["two open", "overlap", "one start"])
+@pytest.mark.parametrize("spoilt", SPOILT, ids=["two open", "overlap", "one start", "no start"])
 def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
     """V119: no door brought it about, so the table bears no mark; the remedy is `repair`, nothing is written."""
     columns = (Column("id", ColumnType(Kind.LONG)),)

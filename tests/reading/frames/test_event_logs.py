@@ -1,5 +1,6 @@
 """An event log is read by the words of every other table: current, as-of, timeline."""
 
+from datetime import UTC, datetime
 from functools import cache
 
 import pytest
@@ -7,6 +8,7 @@ from datasets import Dataset, e, s
 
 from backstory.doors.odf import door
 from backstory.errors import UsageError
+from backstory.reading.frames.event_logs import instant_in
 from backstory.stores.iceberg.store import Store
 from backstory.table import Table
 
@@ -124,3 +126,12 @@ def test_operations_say_the_same_where_nothing_is_retracted(table):
 def test_events_of_a_ledger_stay_true(table):
     found = table("{kind: Ledger, primaryKey: [city]}")
     assert told(found.as_of(e(2))) == [("A", 1, "e1", None), ("B", 1, "e1", None), ("C", 1, "e2", None)]
+
+
+def test_a_day_in_any_year_is_its_first_instant(spark):
+    """Seconds since 1970 are more than 32 bits hold."""
+    from pyspark.sql.functions import unix_seconds
+
+    days = spark.sql("SELECT DATE '2040-01-01' AS day")
+    (row,) = days.select(unix_seconds(instant_in(days, "day")).alias("seconds")).collect()
+    assert row["seconds"] == datetime(2040, 1, 1, tzinfo=UTC).timestamp()

@@ -81,7 +81,7 @@ def instant_sql(shape: Shape, name: str) -> str:
     if kind is Kind.NAIVE_DATETIME:
         since = f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {value})"
         return f"timestamp_micros({since})"
-    return f"CAST({value} AS TIMESTAMP)"
+    return f"CAST({value} AS TIMESTAMP_LTZ)"
 
 
 def op_sql(names: Mapping[str, Any]) -> str:

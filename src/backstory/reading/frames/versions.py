@@ -104,7 +104,7 @@ def lifetimes_sql(
     words = replace(WORDS, rows=f"(SELECT *, {columns} FROM {source}) AS recorded")  # noqa: S608 - quoted names
     if span is not None:
         error = text_literal(carry(endless(shape, span)))
-        words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP)")
+        words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
     if told:
         return statements_query(words, key, log)
     until = None if known_at is None else micros_of(known_at)
