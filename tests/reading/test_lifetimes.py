@@ -115,9 +115,9 @@ def spans(found):
     return sorted(zip(*columns, strict=True), key=repr)
 
 
-def expected(versions, *, told=False):
+def expected(versions, *, stated=False):
     """The same of the specification's."""
-    return sorted((tuple(each) if told else tuple(each[:3]) for each in versions), key=repr)
+    return sorted((tuple(each) if stated else tuple(each[:3]) for each in versions), key=repr)
 
 
 @given(st.lists(REMEMBERED, max_size=8), MAYBE)
@@ -150,7 +150,7 @@ def test_native_rows(rows, until):
             else [(each.end_before, each.recorded), (each.end, each.moved)],
         )
     )
-    assert spans(ask(held, statements_query(WORDS, ()), told=True)) == expected(steps, told=True)
+    assert spans(ask(held, statements_query(WORDS, ()), stated=True)) == expected(steps, stated=True)
 
 
 @given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
@@ -174,12 +174,12 @@ OPS = st.sampled_from([0, 1, 2, 3, None])
 def test_events(log, rows, until):
     """odf-ingest.md 2.10, native.md V97."""
     rows = [(place, *row) for place, row in enumerate(rows)]
-    held = relation(rows, offset=pa.int64(), record=pa.string(), op=pa.int64(), time=TIME, told=TIME)
+    held = relation(rows, offset=pa.int64(), record=pa.string(), op=pa.int64(), time=TIME, recorded=TIME)
     events = [
         event_lives.RecordEvent(place, key, place, op, time, told) for place, key, op, time, told in rows
     ]
     known = [each for each in events if until is None or each.told <= until]
     query = versions_query(WORDS, Layout.ODF, ["record"], log, until)
     assert spans(ask(held, query)) == expected(event_lives.versions(log, known))
-    found = spans(ask(held, statements_query(WORDS, ["record"], log), told=True))
-    assert found == expected(event_lives.statements(log, events), told=True)
+    found = spans(ask(held, statements_query(WORDS, ["record"], log), stated=True))
+    assert found == expected(event_lives.statements(log, events), stated=True)

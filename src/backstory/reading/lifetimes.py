@@ -20,7 +20,7 @@ from backstory.strategies.events.terms import Op
 COLUMNS: Final = (
     *("start", "end", "flag", "gone"),
     *("recorded", "role", "moved", "end_before"),
-    *("offset", "op", "time", "told"),
+    *("offset", "op", "time"),
 )
 _ANSWER: Final = ("started", "ended", "known_from", "known_to")
 STARTED, ENDED, KNOWN_FROM, KNOWN_TO = (f"backstory: {each.replace('_', ' ')}" for each in _ANSWER)
@@ -83,7 +83,7 @@ class LogKind:
 
 
 # Columns of queries within a query.
-_STEPS: Final = ("next_op", "next_told", "begun", "following", "own_end", "sooner", "nth", "step")
+_STEPS: Final = ("next_op", "next_recorded", "begun", "following", "own_end", "sooner", "nth", "step")
 # A version has length, and nothing else has (native.md V3, V5).
 _LASTING: Final = "({ended} IS NULL OR {ended} > {started})"
 _KNOWN: Final = "({known_to} IS NULL OR {known_to} > {known_from})"
@@ -120,34 +120,35 @@ FROM (
 """
 # An event of a ledger or an append is true from its time on, for ever, unless it was corrected.
 _EVENTS: Final = f"""
-SELECT *, {{time}} AS {{started}}, CASE WHEN FALSE THEN {{time}} END AS {{ended}}, {{told}} AS {{known_from}},
-  CASE WHEN {{next_op}} = {int(Op.CORRECT_FROM)} THEN {{next_told}} END AS {{known_to}}
+SELECT *, {{time}} AS {{started}}, CASE WHEN FALSE THEN {{time}} END AS {{ended}},
+  {{recorded}} AS {{known_from}},
+  CASE WHEN {{next_op}} = {int(Op.CORRECT_FROM)} THEN {{next_recorded}} END AS {{known_to}}
 FROM (
   SELECT *,
     LEAD({{op}}) OVER ({{of_record}}ORDER BY {{offset}}) AS {{next_op}},
-    LEAD({{told}}) OVER ({{of_record}}ORDER BY {{offset}}) AS {{next_told}}
+    LEAD({{recorded}}) OVER ({{of_record}}ORDER BY {{offset}}) AS {{next_recorded}}
   FROM {{rows}} WHERE {{is_known}}
 ) AS events WHERE {{op}} IN {_BRINGS}
 """
 # One that does not say what it does brings something.
 _EVERY: Final = """
-SELECT *, {time} AS {started}, CASE WHEN FALSE THEN {time} END AS {ended}, {told} AS {known_from},
-  CASE WHEN FALSE THEN {told} END AS {known_to}
+SELECT *, {time} AS {started}, CASE WHEN FALSE THEN {time} END AS {ended}, {recorded} AS {known_from},
+  CASE WHEN FALSE THEN {recorded} END AS {known_to}
 FROM {rows} WHERE {is_known}
 """
 _UNCORRECTED: Final = f"({{next_op}} IS NULL OR {{next_op}} <> {int(Op.CORRECT_FROM)})"
 # From when each event counts. A retraction without a time of its own counts from when it is known. A record
 # that is back at the time of its predecessor, or before it, begins when that was known to be gone.
 _BEGUN: Final = f"""
-CASE WHEN {{op}} = {int(Op.RETRACT)} THEN {{told}}
+CASE WHEN {{op}} = {int(Op.RETRACT)} THEN {{recorded}}
   WHEN LAG({{op}}) OVER record = {int(Op.RETRACT)} AND {{time}} <= LAG({{time}}, 2) OVER record
-  THEN GREATEST({{time}}, LAG({{told}}) OVER record) ELSE {{time}} END
+  THEN GREATEST({{time}}, LAG({{recorded}}) OVER record) ELSE {{time}} END
 """
 _STATES: Final = f"""
 SELECT *, BEGUN AS {{begun}} FROM {{rows}} WHERE {{is_known}} AND {{op}} <> {int(Op.CORRECT_FROM)}
 WINDOW record AS ({{of_record}}ORDER BY {{offset}})
 """
-# A version ends where any later event of its record begins, also one that is told late of an earlier time
+# A version ends where any later event of its record begins, also one that is recorded late
 # (odf-ingest.md 2.10); a version that was true at no instant is none.
 _LIVES: Final = f"""
 SELECT * FROM (
@@ -157,7 +158,7 @@ SELECT * FROM (
   FROM states
 ) AS lives WHERE {{op}} IN {_BRINGS} AND ({{ended}} IS NULL OR {{started}} IS NULL OR {{ended}} > {{started}})
 """
-# A row tells two steps: its end before it was last moved, and its end since (V6).
+# A row has two steps: its end before it was last moved, and its end since (V6).
 _NATIVE_STATEMENTS: Final = f"""
 SELECT * FROM (
   SELECT *, {{start}} AS {{started}},
@@ -168,7 +169,7 @@ SELECT * FROM (
   WHERE {_NO_FACT} AND ({{step}} = 1 OR {{moved}} IS NOT NULL)
 ) AS steps WHERE {_LASTING} AND {_KNOWN}
 """
-# An event is told until a later one that begins before its end ends it, and anew with each told late.
+# An event is stated until a later one that begins before its end ends it, and anew with each late one.
 _STATE_STATEMENTS: Final = f"""
 SELECT * FROM (
   SELECT *, LEAD({{known_from}}) OVER (PARTITION BY {{key}}{{offset}} ORDER BY {{nth}}) AS {{known_to}} FROM (
@@ -176,13 +177,13 @@ SELECT * FROM (
       PARTITION BY {{key}}{{offset}} ORDER BY {{nth}} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
     ) AS {{sooner}} FROM (
       SELECT one.*, one.{{begun}} AS {{started}},
-        later.{{offset}} AS {{nth}}, later.{{told}} AS {{known_from}},
+        later.{{offset}} AS {{nth}}, later.{{recorded}} AS {{known_from}},
         CASE WHEN later.{{offset}} > one.{{offset}} THEN later.{{begun}} END AS {{ended}}
       FROM states AS one JOIN states AS later
         ON {{same_record}}later.{{offset}} >= one.{{offset}} WHERE one.{{op}} IN {_BRINGS}
     ) AS steps
   ) AS steps WHERE {{nth}} = {{offset}} OR {{sooner}} IS NULL OR {{ended}} < {{sooner}}
-) AS told WHERE {_LASTING} AND {_KNOWN}
+) AS statements WHERE {_LASTING} AND {_KNOWN}
 """
 
 
@@ -209,9 +210,9 @@ def versions_query(
 
 
 def statements_query(words: Words, key: Sequence[str], log: LogKind | None = None) -> str:
-    """The query for what a table of layout `versions`, or an event log, told of its records (V97).
+    """The query for the statements of a table of layout `versions`, or of an event log (V97).
 
-    Each version is in the answer as it was told, with `KNOWN_FROM` and `KNOWN_TO`, which is NULL while it is.
+    The answer has each version as it was stated, with `KNOWN_FROM` and `KNOWN_TO` (NULL: still).
     """
     if log is None:
         return words.fill(_NATIVE_STATEMENTS)
@@ -221,7 +222,7 @@ def statements_query(words: Words, key: Sequence[str], log: LogKind | None = Non
 
 def _of_log(words: Words, text: str, key: Sequence[str], log: LogKind, until: int | None) -> str:
     """A query of an event log, of the events that it had at a time."""
-    known = "TRUE" if until is None else f"{words.name(named('told'))} <= {words.at(until)}"
+    known = "TRUE" if until is None else f"{words.name(named('recorded'))} <= {words.at(until)}"
     if not log.each_its_own:
         begun = "{time}" if log.timely else _BEGUN
         text = f"WITH states AS ({_STATES.replace('BEGUN', begun)}) {text}"

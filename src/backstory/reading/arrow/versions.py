@@ -113,55 +113,57 @@ def versions_then(known: KnownTable, times_of_knowing: Sequence[int]) -> list[Ve
 
 
 def statements(known: KnownTable) -> VersionRows:
-    """What a native table or an event log told of its records, and while it did (native.md V97)."""
+    """The statements of a native table or an event log, with their recorded times (native.md V97)."""
     history = history_of(known.table, known.shape)
     rows = known.rows([*(each.name for each in history.user_columns), *_own(known), *_memory(known)])
     if known.shape.layout is Layout.ODF:
-        return _of_log(known, history, rows, told=True)
+        return _of_log(known, history, rows, stated=True)
     relation = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}
-    return VersionRows(_users(rows, history), _lives(known, relation, statements_query(WORDS, ()), told=True))
+    return VersionRows(
+        _users(rows, history), _lives(known, relation, statements_query(WORDS, ()), stated=True)
+    )
 
 
-def _of_log(known: KnownTable, history: History, rows: pa.Table, *, told: bool = False) -> VersionRows:
+def _of_log(known: KnownTable, history: History, rows: pa.Table, *, stated: bool = False) -> VersionRows:
     names, shape = system_columns(known.table), known.shape
     log, identity = log_kind(names, shape), identity_names(names, shape)
     relation = {
         named("offset"): rows[names["offset"]].cast(pa.int64()),
         named("op"): ops(rows, names),
         named("time"): _instants(rows, names["event_time"]),
-        named("told"): _instants(rows, names["system_time"]),
+        named("recorded"): _instants(rows, names["system_time"]),
         **_record(rows, identity),
     }
     key = [_RECORD] if identity else []
     query = (
         statements_query(WORDS, key, log)
-        if told
+        if stated
         else versions_query(WORDS, shape.layout, key, log, known.until)
     )
-    return VersionRows(_users(rows, history), _lives(known, relation, query, told=told))
+    return VersionRows(_users(rows, history), _lives(known, relation, query, stated=stated))
 
 
-def _lives(known: KnownTable, relation: Mapping[str, Any], query: str, *, told: bool = False) -> pa.Table:
+def _lives(known: KnownTable, relation: Mapping[str, Any], query: str, *, stated: bool = False) -> pa.Table:
     """The answer to a query; Unreadable where the memory cannot hold what DuckDB sorts."""
     try:
         known.files.lease.hold("lifetimes", SORTED * sum(each.nbytes for each in relation.values()))
     except TooLarge:
         raise Unreadable("more than the memory may hold") from None
     try:
-        return ask(relation, query, told=told)
+        return ask(relation, query, stated=stated)
     finally:
         known.files.lease.hold("lifetimes", 0)
 
 
-def ask(relation: Mapping[str, Any], query: str, *, told: bool = False) -> pa.Table:
+def ask(relation: Mapping[str, Any], query: str, *, stated: bool = False) -> pa.Table:
     """The answer of DuckDB, in the order of the rows: their places, and the times of versions."""
     count = len(next(iter(relation.values())))
     rows = pa.table({_PLACE: integers(range(count)), **relation})
     times_of = {STARTED: VALID_FROM, ENDED: VALID_TO} | (
-        {KNOWN_FROM: TOLD_FROM, KNOWN_TO: TOLD_TO} if told else {}
+        {KNOWN_FROM: TOLD_FROM, KNOWN_TO: TOLD_TO} if stated else {}
     )
     shown = ", ".join([_PLACE, *map(WORDS.name, times_of)])
-    order = ", ".join([_PLACE, *([WORDS.name(KNOWN_FROM)] if told else [])])
+    order = ", ".join([_PLACE, *([WORDS.name(KNOWN_FROM)] if stated else [])])
     whole = f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}"  # noqa: S608
     with _database().cursor() as connection:
         connection.register(WORDS.rows, rows)

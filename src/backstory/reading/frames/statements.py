@@ -1,4 +1,4 @@
-"""What a table told of its records: each version as it was told from one recorded time to another."""
+"""Statements: each version as a table stated it, from one recorded time to another."""
 
 from typing import TYPE_CHECKING
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
 
 def statements(store: Store, table: TableName, key: object = None) -> "DataFrame":
-    """What was told of a record, or of every one: user's columns, `valid_from`, `valid_to` and two more.
+    """The statements of a record, or of every one: user's columns, `valid_from`, `valid_to` and two more.
 
-    `TOLD_FROM` and `TOLD_TO` say while the table told so (native.md V97; NULL: still). On layout `versions`
-    by its rows (V6), for an event log by its system time; elsewhere the versions as they are known now, and
-    NULL. UsageError for what is no key of the table.
+    `TOLD_FROM` and `TOLD_TO` are the recorded times of a statement (native.md V97; NULL: still). Layout
+    `versions` has them in its rows (V6), an event log in its system time. Other layouts give the versions as
+    they are known now, and NULL. Raises UsageError for a key that the table does not have.
     """
     from pyspark.sql.functions import lit
 
     stored = existing(store, table)
     if stored.shape.layout in RECORDING:
         history = history_of(stored)
-        query = lifetimes_sql(stored, history, store.sql_name(table), told=True)
+        query = lifetimes_sql(stored, history, store.sql_name(table), stated=True)
         times = {VALID_FROM: STARTED, VALID_TO: ENDED, TOLD_FROM: KNOWN_FROM, TOLD_TO: KNOWN_TO}
-        told = store.spark.sql(f"SELECT {shown_sql(history, times)} FROM ({query}) AS told")  # noqa: S608
+        rows = store.spark.sql(f"SELECT {shown_sql(history, times)} FROM ({query}) AS stated")  # noqa: S608
     else:
         unknown = lit(None).cast("timestamp")
-        told = versions(store, table).withColumns({TOLD_FROM: unknown, TOLD_TO: unknown})
-    return told if key is None else of_record(told, stored.shape, key)
+        rows = versions(store, table).withColumns({TOLD_FROM: unknown, TOLD_TO: unknown})
+    return rows if key is None else of_record(rows, stored.shape, key)

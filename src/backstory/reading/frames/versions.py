@@ -93,9 +93,9 @@ def lifetimes_sql(
     source: str,
     known_at: datetime | None = None,
     *,
-    told: bool = False,
+    stated: bool = False,
 ) -> str:
-    """The query of Spark SQL for the versions among the rows of a source, or with `told` for statements."""
+    """The query of Spark SQL for the versions among the rows of a source, or with `stated` for statements."""
     shape, span = history.shape, history.shape.layout.span
     log = log_kind(system_columns(stored), shape) if shape.layout is Layout.ODF else None
     columns = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in recorded_columns(stored, shape).items())
@@ -105,7 +105,7 @@ def lifetimes_sql(
     if span is not None:
         error = text_literal(carry(endless(shape, span)))
         words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
-    if told:
+    if stated:
         return statements_query(words, key, log)
     until = None if known_at is None else micros_of(known_at)
     return versions_query(words, shape.layout, key, log, until)
@@ -120,7 +120,7 @@ def recorded_columns(stored: StoredTable, shape: Shape) -> dict[str, str]:
             named("offset"): quoted(names["offset"]),
             named("op"): op_sql(names),
             named("time"): instant_sql(shape, names["event_time"]),
-            named("told"): instant_sql(shape, names["system_time"]),
+            named("recorded"): instant_sql(shape, names["system_time"]),
         }
     assert span is not None
     spans = {named("start"): quoted(span.start), named("end"): quoted(span.end)}
