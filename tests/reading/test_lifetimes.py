@@ -19,8 +19,8 @@ from specification.lifetimes import (
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.model.layout import Layout
-from backstory.reading.arrow.versions import WORDS, ask
-from backstory.reading.lifetimes import LogKind, named, statements_query, versions_query
+from backstory.reading.arrow.versions import ask
+from backstory.reading.lifetimes import DUCKDB, LogKind, named, statements_query, versions_query
 
 FAR = (TMAX - EPOCH) // (TMAX.resolution)
 
@@ -136,7 +136,7 @@ def test_native_rows(rows, until):
         for place, (start, end, recorded, role, moved, before) in enumerate(rows)
     ]
     held = relation(rows, **types)
-    found = spans(ask(held, versions_query(WORDS, Layout.VERSIONS, (), until=until)))
+    found = spans(ask(held, versions_query(DUCKDB, Layout.VERSIONS, (), until=until)))
     assert found == expected(lasting(facts) if until is None else lasting_then(facts, until))
     steps = (
         told
@@ -150,7 +150,7 @@ def test_native_rows(rows, until):
             else [(each.end_before, each.recorded), (each.end, each.moved)],
         )
     )
-    assert spans(ask(held, statements_query(WORDS, ()), stated=True)) == expected(steps, stated=True)
+    assert spans(ask(held, statements_query(DUCKDB, ()), stated=True)) == expected(steps, stated=True)
 
 
 @given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
@@ -161,7 +161,7 @@ def test_rows_that_fivetran_sends(sent_rows):
     }
     rows = list(rows.values())
     held = relation(rows, record=pa.string(), start=TIME, end=TIME, flag=pa.bool_())
-    found = spans(ask(held, versions_query(WORDS, Layout.FIVETRAN_HISTORY, ["record"])))
+    found = spans(ask(held, versions_query(DUCKDB, Layout.FIVETRAN_HISTORY, ["record"])))
     assert found == expected(sent(Sent(place, *row) for place, row in enumerate(rows)))
 
 
@@ -179,7 +179,7 @@ def test_events(log, rows, until):
         event_lives.RecordEvent(place, key, place, op, time, told) for place, key, op, time, told in rows
     ]
     known = [each for each in events if until is None or each.told <= until]
-    query = versions_query(WORDS, Layout.ODF, ["record"], log, until)
+    query = versions_query(DUCKDB, Layout.ODF, ["record"], log, until)
     assert spans(ask(held, query)) == expected(event_lives.versions(log, known))
-    found = spans(ask(held, statements_query(WORDS, ["record"], log), stated=True))
+    found = spans(ask(held, statements_query(DUCKDB, ["record"], log), stated=True))
     assert found == expected(event_lives.statements(log, events), stated=True)

@@ -190,7 +190,7 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: flo
     from pyspark.sql.functions import col, lit
 
     count, size = (int(share * each) for each in _sizes(terms, frames)) if terms.key else (0, 0)
-    sides = {}
+    buckets, sides = buckets_for(count, size), {}
     for name, frame in frames.items():
         names = terms.sides[name].schema.names
         values = (
@@ -198,12 +198,12 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: flo
             for place, each in enumerate(names)
         )
         keys = [col(each) for each in _key_columns(terms, name)]
-        bucket = bucket_of(keys, count, size) if keys else lit(0).cast("bigint").alias(BUCKET)
+        bucket = bucket_of(keys, buckets) if keys else lit(0).cast("bigint").alias(BUCKET)
         sides[name] = frame.select(bucket, *values)
     tagged = tag_sides(sides)
     (shared,) = {columns[0] for columns in tagged.shared.values()}
     rows = tagged.rows.withColumnRenamed(shared, BUCKET)
-    return replace(tagged, rows=rows), buckets_for(count, size)
+    return replace(tagged, rows=rows), buckets
 
 
 def by_bucket(rows: "DataFrame", buckets: int) -> "DataFrame":

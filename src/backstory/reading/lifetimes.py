@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backstory.model.instant import EPOCH, TMAX
 from backstory.model.layout import Layout
 from backstory.model.remembered import Role
 from backstory.strategies.events.terms import Op
@@ -24,7 +23,6 @@ COLUMNS: Final = (
 )
 _ANSWER: Final = ("started", "ended", "known_from", "known_to")
 STARTED, ENDED, KNOWN_FROM, KNOWN_TO = (f"backstory: {each.replace('_', ' ')}" for each in _ANSWER)
-_ENDLESS: Final = (TMAX - EPOCH).days * 86_400_000_000 + (TMAX - EPOCH).seconds * 1_000_000 + 999_000
 _BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
@@ -70,6 +68,11 @@ class Words:
         )
 
 
+# A version without an end is refused before DuckDB sees it.
+DUCKDB: Final = Words('"', "make_timestamp({})", "recorded")
+SPARK: Final = Words("`", "timestamp_micros({})", "recorded")
+
+
 @dataclass(frozen=True, slots=True)
 class LogKind:
     """What a log's events are: each one of its own (a ledger), or states of records.
@@ -108,12 +111,12 @@ SELECT *, {start} AS {started}, CASE WHEN {end} < {far} THEN {end} END AS {ended
 # any instant at most one is true, the one that began last.
 _FIVETRAN: Final = """
 SELECT *, {start} AS {started},
-  CASE WHEN {following} <= COALESCE({own_end}, {last}) + INTERVAL 1 MILLISECOND
+  CASE WHEN {following} <= COALESCE({own_end}, {far}) + INTERVAL 1 MILLISECOND
     THEN {following} ELSE {own_end} END AS {ended}
 FROM (
   SELECT *,
     LEAD({start}) OVER ({of_record}ORDER BY {start} NULLS FIRST) AS {following},
-    CASE WHEN COALESCE({flag}, FALSE) OR COALESCE({end} >= {last}, FALSE) THEN NULL
+    CASE WHEN COALESCE({flag}, FALSE) OR COALESCE({end} >= {far}, FALSE) THEN NULL
       WHEN {end} IS NULL THEN {endless} ELSE {end} END AS {own_end}
   FROM {rows}
 ) AS reaching
@@ -201,12 +204,9 @@ def versions_query(
     if layout is Layout.VERSIONS:
         return words.fill(_NATIVE) if until is None else words.fill(_NATIVE_THEN, until=words.at(until))
     span = layout.span
-    assert span is not None
-    if layout.adopted:
-        return words.fill(_ADOPTED, far=words.at(span.far or 0))
-    if layout is Layout.FIVETRAN_HISTORY:
-        return words.fill(_FIVETRAN, key, last=words.at(_ENDLESS))
-    return words.fill(_PLAIN)
+    if span is None or span.far is None:
+        return words.fill(_PLAIN)
+    return words.fill(_ADOPTED if layout.adopted else _FIVETRAN, key, far=words.at(span.far))
 
 
 def statements_query(words: Words, key: Sequence[str], log: LogKind | None = None) -> str:

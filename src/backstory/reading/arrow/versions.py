@@ -19,11 +19,11 @@ from backstory.reading.arrow.knowledge import KnownTable, times, within
 from backstory.reading.frames.event_logs import identity_names, log_kind, system_columns
 from backstory.reading.frames.versions import endless, history_of, warn_of_disorder
 from backstory.reading.lifetimes import (
+    DUCKDB,
     ENDED,
     KNOWN_FROM,
     KNOWN_TO,
     STARTED,
-    Words,
     named,
     statements_query,
     versions_query,
@@ -38,8 +38,6 @@ from backstory.strategies.keys import key_codes, keys_by_value
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# A version without an end is refused before DuckDB sees it.
-WORDS: Final = Words('"', "make_timestamp({})", "recorded")
 _PLACE: Final = "place"
 # A number for the record of a row.
 _RECORD: Final = "record"
@@ -99,7 +97,7 @@ def versions(known: KnownTable) -> VersionRows:
     if layout is Layout.ODF:
         return _of_log(known, history, rows)
     relation, key = _spans(known, history, rows)
-    query = versions_query(WORDS, layout, key, until=known.until)
+    query = versions_query(DUCKDB, layout, key, until=known.until)
     return VersionRows(_users(rows, history), _lives(known, relation, query))
 
 
@@ -108,7 +106,7 @@ def versions_then(known: KnownTable, times_of_knowing: Sequence[int]) -> list[Ve
     history = history_of(known.table, known.shape)
     rows = known.rows([*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory(known)])
     relation, users = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}, _users(rows, history)
-    queries = (versions_query(WORDS, Layout.VERSIONS, (), until=each) for each in times_of_knowing)
+    queries = (versions_query(DUCKDB, Layout.VERSIONS, (), until=each) for each in times_of_knowing)
     return [VersionRows(users, _lives(known, relation, each)) for each in queries]
 
 
@@ -120,7 +118,7 @@ def statements(known: KnownTable) -> VersionRows:
         return _of_log(known, history, rows, stated=True)
     relation = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}
     return VersionRows(
-        _users(rows, history), _lives(known, relation, statements_query(WORDS, ()), stated=True)
+        _users(rows, history), _lives(known, relation, statements_query(DUCKDB, ()), stated=True)
     )
 
 
@@ -136,9 +134,9 @@ def _of_log(known: KnownTable, history: History, rows: pa.Table, *, stated: bool
     }
     key = [_RECORD] if identity else []
     query = (
-        statements_query(WORDS, key, log)
+        statements_query(DUCKDB, key, log)
         if stated
-        else versions_query(WORDS, shape.layout, key, log, known.until)
+        else versions_query(DUCKDB, shape.layout, key, log, known.until)
     )
     return VersionRows(_users(rows, history), _lives(known, relation, query, stated=stated))
 
@@ -162,11 +160,11 @@ def ask(relation: Mapping[str, Any], query: str, *, stated: bool = False) -> pa.
     times_of = {STARTED: VALID_FROM, ENDED: VALID_TO} | (
         {KNOWN_FROM: TOLD_FROM, KNOWN_TO: TOLD_TO} if stated else {}
     )
-    shown = ", ".join([_PLACE, *map(WORDS.name, times_of)])
-    order = ", ".join([_PLACE, *([WORDS.name(KNOWN_FROM)] if stated else [])])
+    shown = ", ".join([_PLACE, *map(DUCKDB.name, times_of)])
+    order = ", ".join([_PLACE, *([DUCKDB.name(KNOWN_FROM)] if stated else [])])
     whole = f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}"  # noqa: S608
     with _database().cursor() as connection:
-        connection.register(WORDS.rows, rows)
+        connection.register(DUCKDB.rows, rows)
         found = connection.sql(whole).to_arrow_table()
     spans = {name: found[column].cast(pa.int64()).cast(INSTANT) for column, name in times_of.items()}
     return pa.table({_PLACE: found[_PLACE], **spans})

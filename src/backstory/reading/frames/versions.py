@@ -24,8 +24,8 @@ from backstory.reading.frames.event_logs import (
 from backstory.reading.frames.knowledge import source_at
 from backstory.reading.lifetimes import (
     ENDED,
+    SPARK,
     STARTED,
-    Words,
     named,
     statements_query,
     versions_query,
@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-# How Spark writes a query of lifetimes.
-WORDS: Final = Words("`", "timestamp_micros({})", "recorded")
 MOVED: Final = "backstory: moved"
 BEFORE: Final = "backstory: before"
 # Where a commit says when it was recorded what it told.
@@ -101,7 +99,7 @@ def lifetimes_sql(
     columns = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in recorded_columns(stored, shape).items())
     # By its own name of a column Spark knows that a filter on it holds for all rows of a record.
     key = shape.key if log is None else identity_names(system_columns(stored), shape)
-    words = replace(WORDS, rows=f"(SELECT *, {columns} FROM {source}) AS recorded")  # noqa: S608 - quoted names
+    words = replace(SPARK, rows=f"(SELECT *, {columns} FROM {source}) AS recorded")  # noqa: S608 - quoted names
     if span is not None:
         error = text_literal(carry(endless(shape, span)))
         words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")

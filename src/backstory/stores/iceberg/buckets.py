@@ -19,14 +19,14 @@ LEAST_ROWS: Final = 1000
 UNTOLD: Final = 1 << 50
 
 
-def bucket_of(key: "Sequence[Column]", rows: int, size: int) -> "Column":
-    """The bucket of a key, where about so many `rows`, of `size` bytes together, have one.
+def bucket_of(key: "Sequence[Column]", buckets: int) -> "Column":
+    """The bucket of a key among so many.
 
     Both zeros are one key, and any NaN.
     """
     from pyspark.sql.functions import lit, pmod, xxhash64
 
-    return pmod(xxhash64(*key), lit(buckets_for(rows, size))).alias(BUCKET)
+    return pmod(xxhash64(*key), lit(buckets)).alias(BUCKET)
 
 
 def buckets_for(rows: int, size: int) -> int:

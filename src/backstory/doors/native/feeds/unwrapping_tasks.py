@@ -146,10 +146,10 @@ def _changes(
         pa.schema([*rows.rows.schema, (BEFORE, images)]), rows.own, rows.order, frozenset(rows.own), rows.log
     )
     by = [column(name) for name in (*key, COMMIT_VERSION)]
-    count, size = messages.count(), bytes_of(messages)
-    numbered = messages.select(bucket_of(by, count, size), *map(quoted, messages.columns))
+    buckets = buckets_for(messages.count(), bytes_of(messages))
+    numbered = messages.select(bucket_of(by, buckets), *map(quoted, messages.columns))
     unwrapped = map_batches(
-        by_bucket(numbered, buckets_for(count, size)),
+        by_bucket(numbered, buckets),
         partial(_unwrap_buckets, request, key, types, tuple(messages.columns)),
         local_fields(types.schema),
     )
