@@ -19,7 +19,7 @@ from specification.lifetimes import (
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.model.layout import Layout
-from backstory.reading.arrow.versions import ask
+from backstory.reading.arrow.versions import STATED, ask
 from backstory.reading.lifetimes import DUCKDB, LogKind, named, statements_query, versions_query
 
 FAR = (TMAX - EPOCH) // (TMAX.resolution)
@@ -150,7 +150,7 @@ def test_native_rows(rows, until):
             else [(each.end_before, each.recorded), (each.end, each.moved)],
         )
     )
-    assert spans(ask(held, statements_query(DUCKDB, ()), stated=True)) == expected(steps, stated=True)
+    assert spans(ask(held, statements_query(DUCKDB, ()), STATED)) == expected(steps, stated=True)
 
 
 @given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
@@ -181,5 +181,5 @@ def test_events(log, rows, until):
     known = [each for each in events if until is None or each.told <= until]
     query = versions_query(DUCKDB, Layout.ODF, ["record"], log, until)
     assert spans(ask(held, query)) == expected(event_lives.versions(log, known))
-    found = spans(ask(held, statements_query(DUCKDB, ["record"], log), stated=True))
+    found = spans(ask(held, statements_query(DUCKDB, ["record"], log), STATED))
     assert found == expected(event_lives.statements(log, events), stated=True)

@@ -179,14 +179,14 @@ def show_state(
 
     `nothing` says of a key's columns what is told where there are no rows.
     """
+    from backstory.reading.arrow.order import in_order
     from backstory.reading.frames.versions import ranking
-    from backstory.reading.rules.differences import in_order
     from backstory.stores.metadata.values import rows_of
 
     small = answer_from_files(options, table, lambda files: (of_files(files), files.table.shape))
     if small is not None:
         found, shape = small
-        names, rows, first = found.column_names, rows_of(found), ranking(shape, found.column_names)
+        first = ranking(shape, found.column_names)
     else:
         from backstory.reading.frames.records import sortable
         from backstory.stores.iceberg.store import existing
@@ -195,11 +195,12 @@ def show_state(
             asked = started.table(table)
             frame = of_table(asked)
             shape = existing(asked.store, asked.name).shape
-            names, first = frame.columns, ranking(shape, frame.columns)
+            first = ranking(shape, frame.columns)
             if limit is not None:
                 frame = frame.orderBy(*sortable(frame, first))
-            rows = rows_of_frame(frame, limit, options, table)
-    show(in_order(rows, first)[:limit], options.answer, names, wide=options.wide)
+            found = _computed(frame, limit, options, table)
+    rows = rows_of(in_order(found, first).slice(0, limit))
+    show(rows, options.answer, found.column_names, wide=options.wide)
     if not rows:
         tell_nothing(options, nothing(shape.source_key))
 
@@ -220,8 +221,13 @@ def rows_of_frame(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> list[dict[str, Any]]:
     """The rows of a frame that reads a table; Refused or Failed if they cannot be computed."""
-    from backstory.reading.queries import answering
     from backstory.stores.metadata.values import rows_of
 
+    return rows_of(_computed(frame, limit, options, table))
+
+
+def _computed(frame: "DataFrame", limit: int | None, options: Options, table: TableName | str) -> "pa.Table":
+    from backstory.reading.queries import answering
+
     with answering(table), busy(options, "Reading ..."):
-        return rows_of((frame if limit is None else frame.limit(limit)).toArrow())
+        return (frame if limit is None else frame.limit(limit)).toArrow()

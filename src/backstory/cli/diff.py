@@ -116,7 +116,7 @@ def _differences(
     """The differences in the order of their keys, from the files of a small table, else from Spark."""
     from backstory.reading.arrow import differences
 
-    def of_files(files: "Files") -> list[Difference]:
+    def of_files(files: "Files") -> differences.Differences:
         if asked.axis == "recorded":
             return differences.diff_knowledge(
                 files, *between, asked.at or datetime.now(UTC), asked.comparison
@@ -125,7 +125,7 @@ def _differences(
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
-        return small[:limit]
+        return small.page(0, limit)
     with opened(options, table) as store:
         told = asked.comparison
         frame = store.table(table).diff(

@@ -10,8 +10,8 @@ from backstory.explorer.source import Source
 from backstory.explorer.table_view import moments
 from backstory.explorer.views import View, now
 from backstory.model.instant import iso, parse_instant
-from backstory.reading.arrow.differences import differing, differing_knowledge
-from backstory.reading.arrow.differing import Differing
+from backstory.reading.arrow.differences import Differences, diff_knowledge
+from backstory.reading.arrow.differences import diff as diff_files
 from backstory.reading.comparisons import Change, Comparison, as_object
 from backstory.reading.frames.versions import HISTORIES
 from backstory.stores.metadata.hidden import Unreadable
@@ -29,7 +29,7 @@ def diff(source: Source, question: Question) -> View:
         comparison = Comparison.of(columns, change, through=False, axis="valid")
         between = parse_instant(asked.first), parse_instant(asked.to)
         try:
-            found = _differing(files, between, asked, comparison)
+            found = _differences(files, between, asked, comparison)
         except Unreadable as unread:
             raise _too_far_apart() if "rows" in str(unread) else unread from None
         begin = asked.offset
@@ -48,13 +48,13 @@ def diff(source: Source, question: Question) -> View:
         return View(asked, document, more, following, diff_copies(asked, files.table))
 
 
-def _differing(
+def _differences(
     files: Files, between: tuple[datetime, datetime], question: Question, comparison: Comparison
-) -> Differing:
+) -> Differences:
     """The differences; of a table without a history those of what it held at the two times."""
     if files.table.shape.layout in HISTORIES:
-        return differing(files, *between, question.time_of_knowledge, comparison)
-    return differing_knowledge(files, *between, now(), comparison)
+        return diff_files(files, *between, question.time_of_knowledge, comparison)
+    return diff_knowledge(files, *between, now(), comparison)
 
 
 def _with_times(source: Source, files: Files, question: Question) -> Question:

@@ -1,12 +1,12 @@
 """What of the differences between two times is asked for."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
 from backstory.errors import UsageError, option
 from backstory.model.table import TableName
-from backstory.reading.rules.passages import BETWEEN
+from backstory.reading.differences import BETWEEN
 from backstory.reading.selection import Selection
 
 if TYPE_CHECKING:
@@ -67,10 +67,6 @@ class Comparison:
         from pyspark.sql.functions import col
 
         return found if self.change is None else found.where(col("change") == self.change)
-
-    def listed(self, found: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The same of differences that are rows."""
-        return [dict(each) for each in found if self.change is None or self.change == each["change"]]
 
 
 ENDS: Final = Comparison()

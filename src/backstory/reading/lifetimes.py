@@ -51,9 +51,11 @@ class Words:
         """An instant."""
         return self.instant.format(micros)
 
-    def fill(self, text: str, key: Sequence[str] = (), **more: str) -> str:
+    def fill(
+        self, text: str, key: Sequence[str] = (), columns: Sequence[str] | None = None, **more: str
+    ) -> str:
         """The text with names of columns, and with more of its parts, for the words in braces."""
-        names = {each: self.name(named(each)) for each in (*COLUMNS, *_STEPS)}
+        names = {each: self.name(named(each)) for each in columns or (*COLUMNS, *_STEPS)}
         names |= {each: self.name(named(each.replace("_", " "))) for each in _ANSWER}
         keys = [self.name(each) for each in key]
         same = "".join(f"one.{each} IS NOT DISTINCT FROM later.{each} AND " for each in keys)
@@ -90,16 +92,16 @@ _STEPS: Final = ("next_op", "next_recorded", "begun", "following", "own_end", "s
 # A version has length, and nothing else has (native.md V3, V5).
 _LASTING: Final = "({ended} IS NULL OR {ended} > {started})"
 _KNOWN: Final = "({known_to} IS NULL OR {known_to} > {known_from})"
-_NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
+NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
 _NATIVE: Final = """
 SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows} WHERE {end} IS NULL OR {end} > {start}
 """
 # The end of a row as it was known: the one before it was last moved, or the one since (V6, V93).
+END_THEN: Final = "CASE WHEN {moved} > {until} THEN {end_before} ELSE {end} END"
 _NATIVE_THEN: Final = f"""
 SELECT * FROM (
-  SELECT *, {{start}} AS {{started}},
-    CASE WHEN {{moved}} > {{until}} THEN {{end_before}} ELSE {{end}} END AS {{ended}}
-  FROM {{rows}} WHERE {{recorded}} <= {{until}} AND {_NO_FACT}
+  SELECT *, {{start}} AS {{started}}, {END_THEN} AS {{ended}}
+  FROM {{rows}} WHERE {{recorded}} <= {{until}} AND {NO_FACT}
 ) AS known WHERE {_LASTING}
 """
 _PLAIN: Final = "SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows}"
@@ -169,7 +171,7 @@ SELECT * FROM (
     CASE WHEN {{step}} = 1 THEN {{recorded}} ELSE {{moved}} END AS {{known_from}},
     CASE WHEN {{step}} = 1 THEN {{moved}} END AS {{known_to}}
   FROM {{rows}} CROSS JOIN (VALUES (1), (2)) AS steps ({{step}})
-  WHERE {_NO_FACT} AND ({{step}} = 1 OR {{moved}} IS NOT NULL)
+  WHERE {NO_FACT} AND ({{step}} = 1 OR {{moved}} IS NOT NULL)
 ) AS steps WHERE {_LASTING} AND {_KNOWN}
 """
 # An event is stated until a later one that begins before its end ends it, and anew with each late one.

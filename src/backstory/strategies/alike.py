@@ -21,7 +21,7 @@ def alike(left: Values, right: Values) -> np.ndarray:
         fields = zip(one.flatten(), other.flatten(), strict=True)
         return nothing | _both(one, other) & reduce(np.logical_and, (alike(*each) for each in fields))
     if pa.types.is_map(one.type):
-        return alike(_entries(one), _entries(other))
+        return alike(entries(one), entries(other))
     if pa.types.is_list(one.type):
         return nothing | _both(one, other) & _lists_alike(one, other)
     same = pc.fill_null(pc.equal(one, other), False)
@@ -55,7 +55,7 @@ def _lists_alike(one: pa.Array, other: pa.Array) -> np.ndarray:
     return same
 
 
-def _entries(maps: pa.MapArray) -> pa.ListArray:
+def entries(maps: pa.MapArray) -> pa.ListArray:
     """The entries of each map as a list of structs, in one order of their keys."""
     whole = pa.concat_arrays([maps.drop_null()])  # its entries begin where its memory does
     lengths = np.zeros(len(maps), np.int64)

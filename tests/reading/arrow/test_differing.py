@@ -1,81 +1,174 @@
-"""Pairs of places are what the rule says of the rows: every kind of value, any order, any part of them."""
+"""The query of differences gives what the specification says, for every kind of value, order and part."""
 
 import math
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 
-import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.differences import Lived, Side, differences, in_order, passages
 
-from backstory.reading.arrow.differing import ListedDifferences, pair
-from backstory.reading.rules.differences import Side, differences
+from backstory.reading.arrow.differences import differences as by_query
+from backstory.reading.arrow.order import are_behind
+from backstory.reading.arrow.order import in_order as sort
+from backstory.reading.arrow.versions import INSTANT
+from backstory.reading.comparisons import Comparison
 from backstory.stores.metadata.values import rows_of
 
 SCHEMA = pa.schema(
     [
-        ("k", pa.int64()),
+        ("k", pa.float64()),
         ("l", pa.string()),
         ("f", pa.float64()),
         ("t", pa.string()),
+        ("d", pa.decimal128(5, 2)),
         ("n", pa.list_(pa.float64())),
+        ("s", pa.struct([("x", pa.int32()), ("y", pa.binary())])),
+        ("m", pa.map_(pa.string(), pa.float64())),
     ]
 )
-VALUE = st.fixed_dictionaries(
-    {
-        "f": st.sampled_from([None, 0.0, -0.0, math.nan, 1.5]),
-        "t": st.sampled_from([None, "", "a", "b"]),
-        "n": st.sampled_from([None, [], [math.nan], [0.0], [-0.0, None]]),
+FLOATS = [None, 0.0, -0.0, math.nan, 1.5]
+VALUES = {
+    "f": st.sampled_from(FLOATS),
+    "t": st.sampled_from([None, "", "a", "b"]),
+    "d": st.sampled_from([None, Decimal("1.00"), Decimal("-1.10")]),
+    "n": st.sampled_from([None, [], [math.nan], [0.0], [-0.0, None]]),
+    "s": st.sampled_from([None, {"x": None, "y": None}, {"x": 1, "y": b""}, {"x": 1, "y": b"\x00"}]),
+    "m": st.sampled_from([None, [], [("a", 0.0), ("b", None)], [("b", None), ("a", -0.0)]]),
+}
+ROW = st.fixed_dictionaries({"k": st.sampled_from(FLOATS), "l": st.sampled_from([None, "a", "é"]), **VALUES})
+# Of versions without a key the values are told apart by few columns, so that there are copies.
+PLAIN = st.fixed_dictionaries({"f": st.sampled_from(FLOATS), "t": st.sampled_from([None, "a"])})
+KINDS = ("added", "changed", "removed", "returned", "reverted", "passed", None)
+
+
+def day(number):
+    return None if number is None else datetime(2024, 1, 1, tzinfo=UTC) + timedelta(days=number)
+
+
+@st.composite
+def lives(draw):
+    """Versions of some records that do not overlap and have gaps, some of which begin or end between 2 and 6."""
+    records = draw(st.lists(ROW, max_size=5, unique_by=lambda row: repr((zero(row["k"]), row["l"]))))
+    versions = []
+    for record in records:
+        borders = sorted(draw(st.sets(st.integers(0, 8), min_size=1, max_size=5)))
+        for start, end in zip(borders, [*borders[1:], None], strict=True):
+            if draw(st.booleans()):
+                values = {name: draw(each) for name, each in VALUES.items()}
+                versions.append(({**record, **values}, start, end))
+    return [each for each in versions if 2 < each[1] <= 6 or (each[2] is not None and 2 < each[2] <= 6)]
+
+
+def zero(value):
+    return value + 0.0 if isinstance(value, float) else value
+
+
+def holds(start, end, time):
+    return start <= time and (end is None or time < end)
+
+
+def table(rows, schema=SCHEMA):
+    return pa.Table.from_pylist(
+        rows, pa.schema([each for each in schema if not rows or each.name in rows[0]])
+    )
+
+
+def asked(versions, key, comparison, *, timed=False):
+    rows = table([row for row, _, _ in versions])
+    spans = {
+        "valid_from": pa.array([day(start) for _, start, _ in versions], INSTANT),
+        "valid_to": pa.array([day(end) for _, _, end in versions], INSTANT),
     }
-)
-KEY = st.tuples(st.integers(0, 3), st.sampled_from(["", "a", "é"]))
-STATE = st.dictionaries(KEY, VALUE, max_size=8)
+    truths = {
+        side: pa.array([holds(*span, time) for _, *span in versions], pa.bool_())
+        for side, time in (("before", 2), ("after", 6))
+    }
+    sides = pa.table({**spans, **truths})
+    if not comparison.through:
+        moved = [place for place, (_, *span) in enumerate(versions) if holds(*span, 2) != holds(*span, 6)]
+        rows, sides = rows.take(pa.array(moved, pa.int64())), sides.take(pa.array(moved, pa.int64()))
+    return rows, by_query(rows, key, sides, comparison, timed=timed)
 
 
-def sides(before, after):
-    rows = [{"k": k, "l": m, **value} for state in (before, after) for (k, m), value in state.items()]
-    users = pa.Table.from_pylist(rows, SCHEMA)
-    return users, np.arange(len(before)), np.arange(len(before), len(rows))
+def specified(versions, rows, key, comparison):
+    """The differences by the specification, in the order of their keys."""
+    whole = rows_of(table([row for row, _, _ in versions]))
+    if comparison.through:
+        lived = [
+            Lived(row, day(start), day(end), holds(start, end, 2), holds(start, end, 6))
+            for row, (_, start, end) in zip(whole, versions, strict=True)
+        ]
+        found = passages(lived, key)
+    else:
+        sides = [
+            Side(row, holds(*span, 6))
+            for row, (_, *span) in zip(whole, versions, strict=True)
+            if holds(*span, 2) != holds(*span, 6)
+        ]
+        found = differences(sides, key)
+    return [each for each in in_order(found, ["key"]) if comparison.change in (None, each["change"])]
 
 
-def ruled(users, before, after, key):
-    rows = rows_of(users)
-    told = [Side(rows[place], place in set(after)) for place in (*before, *after)]
-    return ListedDifferences(differences(told, key))
-
-
-@given(STATE, STATE)
-def test_pairs_are_what_the_rule_says(before, after):
-    users, one, other = sides(before, after)
+@given(lives(), st.sampled_from(KINDS), st.booleans())
+def test_differences_are_those_of_the_specification(versions, kind, through):
+    """Ends and passages, by a key with NULL, NaN and both zeros, as a whole and in pages."""
+    comparison = Comparison(change=kind, through=through)
     for key in (["k", "l"], ["l", "k"]):
-        paired, rule = pair(users, key, one, other), ruled(users, one, other, key)
-        assert repr(paired.page()) == repr(rule.page())
-        assert len(paired) == len(rule)
-        assert paired.kinds() == rule.kinds()
-        assert paired.columns() == rule.columns()
-        assert repr(paired.page(1, 3)) == repr(rule.page(1, 3))
-        for kind in ("added", "changed", "removed", "returned"):
-            wanted = [each for each in rule.page() if each["change"] == kind]
-            assert repr(paired.of_kind(kind).page()) == repr(wanted)
+        rows, found = asked(versions, key, comparison)
+        wanted = specified(versions, rows, key, comparison)
+        assert repr(found.page()) == repr(wanted)
+        assert repr(found.page(1, 3)) == repr(wanted[1:3])
+        assert len(found) == len(wanted)
+        assert found.kinds() == {
+            each: n for each in KINDS if (n := [w["change"] for w in wanted].count(each))
+        }
+        columns = [name for each in wanted for name in each["changed"]]
+        assert found.columns() == {name: columns.count(name) for name in columns}
 
 
-@given(STATE, STATE)
-def test_alike_changes_are_counted_alike(before, after):
-    users, one, other = sides(before, after)
-    paired, rule = pair(users, ["k", "l"], one, other), ruled(users, one, other, ["k", "l"])
-
-    def counted(found):
-        return sorted(
-            (each.count, each.column, each.before, each.after) for each in found if each.column != "f"
-        )
-
-    assert counted(paired.alike_changes(99)) == counted(rule.alike_changes(99))
+@given(st.lists(st.tuples(PLAIN, st.sampled_from([(0, 4), (4, None), (0, None)])), max_size=8))
+def test_without_a_key_rows_come_and_go_as_often_as_they_exist(rows):
+    versions = [(row, *span) for row, span in rows]
+    shown, found = asked(versions, [], Comparison())
+    assert repr(found.page()) == repr(specified(versions, shown, [], Comparison()))
 
 
-def test_what_the_rule_must_pair_is_left_to_it():
-    """A key with NULL, one that a side has twice, a floating one, and none."""
-    users = pa.table({"k": [1, 1, None], "f": [1.0, 2.0, 3.0]})
-    places = np.array([0]), np.array([1, 2])
-    assert pair(users, ["k"], *places) is None
-    assert pair(users, ["k"], np.array([0, 1]), np.array([], np.int64)) is None
-    assert pair(users, ["f"], *places) is None
-    assert pair(users, [], *places) is None
+@given(lives())
+def test_equal_changes_of_several_records_are_one_group(versions):
+    _, found = asked(versions, ["k", "l"], Comparison())
+    pairs = [
+        (name, *(repr(found_in(each[side][name])) for side in ("before", "after")))
+        for each in found.page()
+        for name in each["changed"]
+    ]
+    wanted = sorted(n for pair in set(pairs) if (n := pairs.count(pair)) > 1)
+    assert sorted(each.count for each in found.alike_changes(99)) == wanted
+
+
+def found_in(value):
+    if isinstance(value, dict):
+        return sorted((name, found_in(each)) for name, each in value.items())
+    return list(map(found_in, value)) if isinstance(value, list) else zero(value)
+
+
+def test_events_of_a_key_are_told_apart_by_their_times():
+    """Of a ledger the event of one time that goes and that of another that comes are no change."""
+    versions = [({"t": "a", "f": 1.0}, 0, 4), ({"t": "a", "f": 2.0}, 4, None)]
+    _, found = asked(versions, ["t"], Comparison(), timed=True)
+    assert [each["change"] for each in found.page()] == ["added", "removed"]
+
+
+@given(st.lists(ROW, max_size=8), st.lists(st.sampled_from(SCHEMA.names[:-1]), max_size=3, unique=True))
+def test_rows_are_sorted_as_the_specification_has_it(rows, first):
+    plain = pa.schema(list(SCHEMA)[:-1])
+    given_rows = pa.Table.from_pylist(rows, plain)
+    assert repr(rows_of(sort(given_rows, first))) == repr(in_order(rows_of(given_rows), first))
+
+
+@pytest.mark.parametrize(("value", "behind"), [(0.0, [2, 3]), (-0.0, [2, 3]), (1.5, [3]), (math.nan, [])])
+def test_a_page_begins_behind_a_value(value, behind):
+    rows = pa.table({"k": [None, -0.0, 1.5, math.nan]})
+    assert [place for place, each in enumerate(are_behind(rows, {"k": value}).to_pylist()) if each] == behind

@@ -12,6 +12,7 @@ from typing import ClassVar
 
 import pytest
 from depth import DEPTH
+from specification.differences import in_order, rank
 from specification.lifetimes import SpannedRow
 from spoilt_histories import checked_twice
 
@@ -32,7 +33,6 @@ from backstory.reading.frames.life import life as life_of_frames
 from backstory.reading.frames.statements import statements as statements_of_frames
 from backstory.reading.frames.versions import ranking
 from backstory.reading.frames.versions import versions as versions_of_frames
-from backstory.reading.rules.differences import in_order, rank
 from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
@@ -240,7 +240,7 @@ def same(small, large):
 
 
 def same_differences(small, frame):
-    assert lines(small) == lines(frame.toArrow().to_pylist(maps_as_pydicts="strict"))
+    assert lines(small.page()) == lines(frame.toArrow().to_pylist(maps_as_pydicts="strict"))
     return len(small)
 
 

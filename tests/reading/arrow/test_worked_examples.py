@@ -101,7 +101,7 @@ def told(table):
 
 def differing(found):
     """A word for each difference, such as `changed k v:a>x`."""
-    for each in found:
+    for each in found.page():
         changes = (f" {name}:{each['before'][name]}>{each['after'][name]}" for name in each["changed"])
         yield f"{each['change']} {each['key']['k']}{''.join(changes)}"
 

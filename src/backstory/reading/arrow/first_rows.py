@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.reading.arrow.knowledge import KnownTable
+from backstory.reading.arrow.order import are_behind
 from backstory.reading.frames.versions import shown_key
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.least_values import MOST_VALUES, least_values
 from backstory.stores.metadata.rows import is_small, number_of_rows
 from backstory.stores.metadata.searches import Between, OneOf, Search
-from backstory.stores.metadata.values import scalar
 
 # A record has some versions, and some are not true: so many rows are read for each that is wanted.
 ROWS_FOR_ONE: Final = 8
@@ -93,7 +93,7 @@ def _of_candidates(
     searches = {**({first: Between(after[first])} if first in after else {}), **sure}
     keys = known.files.rows(known.snapshot, known.fields, names, MOST_VALUES, searches or None)
     if after:
-        keys = keys.filter(_behind(keys, after))
+        keys = keys.filter(are_behind(keys, after))
     if any(keys[name].null_count for name in names):
         raise Unreadable("NULL in a key")
     in_order = [(name, "ascending") for name in names]
@@ -103,16 +103,6 @@ def _of_candidates(
         if rows.num_rows >= limit or len(places) == keys.num_rows:
             return rows
         limit *= ROWS_FOR_ONE
-
-
-def _behind(keys: pa.Table, after: Mapping[str, Any]) -> pa.ChunkedArray:
-    """Which keys stand behind another one."""
-    found: pa.ChunkedArray | None = None
-    for name, value in reversed(list(after.items())):
-        border = scalar(value, keys[name].type)
-        greater = pc.greater(keys[name], border)
-        found = greater if found is None else pc.or_(greater, pc.and_(pc.equal(keys[name], border), found))
-    return found
 
 
 def _first_of_key(known: KnownTable) -> list[str]:

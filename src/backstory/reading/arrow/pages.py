@@ -5,6 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from backstory.errors import UsageError
@@ -12,18 +13,19 @@ from backstory.model.schema import Shape
 from backstory.reading.arrow.first_rows import ROWS_FOR_ONE, first_rows
 from backstory.reading.arrow.knowledge import KnownTable, table_at
 from backstory.reading.arrow.narrowing import timed_span, true_at
+from backstory.reading.arrow.order import are_behind, in_order, neighbours_alike
 from backstory.reading.arrow.point_in_time import current_rows, select_versions
 from backstory.reading.arrow.versions import versions
 from backstory.reading.frames.versions import HISTORIES, history_of, ranking, shown_key
 from backstory.reading.keys import exact, key_of
 from backstory.reading.lives import shown_name
-from backstory.reading.rules.differences import in_order, rank
 from backstory.reading.selection import EVERYTHING
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.searches import EqualTo, OneOf, Search
-from backstory.stores.metadata.values import integers, rows_of
+from backstory.stores.metadata.values import rows_of, truths_of
+from backstory.strategies.codes import ranks
 
 Row = Mapping[str, Any]
 
@@ -63,40 +65,39 @@ def page(files: Files, question: PageQuestion) -> Page:
     key = shown_key(known.shape)
     wanted = _search_values(known, question.where)
     after = {} if question.after is None else key_of(known.shape, question.after)
-    places = [rank(value) for value in after.values()]
+    behind = dict(zip(key, after.values(), strict=False))
     instant = None if question.time is None else micros_of(question.time)
 
     def answer(part: KnownTable) -> pa.Table:
         rows = _true_rows(part, instant)
         for name, (_, search) in wanted.items():
             rows = rows.filter(search.rows(rows[name]))
-        if not places:
-            return rows
-        keys = zip(*(map(rank, rows[name].to_pylist()) for name in key), strict=True)
-        return rows.take(integers([place for place, each in enumerate(keys) if list(each) > places]))
+        return rows.filter(are_behind(rows, behind)) if behind else rows
 
     sure, asked = _sure(known, instant, wanted), question.limit + 1
     while True:
         found = first_rows(known, asked, answer, sure, after)
-        rows = in_order(rows_of(found), ranking(known.shape, found.column_names))
+        rows = in_order(found, ranking(known.shape, found.column_names))
         end = _end(rows, key, question.limit)
         if end < len(rows) or len(rows) < asked:
-            return Page(rows[:end], found.column_names, key, len(rows) > end, found[key[0]] if key else None)
+            first = found[key[0]] if key else None
+            return Page(rows_of(rows.slice(0, end)), found.column_names, key, len(rows) > end, first)
         asked *= ROWS_FOR_ONE  # one record has so many
 
 
-def _end(rows: Sequence[Row], key: Sequence[str], limit: int) -> int:
+def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
     """Where a page ends: behind all rows of a record, of which several may be true in a spoilt history.
 
     No page begins behind a key with NULL in it.
     """
-    keys = [tuple(rank(row[name]) for name in key) for row in rows[limit - 1 :]]
-    end = limit
-    while (
-        key and end < len(rows) and (keys[end - limit] == keys[end - limit + 1] or (0,) in keys[end - limit])
-    ):
-        end += 1
-    return min(end, len(rows))
+    if not key or len(rows) <= limit:
+        return min(limit, len(rows))
+    last = rows.select(key).slice(limit - 1)
+    joined = neighbours_alike([ranks(each) for each in last.columns], len(last))
+    for each in last.columns:
+        joined |= ~truths_of(each.is_valid())[:-1]
+    ends = np.flatnonzero(~joined)
+    return limit + int(ends[0]) if len(ends) else len(rows)
 
 
 def rows_before(files: Files, of: Page, time: datetime | None, known_at: datetime | None) -> dict[Any, Row]:

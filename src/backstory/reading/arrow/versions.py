@@ -1,6 +1,7 @@
 """The versions that a table keeps, as places of its rows and spans."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
@@ -16,6 +17,7 @@ from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE
 from backstory.model.types import Kind
 from backstory.model.values import alike
 from backstory.reading.arrow.knowledge import KnownTable, times, within
+from backstory.reading.differences import SIDES, revisions_query
 from backstory.reading.frames.event_logs import identity_names, log_kind, system_columns
 from backstory.reading.frames.versions import endless, history_of, warn_of_disorder
 from backstory.reading.lifetimes import (
@@ -24,6 +26,7 @@ from backstory.reading.lifetimes import (
     KNOWN_FROM,
     KNOWN_TO,
     STARTED,
+    LogKind,
     named,
     statements_query,
     versions_query,
@@ -44,14 +47,21 @@ _RECORD: Final = "record"
 # Sorted rows are in memory beside those that are yet to be sorted.
 SORTED: Final = 2
 INSTANT: Final = pa.timestamp("us", tz="UTC")
+# Columns of answers, by the names that they have among `spans`.
+TIMES: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
+STATED: Final = {**TIMES, KNOWN_FROM: TOLD_FROM, KNOWN_TO: TOLD_TO}
+SIDES_ALONE: Final = {named(each): each for each in SIDES}
+SIDED: Final = {**TIMES, **SIDES_ALONE}
+
+Narrowing = Callable[[str], str]
 
 
 @dataclass(frozen=True, slots=True)
 class VersionRows:
     """The user's columns of rows, under the source's names, and which of them are versions.
 
-    `spans` has for each version the `place` of its row, `valid_from`, `valid_to`, and of statements
-    `TOLD_FROM` and `TOLD_TO`.
+    `spans` has for each version the `place` of its row, `valid_from`, `valid_to`, `TOLD_FROM` and `TOLD_TO`
+    for statements, and `SIDES` if these were asked for.
     """
 
     users: pa.Table
@@ -85,46 +95,56 @@ class VersionRows:
         return pc.and_kleene(pc.less_equal(self.spans[VALID_FROM], instant), pc.invert(ended))
 
 
-def versions(known: KnownTable) -> VersionRows:
-    """Every version, as it is known; UsageError for a table that keeps no history.
+def versions(known: KnownTable, among: Narrowing | None = None) -> VersionRows:
+    """Every version, as it is known; with `among` those of a query that narrows the query of versions.
 
-    Refused for a version that nothing tells the end of, Unreadable for what Spark alone reads.
+    Raises UsageError for a table that keeps no history, Refused for a version whose end is unknown, and
+    Unreadable for rows that only Spark reads.
     """
     history = history_of(known.table, known.shape)
     layout = known.shape.layout
     warn_of_disorder(known.shape.table, disorderly=known.table.properties.get(DISORDER) == "true")
     rows = known.rows([*(each.name for each in history.user_columns), *_own(known)])
     if layout is Layout.ODF:
-        return _of_log(known, history, rows)
-    relation, key = _spans(known, history, rows)
-    query = versions_query(DUCKDB, layout, key, until=known.until)
-    return VersionRows(_users(rows, history), _lives(known, relation, query))
+        relation, key, log = _events(known, rows)
+    else:
+        (relation, key), log = _spans(known, history, rows), None
+    query = versions_query(DUCKDB, layout, key, log, known.until)
+    spans = _lives(known, relation, among(query), SIDED) if among else _lives(known, relation, query)
+    return VersionRows(_users(rows, history), spans)
 
 
-def versions_then(known: KnownTable, times_of_knowing: Sequence[int]) -> list[VersionRows]:
-    """The versions of a table of layout `versions` as they were known at these times; it is read once."""
-    history = history_of(known.table, known.shape)
-    rows = known.rows([*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory(known)])
-    relation, users = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}, _users(rows, history)
-    queries = (versions_query(DUCKDB, Layout.VERSIONS, (), until=each) for each in times_of_knowing)
-    return [VersionRows(users, _lives(known, relation, each)) for each in queries]
+def revisions(known: KnownTable, instant: int, between: tuple[int, int]) -> VersionRows:
+    """The rows of a table of layout `versions` that were known of an instant at one of two times only."""
+    rows, history, relation = _native(known)
+    query = revisions_query(DUCKDB, instant, between)
+    return VersionRows(_users(rows, history), _lives(known, relation, query, SIDES_ALONE))
 
 
 def statements(known: KnownTable) -> VersionRows:
     """The statements of a native table or an event log, with their recorded times (native.md V97)."""
+    if known.shape.layout is not Layout.ODF:
+        rows, history, relation = _native(known)
+        query = statements_query(DUCKDB, ())
+    else:
+        history = history_of(known.table, known.shape)
+        rows = known.rows([*(each.name for each in history.user_columns), *_own(known)])
+        relation, key, log = _events(known, rows)
+        query = statements_query(DUCKDB, key, log)
+    return VersionRows(_users(rows, history), _lives(known, relation, query, STATED))
+
+
+def _native(known: KnownTable) -> tuple[pa.Table, History, dict[str, Any]]:
+    """The rows of a table of layout `versions`, with all that they record."""
     history = history_of(known.table, known.shape)
-    rows = known.rows([*(each.name for each in history.user_columns), *_own(known), *_memory(known)])
-    if known.shape.layout is Layout.ODF:
-        return _of_log(known, history, rows, stated=True)
-    relation = {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}
-    return VersionRows(
-        _users(rows, history), _lives(known, relation, statements_query(DUCKDB, ()), stated=True)
-    )
+    rows = known.rows([*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory(known)])
+    return rows, history, {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}
 
 
-def _of_log(known: KnownTable, history: History, rows: pa.Table, *, stated: bool = False) -> VersionRows:
+def _events(known: KnownTable, rows: pa.Table) -> tuple[dict[str, Any], list[str], LogKind]:
+    """What the events of a log record, the names of the columns that tell records apart, and its kind."""
     names, shape = system_columns(known.table), known.shape
-    log, identity = log_kind(names, shape), identity_names(names, shape)
+    identity = identity_names(names, shape)
     relation = {
         named("offset"): rows[names["offset"]].cast(pa.int64()),
         named("op"): ops(rows, names),
@@ -132,42 +152,50 @@ def _of_log(known: KnownTable, history: History, rows: pa.Table, *, stated: bool
         named("recorded"): _instants(rows, names["system_time"]),
         **_record(rows, identity),
     }
-    key = [_RECORD] if identity else []
-    query = (
-        statements_query(DUCKDB, key, log)
-        if stated
-        else versions_query(DUCKDB, shape.layout, key, log, known.until)
-    )
-    return VersionRows(_users(rows, history), _lives(known, relation, query, stated=stated))
+    return relation, [_RECORD] if identity else [], log_kind(names, shape)
 
 
-def _lives(known: KnownTable, relation: Mapping[str, Any], query: str, *, stated: bool = False) -> pa.Table:
+def _lives(
+    known: KnownTable, relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES
+) -> pa.Table:
     """The answer to a query; Unreadable where the memory cannot hold what DuckDB sorts."""
+    with held(known, "lifetimes", SORTED * sum(each.nbytes for each in relation.values())):
+        return ask(relation, query, columns)
+
+
+@contextmanager
+def held(known: KnownTable, what: str, size: int) -> Iterator[None]:
+    """Hold so many bytes of the memory; Unreadable where it has not so many."""
     try:
-        known.files.lease.hold("lifetimes", SORTED * sum(each.nbytes for each in relation.values()))
+        known.files.lease.hold(what, size)
     except TooLarge:
         raise Unreadable("more than the memory may hold") from None
     try:
-        return ask(relation, query, stated=stated)
+        yield
     finally:
-        known.files.lease.hold("lifetimes", 0)
+        known.files.lease.hold(what, 0)
 
 
-def ask(relation: Mapping[str, Any], query: str, *, stated: bool = False) -> pa.Table:
-    """The answer of DuckDB, in the order of the rows: their places, and the times of versions."""
+def ask(relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES) -> pa.Table:
+    """The answer of DuckDB, in the order of the rows: their places, and columns of it under other names."""
     count = len(next(iter(relation.values())))
     rows = pa.table({_PLACE: integers(range(count)), **relation})
-    times_of = {STARTED: VALID_FROM, ENDED: VALID_TO} | (
-        {KNOWN_FROM: TOLD_FROM, KNOWN_TO: TOLD_TO} if stated else {}
-    )
-    shown = ", ".join([_PLACE, *map(DUCKDB.name, times_of)])
-    order = ", ".join([_PLACE, *([DUCKDB.name(KNOWN_FROM)] if stated else [])])
-    whole = f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}"  # noqa: S608
+    shown = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
+    order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == KNOWN_FROM)])
+    found = answer(rows, f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}")  # noqa: S608
+    return pa.table({_PLACE: found[_PLACE], **{name: _aware(found[each]) for each, name in columns.items()}})
+
+
+def _aware(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Times in UTC as such."""
+    return values.cast(pa.int64()).cast(INSTANT) if pa.types.is_timestamp(values.type) else values
+
+
+def answer(rows: pa.Table, query: str) -> pa.Table:
+    """The answer of DuckDB to a query of a relation."""
     with _database().cursor() as connection:
         connection.register(DUCKDB.rows, rows)
-        found = connection.sql(whole).to_arrow_table()
-    spans = {name: found[column].cast(pa.int64()).cast(INSTANT) for column, name in times_of.items()}
-    return pa.table({_PLACE: found[_PLACE], **spans})
+        return connection.sql(query).to_arrow_table()
 
 
 @cache

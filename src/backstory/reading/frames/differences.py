@@ -1,20 +1,26 @@
 """What changed between two instants, or between two times of knowing of one."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
-from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE, Role
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.reading.comparisons import ENDS, Comparison
+from backstory.reading.differences import ANSWER, SIDES, differences_query, moves_query, revisions_query
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_knowledge, source_at
-from backstory.reading.frames.passages import AWAY, OTHER, change_between, with_passages
-from backstory.reading.frames.point_in_time import as_of, current, valid
-from backstory.reading.frames.versions import HISTORIES, history_of, shown_key, users_of, versions
-from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.reading.frames.point_in_time import as_of, current
+from backstory.reading.frames.versions import (
+    HISTORIES,
+    history_of,
+    lifetimes_sql,
+    recorded_rows,
+    shown_key,
+    shown_sql,
+)
+from backstory.reading.lifetimes import ENDED, SPARK, STARTED, named
+from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.comparable import comparable
 
@@ -22,18 +28,9 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Whether a row held on each side, and the rows that did; no column of a source is so called.
-_BEFORE, _AFTER = "backstory: held before", "backstory: held after"
-_ROW_BEFORE, _ROW_AFTER = "backstory: before", "backstory: after"
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What tells the records of a table apart: the key, and the time where each is an event."""
-
-    table: TableName
-    key: Sequence[str]
-    timed: bool
+_TIMES: Final = {VALID_FROM: STARTED, VALID_TO: ENDED}
+_SIDES: Final = {named(each): named(each) for each in SIDES}
+_CHANGE, _ROW, _WAS, _IS, _AWAY = map(named, ANSWER)
 
 
 def diff(
@@ -49,19 +46,18 @@ def diff(
     `key` is a struct of the key's columns, or of all columns where none is shown; `change` is added, changed
     or removed; `before` and `after` are structs of the user's columns, NULL where there was no record;
     `changed` has the names of the columns that differ, NULL-safe and NaN equal to NaN, of a changed record.
-    Through all that happened in between there are the changes of `passages` and the column `away`, too.
-    Raises what `versions` raises.
+    Through all that happened in between there are also records that are the same at both times, whose
+    `change` is returned, reverted or passed, and the column `away`. Raises what `versions` raises.
     """
-    from pyspark.sql.functions import col
-
-    low, high = sorted((first, second))
-    found = versions(store, table, known_at)
-    touched = _within(VALID_FROM, low, high) | _within(VALID_TO, low, high)
-    sides = found.where(touched).withColumns({_BEFORE: valid(first), _AFTER: valid(second)})
-    identity = _identity(store, table)
-    if comparison.through:
-        return _compared(sides, identity, comparison)
-    return _compared(sides.where(col(_BEFORE) != col(_AFTER)), identity, comparison)
+    stored = existing(store, table)
+    source, shape = source_at(store, stored, known_at)
+    history = history_of(stored, shape)
+    between = micros_of(first), micros_of(second)
+    moves = moves_query(
+        SPARK, lifetimes_sql(stored, history, source, known_at), between, through=comparison.through
+    )
+    sides = store.spark.sql(f"SELECT {shown_sql(history, {**_TIMES, **_SIDES})} FROM ({moves}) AS sides")  # noqa: S608
+    return _differences(sides, stored, comparison)
 
 
 def diff_knowledge(
@@ -80,113 +76,65 @@ def diff_knowledge(
     if stored.shape.layout is Layout.VERSIONS:
         for known_at in (first, second):
             require_knowledge(stored, known_at)
-        sides = _native_sides(store, stored, first, second, time)
-        return _compared(sides, _identity(store, table), comparison)
+        words = replace(SPARK, rows=recorded_rows(stored, stored.shape, store.sql_name(table)))
+        rows = revisions_query(words, micros_of(time), (micros_of(first), micros_of(second)))
+        shown = shown_sql(history_of(stored), _SIDES)
+        return _differences(store.spark.sql(f"SELECT {shown} FROM ({rows}) AS sides"), stored, comparison)  # noqa: S608
     from pyspark.sql.functions import lit
 
     pair = []
-    for known_at, is_after in ((first, False), (second, True)):
+    for known_at, side in ((first, "before"), (second, "after")):
         lasting = source_at(store, stored, known_at)[1].layout in HISTORIES
         held = as_of(store, table, time, known_at) if lasting else current(store, table, known_at)
-        marks = {_BEFORE: lit(not is_after), _AFTER: lit(is_after)}
-        pair.append(held.withColumns(marks))
-    sides = pair[0].unionByName(pair[1], allowMissingColumns=True)
-    return _compared(sides, _identity(store, table), comparison)
+        pair.append(held.withColumns({named(each): lit(each == side) for each in SIDES}))
+    return _differences(pair[0].unionByName(pair[1], allowMissingColumns=True), stored, comparison)
 
 
-def _within(name: str, low: datetime, high: datetime) -> "Column":
-    border = column(name)
-    return (border > instant(micros_of(low))) & (border <= instant(micros_of(high)))
+def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison) -> "DataFrame":
+    """The records whose rows on the two sides differ, by the query of differences."""
+    from pyspark.sql.functions import array, array_compact, coalesce, lit, struct, when
 
-
-def _native_sides(
-    store: Store, table: StoredTable, first: datetime, second: datetime, time: datetime
-) -> "DataFrame":
-    """The native rows known of an instant at exactly one of two known times, read once (V6)."""
-    from pyspark.sql.functions import coalesce, col, lit, when
-
-    moved, at = col(f"{MEMORY}.{ENDED_AT}"), instant(micros_of(time))
-
-    def holds(known_at: datetime) -> "Column":
-        known = instant(micros_of(known_at))
-        ended = when(moved > known, col(f"{MEMORY}.{END_BEFORE}")).otherwise(column(VALID_TO))
-        return (column(RECORDED_AT) <= known) & (ended.isNull() | (ended > at))
-
-    rows = store.spark.table(store.sql_name(table.shape.table))
-    no_fact = coalesce(col(f"{MEMORY}.{ROLE}"), lit("")) != Role.FACT
-    rows = rows.where((column(VALID_FROM) <= at) & no_fact).withColumns(
-        {_BEFORE: holds(first), _AFTER: holds(second)}
-    )
-    rows = rows.where(col(_BEFORE) != col(_AFTER))
-    return rows.select(*users_of(history_of(table)), column(VALID_FROM), column(_BEFORE), column(_AFTER))
-
-
-def _identity(store: Store, table: TableName) -> Identity:
-    """The columns that tell records apart, as readers show them, and whether their time belongs to them."""
-    stored = existing(store, table)
-    events = stored.shape.layout is Layout.ODF and bool(system_columns(stored)["events"])
-    return Identity(table, shown_key(stored.shape), events)
-
-
-def _compared(sides: "DataFrame", identity: Identity, comparison: Comparison) -> "DataFrame":
-    """The records whose rows on the two sides differ; without a key rows come and go as often as they are."""
-    from pyspark.sql.functions import array, array_compact, coalesce, col, first, lit, size, struct, when
-    from pyspark.sql.functions import max as greatest
-
-    key = identity.key
-    shown = [name for name in sides.columns if name not in {VALID_FROM, VALID_TO, _BEFORE, _AFTER}]
-    names = comparison.names(identity.table, key, shown)
-    if not key:
-        return comparison.chosen(_counted(sides, names))
-    if comparison.through:
-        sides = with_passages(sides, key, names, timed=identity.timed)
-    whole, there = struct(*map(column, names)), col(_ROW_BEFORE).isNotNull()
-    found = sides.groupBy(*map(column, key), *([column(VALID_FROM)] if identity.timed else [])).agg(
-        first(when(col(_BEFORE), whole), ignorenulls=True).alias(_ROW_BEFORE),
-        first(when(col(_AFTER), whole), ignorenulls=True).alias(_ROW_AFTER),
-        *(greatest(name).alias(name) for name in ((AWAY, OTHER) if comparison.through else ())),
-    )
-    before, after = column(_ROW_BEFORE), column(_ROW_AFTER)
-    unlike = [
-        when(_unlike(name, sides.schema[name].dataType), lit(name)) for name in names if name not in key
-    ]
-    stayed = before.isNotNull() & after.isNotNull()
-    changed = when(stayed, array_compact(array(*unlike))).otherwise(array()).cast("array<string>")
-    ends = (
-        when(before.isNull() & after.isNotNull(), "added")
-        .when(there & after.isNull(), "removed")
-        .when(size(changed) > 0, "changed")
-    )
-    same = change_between(there, col(AWAY), col(OTHER)) if comparison.through else lit(None)
+    key, types = shown_key(stored.shape), {each.name: each.dataType for each in sides.schema}
+    hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *_SIDES}
+    names = comparison.names(stored.shape.table, key, [name for name in types if name not in hidden])
+    timed = stored.shape.layout is Layout.ODF and bool(system_columns(stored)["events"])
+    row = struct(*(_shown(name, types[name], unsigned=not key) for name in names))
+    values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
+    rows = sides.withColumns({_ROW: row, named("values"): values}).withColumnsRenamed(_TIMES)
+    query = differences_query(SPARK, key, through=comparison.through, timed=timed)
+    found = _answer(rows, query)
+    before, after = column(_WAS), column(_IS)
+    unlike = (when(_unlike(name, types[name]), lit(name)) for name in names if name not in key)
+    changed = when(column(_CHANGE) == "changed", array_compact(array(*unlike))).otherwise(array())
+    whole = coalesce(before, after)
     found = found.select(
-        struct(*map(column, key)).alias("key"),
-        coalesce(ends, same).alias("change"),
+        (struct(*map(column, key)) if key else whole).alias("key"),
+        column(_CHANGE).alias("change"),
         before.alias("before"),
         after.alias("after"),
-        changed.alias("changed"),
-        *([col(AWAY).alias("away")] if comparison.through else []),
+        changed.cast("array<string>").alias("changed"),
+        *([column(_AWAY).alias("away")] if comparison.through else []),
     )
-    return comparison.chosen(found.where(col("change").isNotNull()))
+    return comparison.chosen(found)
+
+
+def _answer(rows: "DataFrame", query: str) -> "DataFrame":
+    """The answer of Spark to a query of a relation."""
+    text = query.replace("{", "{{").replace("}", "}}")
+    text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
+    return rows.sparkSession.sql(text, rows=rows)
+
+
+def _shown(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
+    """A value as it is shown; where one row stands for its copies, with 0.0 for either zero."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import DoubleType, FloatType
+
+    value = column(name)
+    signed = unsigned and isinstance(type_, DoubleType | FloatType)
+    return (value + lit(0.0).cast(type_) if signed else value).alias(name)
 
 
 def _unlike(name: str, type_: "DataType") -> "Column":
-    before, after = (comparable(column(side)[name], type_) for side in (_ROW_BEFORE, _ROW_AFTER))
+    before, after = (comparable(column(side)[name], type_) for side in (_WAS, _IS))
     return ~before.eqNullSafe(after)
-
-
-def _counted(sides: "DataFrame", names: Sequence[str]) -> "DataFrame":
-    from pyspark.sql.functions import abs as magnitude
-    from pyspark.sql.functions import array, array_repeat, col, explode, lit, struct, when
-    from pyspark.sql.functions import sum as total
-
-    more = total(when(col(_AFTER), 1).otherwise(-1))
-    found = sides.groupBy(*map(column, names)).agg(more.alias("backstory: more rows"))
-    rows = struct(*map(column, names))
-    count = col("backstory: more rows")
-    return found.where(count != 0).select(
-        explode(array_repeat(rows, magnitude(count).cast("int"))).alias("key"),
-        when(count > 0, "added").otherwise("removed").alias("change"),
-        when(count < 0, rows).alias("before"),
-        when(count > 0, rows).alias("after"),
-        lit(array()).cast("array<string>").alias("changed"),
-    )

@@ -96,10 +96,9 @@ def lifetimes_sql(
     """The query of Spark SQL for the versions among the rows of a source, or with `stated` for statements."""
     shape, span = history.shape, history.shape.layout.span
     log = log_kind(system_columns(stored), shape) if shape.layout is Layout.ODF else None
-    columns = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in recorded_columns(stored, shape).items())
     # By its own name of a column Spark knows that a filter on it holds for all rows of a record.
     key = shape.key if log is None else identity_names(system_columns(stored), shape)
-    words = replace(SPARK, rows=f"(SELECT *, {columns} FROM {source}) AS recorded")  # noqa: S608 - quoted names
+    words = replace(SPARK, rows=recorded_rows(stored, shape, source))
     if span is not None:
         error = text_literal(carry(endless(shape, span)))
         words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
@@ -107,6 +106,12 @@ def lifetimes_sql(
         return statements_query(words, key, log)
     until = None if known_at is None else micros_of(known_at)
     return versions_query(words, shape.layout, key, log, until)
+
+
+def recorded_rows(stored: StoredTable, shape: Shape, source: str) -> str:
+    """The relation of a source's rows with all that the layout records of each, in Spark SQL."""
+    columns = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in recorded_columns(stored, shape).items())
+    return f"(SELECT *, {columns} FROM {source}) AS recorded"  # noqa: S608 - quoted names
 
 
 def recorded_columns(stored: StoredTable, shape: Shape) -> dict[str, str]:

@@ -1,21 +1,24 @@
 """A model's history in a database, read by its table alone: no model, no lock file, no Spark."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+
 from backstory.errors import UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
+from backstory.reading.arrow.differences import differences
+from backstory.reading.arrow.versions import INSTANT
 from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.lives import shown_name
-from backstory.reading.rules.differences import Side, differences, in_order
-from backstory.reading.rules.passages import Lived, passages
 from backstory.reading.selection import EVERYTHING, Selection
 from backstory.reading.statements.keys import literal, type_in
 from backstory.reading.statements.point_in_time import valid
@@ -27,6 +30,7 @@ from backstory.stores.sql.engines.engine import Engine
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
 _BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
+_SIDES: Final = {"before": _BEFORE, "after": _AFTER}
 
 Rows = list[dict[str, Any]]
 
@@ -123,22 +127,16 @@ def differences_of(
         _, rows = database.ask(touched, *marks)
         of_key = [shown_name(name) for name in key]
         names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
-    lived = [
-        Lived(
-            {name: row[name] for name in names},
-            row[VALID_FROM],
-            row[VALID_TO],
-            bool(row[_BEFORE]),
-            bool(row[_AFTER]),
-        )
-        for row in rows
-    ]
-    if comparison.through:
-        changes = passages(lived, of_key)
-    else:
-        sides = [Side(each.row, each.after) for each in lived if each.before != each.after]
-        changes = differences(sides, of_key)
-    return [dict(each) for each in in_order(comparison.listed(changes), ["key"])]
+    if not comparison.through:
+        rows = [row for row in rows if row[_BEFORE] != row[_AFTER]]
+    values = pa.table({name: _comparable([row[name] for row in rows]) for name in names})
+    spans = {time: pa.array([row[time] for row in rows], INSTANT) for time in (VALID_FROM, VALID_TO)}
+    truths = {side: pa.array([bool(row[mark]) for row in rows], pa.bool_()) for side, mark in _SIDES.items()}
+
+    def shown(places: Iterable[int]) -> Rows:
+        return [{name: rows[each][name] for name in names} for each in places]
+
+    return differences(values, of_key, pa.table({**spans, **truths}), comparison, shown).page()
 
 
 def life_of(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
@@ -190,6 +188,17 @@ def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
     name = SCHEMES[scheme]
     with get_dialect(name).get_execution_engine(url) as engine:
         yield engine, name
+
+
+def _comparable(values: list[Any]) -> pa.Array:
+    """The values as Arrow compares and sorts them; those of which it has no type as their texts."""
+    try:
+        if not any(isinstance(each, dict | list) for each in values):
+            return pa.array(values)
+    except pa.ArrowException:
+        pass
+    texts = (None if each is None else json.dumps(each, sort_keys=True, default=str) for each in values)
+    return pa.array(texts, pa.string())
 
 
 def _aware(value: Any) -> Any:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.model.instant import EPOCH
-from backstory.strategies.events.codes import identities
+from backstory.strategies.codes import identities
 from backstory.strategies.events.terms import PROBLEMS, Op
 from backstory.strategies.part_plan import PlanSums
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from backstory.strategies.events.codes import ranks, sorted_by
+from backstory.strategies.codes import ranks, sorted_by
 from backstory.strategies.events.sides import LEAD, OP, PLACE, TIME, data_names
 from backstory.strategies.events.terms import EventTerms, Strategy
 

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.strategies.events.codes import LACKING, identities
+from backstory.strategies.codes import LACKING, identities
 from backstory.strategies.events.happened import COUNTED, LATE, NEWEST, ROWS, problem_code
 from backstory.strategies.events.judged import JudgedSides, judge
 from backstory.strategies.events.sides import (

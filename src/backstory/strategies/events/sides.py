@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from backstory.strategies.events.codes import LACKING, identities, integers, ranks
+from backstory.strategies.codes import LACKING, identities, integers, ranks
 from backstory.strategies.events.terms import EventTerms, Op
 
 # Columns of ours; none of a source is called so.

@@ -7,6 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.strategies.alike import entries
 from backstory.strategies.keys import key_codes, settled
 
 # The number of a NULL: it equals itself, and comes before all others.
@@ -59,10 +60,13 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The values as ones that Arrow encodes and sorts, equal and in the order that Spark has for them.
 
     A struct becomes the ranks of its fields, a list those of its items: eight bytes each, the highest first.
+    A map is a list of its entries in the order of their keys.
     """
     if not pa.types.is_nested(column.type):
         return settled(column)
     values = column.combine_chunks()
+    if pa.types.is_map(values.type):
+        values = entries(values)
     if pa.types.is_struct(values.type):
         parts = [ranks(pa.chunked_array([each])) for each in values.flatten()]
         words, lengths = np.array(parts, np.int64).T, np.full(len(values), len(parts))

@@ -1,8 +1,9 @@
-"""What two states differ in, and how rows stand in order."""
+"""The specification of differences: of two states, of what happened in between, and of the order of rows."""
 
 from decimal import Decimal
 
-from backstory.reading.rules.differences import Side, differences, in_order
+import pytest
+from specification.differences import Lived, Side, differences, in_order, passages
 
 NAN = float("nan")
 
@@ -55,3 +56,42 @@ def test_rows_stand_in_the_order_of_spark():
         for each, w in (([Decimal(2)], 1), ([], 2), ([Decimal(1), None], 3), ([Decimal(1)], 4))
     ]
     assert [row["w"] for row in in_order(rows, ["v"])] == [2, 4, 3, 1]
+
+
+# Versions `value[start,end)` of a record that begin or end between the times 10 and 20, and what is told of it.
+LIVES = {
+    "a[0,15)": "removed",
+    "a[15,~)": "added",
+    "a[0,15) b[15,~)": "changed",
+    "a[0,12) a[14,~)": "returned away",
+    "a[0,12) b[14,18) a[18,~)": "returned away",
+    "a[0,12) b[12,14) a[14,~)": "reverted",
+    "a[0,12) a[12,~)": "",
+    "a[12,14)": "passed",
+    "a[12,14) b[16,18)": "passed away",
+    "a[0,12) b[14,~)": "changed away",
+    "a[0,12) b[14,16)": "removed away",
+}
+
+
+@pytest.mark.parametrize(("life", "told"), LIVES.items())
+def test_what_happened_in_between_is_told_once(life, told):
+    """By what the ends are, else by what was between; and whether the record was away and came back."""
+    found = passages(map(lived, life.split()), ["k"])
+    assert [" ".join([each["change"], *(["away"] if each["away"] else [])]) for each in found] == [told][
+        : bool(told)
+    ]
+
+
+def test_only_the_columns_that_are_compared_count():
+    """A record is told apart by its key alone."""
+    one, other = (Lived({"k": key}, 12, 14, before=False, after=False) for key in (1, 2))
+    assert [each["key"] for each in passages([one, other], ["k"])] == [{"k": 1}, {"k": 2}]
+
+
+def lived(word):
+    value, _, span = word.partition("[")
+    start, end = span.strip(")").split(",")
+    end = None if end == "~" else int(end)
+    before, after = (int(start) <= time and (end is None or end > time) for time in (10, 20))
+    return Lived({"k": 1, "v": value}, int(start), end, before, after)
