@@ -48,6 +48,8 @@ class Datasets:
         run_id: str | None = None,
         namespace: str = ODF,
         dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
         watcher: "Watcher | None" = None,
     ) -> "list[DatasetReceipt]":
         """Ask the polling sources of datasets, and ingest what is new; a receipt for each dataset.
@@ -56,6 +58,7 @@ class Datasets:
         goes wrong with a source is a receipt with an error.
         """
         from backstory.doors.odf import door
+        from backstory.engine.remarks import remarked
 
         watcher = watcher or door.Watcher()
         asked = door.RunRequest(
@@ -68,9 +71,10 @@ class Datasets:
             rights=self.rights,
             progress=watcher.progress,
         )
-        return door.pull_all(
-            self.store, names_or_files, asked, namespace=namespace, every=all, watcher=watcher
-        )
+        with remarked(note, author):
+            return door.pull_all(
+                self.store, names_or_files, asked, namespace=namespace, every=all, watcher=watcher
+            )
 
     def ingest(
         self,
@@ -83,10 +87,13 @@ class Datasets:
         run_id: str | None = None,
         namespace: str = ODF,
         dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
         watcher: "Watcher | None" = None,
     ) -> "DatasetReceipt":
         """Push files, a commit for each; an error stands in the receipt, UsageError for an unknown name."""
         from backstory.doors.odf import door
+        from backstory.engine.remarks import remarked
 
         pushed = door.Pushed(_paths(files), source_name, optional_instant(event_time), input_format)
         asked = door.RunRequest(
@@ -96,7 +103,8 @@ class Datasets:
             rights=self.rights,
             progress=(watcher or door.Watcher()).progress,
         )
-        return door.ingest(self.store, name, pushed, asked, namespace=namespace)
+        with remarked(note, author):
+            return door.ingest(self.store, name, pushed, asked, namespace=namespace)
 
     def datasets(self, *, namespace: str = ODF) -> list[dict[str, Any]]:
         """The Open Data Fabric datasets: source, strategy, last pull, records, blocks, watermark."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from backstory.model.table import TableName
 from backstory.table import Table
@@ -32,6 +32,7 @@ def maintain_each(
     def one(name: TableName) -> "Maintained":
         with translate_faults(name):
             heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS
-            return Table(store, name).maintain(**(times if heeded else {}), dry_run=dry_run)
+            bounds: dict[str, Any] = dict(times) if heeded else {}
+            return Table(store, name).maintain(**bounds, dry_run=dry_run)
 
     return run_for_each(named or tables(store), one, every=not named)

@@ -250,21 +250,27 @@ class Table:
 
         return check(self.store, self.name)
 
-    def repair(self, *, apply: bool = False) -> "Repair":
+    def repair(self, *, apply: bool = False, note: str | None = None, author: str | None = None) -> "Repair":
         """The repair of the records that break a law; `apply` makes it, in one commit."""
+        from backstory.engine.remarks import remarked
         from backstory.upkeep.repairing import repair
 
-        return repair(self.store, self.name, apply=apply)
+        with remarked(note, author):
+            return repair(self.store, self.name, apply=apply)
 
-    def rewind(self, time: str | date, *, apply: bool = False) -> "Rewound":
+    def rewind(
+        self, time: str | date, *, apply: bool = False, note: str | None = None, author: str | None = None
+    ) -> "Rewound":
         """Take back what the table learnt after a time; without `apply` only tell what would go.
 
         On layout `versions` what was believed in between stays known. Raises UsageError (`known-pruned`) and
         Refused (`snapshots-expired`) for a time that is known no more.
         """
+        from backstory.engine.remarks import remarked
         from backstory.upkeep.rewinding import rewind
 
-        return rewind(self.store, self.name, instant_of(time), apply=apply)
+        with remarked(note, author):
+            return rewind(self.store, self.name, instant_of(time), apply=apply)
 
     def maintain(
         self,
@@ -272,6 +278,8 @@ class Table:
         settle_before: str | date | None = None,
         known_from: str | date | None = None,
         dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
     ) -> "Maintained":
         """Compact small files and let old snapshots expire; no answer changes.
 
@@ -279,6 +287,7 @@ class Table:
         `known_from`. Raises TryAgain while other writers come first.
         """
         from backstory.doors.historize.spark_runs import unlogged_tokens
+        from backstory.engine.remarks import remarked
         from backstory.model.layout import Layout
         from backstory.stores.iceberg.store import existing
         from backstory.upkeep.maintaining import maintain
@@ -287,14 +296,25 @@ class Table:
         bounds = Bounds(optional_instant(settle_before), optional_instant(known_from))
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
         needed = unlogged_tokens if models else lambda *_: ()
-        return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
+        with remarked(note, author):
+            return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
 
-    def forget(self, key: object, *, drop_cursors: bool = False, apply: bool = False) -> "Certificate":
+    def forget(
+        self,
+        key: object,
+        *,
+        drop_cursors: bool = False,
+        apply: bool = False,
+        note: str | None = None,
+        author: str | None = None,
+    ) -> "Certificate":
         """Remove a record from every version, old snapshots and files included; a certificate.
 
         The key is a value, or a mapping of a key of several columns. Without `apply` it is only looked for.
         Raises Refused while a consumer or another program needs old rows, TryAgain while somebody may write.
         """
+        from backstory.engine.remarks import remarked
         from backstory.upkeep.forgetting import forget
 
-        return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
+        with remarked(note, author):
+            return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)

@@ -180,13 +180,17 @@ class Warehouse(Datasets):
         failed: bool = False,
         jobs: int = 4,
         dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
     ) -> "list[RunReceipt]":
         """Deliver what a project file declares, `histories.yaml` by default; a receipt for each declaration.
 
         `select` are words of the command's option, `failed` takes only what did not end well the last time,
-        `jobs` is how many tables are delivered at once. Raises UsageError for a wrong file or selection; what
+        `jobs` is how many tables are delivered at once. `note` and `author` are on the commits of tables and
+        datasets, unless a declaration has its own. Raises UsageError for a wrong file or selection; what
         goes wrong with a table is a receipt with an error.
         """
+        from backstory.engine.remarks import Remark
         from backstory.projects.acts import Terms
         from backstory.projects.declarations import read_project
         from backstory.projects.running import RunRequest, run_project
@@ -194,7 +198,8 @@ class Warehouse(Datasets):
         project = read_project(file)
         words = [select] if isinstance(select, str) else list(select)
         request = RunRequest(words, failed, jobs, dry_run)
-        return run_project(self.store, project, request, Terms(project.folder, dry_run, self.rights))
+        terms = Terms(project.folder, dry_run, self.rights, Remark(note, author))
+        return run_project(self.store, project, request, terms)
 
     def runs(self) -> list[dict[str, Any]]:
         """Former runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and how many ended how."""
@@ -246,11 +251,16 @@ class Warehouse(Datasets):
         settle_before: str | datetime | None = None,
         known_from: str | datetime | None = None,
         dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
     ) -> "list[Maintained]":
         """Compact tables, and let old snapshots expire; an error of one is in its receipt."""
+        from backstory.engine.remarks import remarked
+
         times = {"settle_before": optional_instant(settle_before), "known_from": optional_instant(known_from)}
         names = [self.table(each).name for each in tables]
-        return maintenance.maintain_each(self.store, names, times, every=all, dry_run=dry_run)
+        with remarked(note, author):
+            return maintenance.maintain_each(self.store, names, times, every=all, dry_run=dry_run)
 
     def explore(self, *, port: int | None = None, host: str = "127.0.0.1", token: str = "") -> "Explorer":
         """Show the histories in a browser, read only, until `stop` is called; a notebook shows the link.

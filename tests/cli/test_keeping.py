@@ -43,8 +43,10 @@ def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
         True,
     )
     assert existing(store, name).metadata == stood
-    code, told = command(f"rewind {name} 2024-01-02 --apply", "table")
+    code, told = command(f"rewind {name} 2024-01-02 --apply --note wrong-file --author ada", "table")
     assert code == 0
+    code, told_of_commits = command(f"log {name}", "table")
+    assert (code, "wrong-file" in told_of_commits, "ada" in told_of_commits) == (0, True, True)
     assert "would undo" not in told
     assert "undid 1 commit; rows: taken back 2" in told
     code, told = command(f"forget {name} 2 --apply", "table")

@@ -2,7 +2,16 @@
 
 from backstory.cli.asking import opened
 from backstory.cli.file_flags import FileFlags, parse_parts
-from backstory.cli.options import Flag, Names, NamesOrAll, Options, names_or_none, parse_names
+from backstory.cli.options import (
+    NO_REMARK,
+    Flag,
+    Names,
+    NamesOrAll,
+    Options,
+    RemarkFlags,
+    names_or_none,
+    parse_names,
+)
 from backstory.cli.receipts import show_receipt
 from backstory.cli.starting import busy
 from backstory.doors.native.feeds.options import EnvelopeName, Late, parse_options
@@ -43,6 +52,7 @@ def apply(
     files: FileFlags = AS_EXPECTED,
     query: str | None = None,
     dry_run: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
@@ -81,6 +91,7 @@ def apply(
         files: How the files are written.
         query: The rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     table = table_name(into)
@@ -108,6 +119,7 @@ def apply(
         query=query,
         dry_run=dry_run,
         **files.arguments(),
+        **remark.arguments(),
     )
     if is_database(source):
         parse_address(source, query)

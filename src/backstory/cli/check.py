@@ -5,7 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
-from backstory.cli.options import Flag, Options
+from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
 from backstory.cli.output import and_error, console, show, show_document, tell_error, tell_line
 from backstory.cli.starting import busy
 from backstory.errors import BackstoryError, Violated
@@ -77,7 +77,9 @@ def _checked(names: Sequence[str], options: Options) -> "Checked":
     return found if names else dict(sorted(found.items()))
 
 
-def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> int:
+def repair(
+    table: str, *, apply: Flag = False, remark: RemarkFlags = NO_REMARK, options: Options = DEFAULTS
+) -> int:
     """Fix a history whose laws are broken.
 
     Without --apply it shows the fix, record by record; with --apply it makes it in one commit. Healthy
@@ -88,6 +90,7 @@ def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> i
     Args:
         table: The table, as schema.table.
         apply: Go ahead.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.upkeep.repairing import repair_small
@@ -95,7 +98,7 @@ def repair(table: str, *, apply: Flag = False, options: Options = DEFAULTS) -> i
     found = None if apply else answer_from_files(options, table, repair_small)
     if found is None:
         with opened(options, table) as warehouse, busy(options, "Checking ..."):
-            found = warehouse.table(table).repair(apply=apply)
+            found = warehouse.table(table).repair(apply=apply, **remark.arguments())
     if options.answer == "json":
         show_document(found.to_dict())
     elif options.answer == "csv":

@@ -2,7 +2,7 @@
 
 from backstory.cli.asking import opened
 from backstory.cli.keys import parse_key, require_key
-from backstory.cli.options import Flag, Options
+from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
 from backstory.cli.outcomes import DRY
 from backstory.cli.output import console, show, show_one, tell_error, without_idle
 from backstory.cli.starting import busy
@@ -18,7 +18,14 @@ TO_UNDO = {"taken_back": "to take back", "moved": "to move", "returned": "to ret
 AGAIN = "Nothing was written. Use --apply to go ahead."
 
 
-def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEFAULTS) -> None:
+def rewind(
+    table: str,
+    time: str,
+    *,
+    apply: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
+    options: Options = DEFAULTS,
+) -> None:
     """Undo everything a table learned after a time.
 
     Without --apply it only shows what would be undone. The time is when the table learned something, not
@@ -32,11 +39,12 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
         table: The table, as schema.table, or a dataset's name.
         time: ISO 8601; UTC without an offset, a date is its first instant.
         apply: Go ahead.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     when = parse_instant(time)
     with opened(options, table) as store, busy(options, "Reading what the table learned ..."):
-        done = store.table(table).rewind(when, apply=apply).to_dict()
+        done = store.table(table).rewind(when, apply=apply, **remark.arguments()).to_dict()
     if options.answer != "table":
         show_one(done, options.answer, wide=options.wide)
         return
@@ -55,7 +63,12 @@ def rewind(table: str, time: str, *, apply: Flag = False, options: Options = DEF
 
 
 def forget(
-    table: str, *key: str, drop_cursors: Flag = False, apply: Flag = False, options: Options = DEFAULTS
+    table: str,
+    *key: str,
+    drop_cursors: Flag = False,
+    apply: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
+    options: Options = DEFAULTS,
 ) -> None:
     """Erase a record from all versions, snapshots and files of a table, and print a certificate.
 
@@ -75,12 +88,14 @@ def forget(
         key: The key's value, or name=value for each column of a key of several.
         drop_cursors: Drop the cursors of consumers that have not read everything.
         apply: Go ahead.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     require_key(key)
     with opened(options, table) as store, busy(options, "Searching the table's files ..."):
         found = store.table(table)
-        done = found.forget(parse_key(found, key), drop_cursors=drop_cursors, apply=apply).to_dict()
+        record = parse_key(found, key)
+        done = found.forget(record, drop_cursors=drop_cursors, apply=apply, **remark.arguments()).to_dict()
     if options.answer != "table":
         show_one(done, options.answer, wide=options.wide)
         return
@@ -110,6 +125,7 @@ def maintain(
     settle_before: str | None = None,
     known_from: str | None = None,
     dry_run: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
     """Compact small files and expire old snapshots; queries give the same answers as before.
@@ -128,6 +144,7 @@ def maintain(
             ones are refused from then on.
         known_from: Delete what native tables knew before this time; as-of --known-at then starts there.
         dry_run: Show what would be done, and change nothing.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.stores.refusals import require_some
@@ -135,7 +152,14 @@ def maintain(
     require_some(tables, every=all)
     before, since = optional_instant(settle_before), optional_instant(known_from)
     with opened(options, *tables) as store, busy(options, "Maintaining tables ..."):
-        done = store.maintain(*tables, all=all, settle_before=before, known_from=since, dry_run=dry_run)
+        done = store.maintain(
+            *tables,
+            all=all,
+            settle_before=before,
+            known_from=since,
+            dry_run=dry_run,
+            **remark.arguments(),
+        )
     found = [each.to_dict() for each in done]
     if options.answer != "table":
         show(found, options.answer, () if found else SHOWN)

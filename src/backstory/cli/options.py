@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
@@ -54,6 +54,30 @@ class Options:
     def settings(self) -> Settings:
         """The settings of this run."""
         return load(self.warehouse, self.config)
+
+
+REMARK = Group("About the commit", sort_key=8)
+
+
+@Parameter(name="*", group=REMARK)
+@dataclass(frozen=True)
+class RemarkFlags:
+    """A note and an author of the commit; `log` and the explorer show them.
+
+    Attributes:
+        note: Why the commit is made.
+        author: Who makes the commit.
+    """
+
+    note: Annotated[str | None, Parameter(show_default=False)] = None
+    author: Annotated[str | None, Parameter(show_default=False)] = None
+
+    def arguments(self) -> dict[str, Any]:
+        """The options as Python's calls take them."""
+        return {"note": self.note, "author": self.author}
+
+
+NO_REMARK = RemarkFlags()
 
 
 def parse_names(options: tuple[str, ...]) -> list[str]:

@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 
 from backstory.cli.asking import answer_from_metadata, opened
 from backstory.cli.flags import error_in_fields, in_fields, in_flags
-from backstory.cli.options import Flag, Limit, Names, Options, parse_names
+from backstory.cli.options import NO_REMARK, Flag, Limit, Names, Options, RemarkFlags, parse_names
 from backstory.cli.outcomes import DRY, short
 from backstory.cli.output import console, show, tell_error, tell_line, without_idle
 from backstory.cli.run_progress import watching
@@ -55,6 +55,7 @@ def run(
     failed: Flag = False,
     jobs: Jobs = 4,
     dry_run: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
     """Deliver everything that a project file declares: tables, feeds, models and datasets, side by side.
@@ -73,8 +74,10 @@ def run(
         failed: Only what failed, was refused or did not start when the project last ran it.
         jobs: How many tables are delivered at once.
         dry_run: Print what would change; write nothing. Of several new files the first is compared.
+        remark: The note and the author of the commit.
         options: Common options.
     """
+    from backstory.engine.remarks import Remark
     from backstory.projects.acts import Terms
     from backstory.projects.declarations import read_project
     from backstory.projects.order import select as select_from
@@ -83,7 +86,7 @@ def run(
 
     project, words = read_project(file), parse_names(select)
     select_from(project, upstream_of(project), words)  # what is wrong is said at once, without Spark
-    terms = Terms(project.folder, dry_run, options.settings().rights)
+    terms = Terms(project.folder, dry_run, options.settings().rights, Remark(remark.note, remark.author))
     with opened(options) as warehouse, _ending() as stop, watching(options) as watcher:
         asked = RunRequest(words, failed, jobs, dry_run, stop, watcher)
         receipts = run_project(warehouse.store, project, asked, terms)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
-from backstory.cli.options import Flag, Options
+from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
 from backstory.cli.outcomes import tell_added, tell_changes, tell_lints, tell_receipt, tell_summary
 from backstory.cli.output import errors, show, tell_error, tell_line
 from backstory.errors import UsageError
@@ -40,6 +40,7 @@ def pull(
     run_id: str | None = None,
     namespace: str = "odf",
     dry_run: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
     """Ask the sources of Open Data Fabric datasets, and ingest what is new, one commit for each file.
@@ -57,10 +58,12 @@ def pull(
         run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
         dry_run: Print the same counts, and write nothing.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.doors.odf import door
     from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.engine.remarks import remarked
 
     for time in (system_time, set_watermark):
         _ = time and instant_of(time)
@@ -78,7 +81,7 @@ def pull(
         rights=options.settings().rights,
         progress=line.tell,
     )
-    with collect_rehearsals() as changes:
+    with collect_rehearsals() as changes, remarked(remark.note, remark.author):
         receipts = _pulled(datasets, namespace, asked, options, line, every=all)
     _tell(receipts, options, changes, dry_run=dry_run)
     return exit_code(receipts)
@@ -151,6 +154,7 @@ def ingest(
     run_id: str | None = None,
     namespace: str = "odf",
     dry_run: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
     """Ingest files into an Open Data Fabric dataset, one commit for each.
@@ -168,6 +172,7 @@ def ingest(
         run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
         dry_run: Print the same counts, and write nothing.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.engine.rehearsal import collect_rehearsals
@@ -194,6 +199,7 @@ def ingest(
             namespace=namespace,
             dry_run=dry_run,
             watcher=watcher,
+            **remark.arguments(),
         )
         watcher.ended(receipt)
     _tell([receipt], options, changes, dry_run=dry_run)

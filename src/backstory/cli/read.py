@@ -8,7 +8,7 @@ from backstory.cli.asking import ask, show_state, tell_nothing
 from backstory.cli.keys import Chosen, key_in_words, named_key, no_known_times
 from backstory.cli.options import Key, Limit, Names, Options
 from backstory.cli.outcomes import short
-from backstory.cli.output import show
+from backstory.cli.output import show, without_idle
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import resolve_name, table_name
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from backstory.stores.metadata.described import Catalog
 
 DEFAULTS = Options()
-LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts"]
+LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts", "note", "author"]
 LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
@@ -134,7 +134,7 @@ def _show_from_database(
 
 
 def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
-    """List a table's commits, newest first: time, door, token, counts.
+    """List a table's commits, newest first: time, door, token, counts, note, author.
 
     Those of a dataset show its blocks, offsets and watermarks, those of a native table when it was recorded.
     Spark starts only for a catalog that pyiceberg cannot open.
@@ -158,6 +158,7 @@ def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
         found = [{**commit, "committed_at": _second(commit["committed_at"])} for commit in found]
         for_programs = {"token", "operation", "committed_at" if of_versions else ""}
         columns = [name for name in columns if options.wide or name not in for_programs]
+        columns = without_idle(columns, found, ("note", "author"))
     show(found, options.answer, columns, wide=options.wide)
 
 

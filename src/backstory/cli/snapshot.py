@@ -2,7 +2,7 @@
 
 from backstory.cli.asking import opened
 from backstory.cli.file_flags import FileFlags, parse_pairs
-from backstory.cli.options import Flag, Names, Options, names_or_none
+from backstory.cli.options import NO_REMARK, Flag, Names, Options, RemarkFlags, names_or_none
 from backstory.cli.receipts import show_receipt
 from backstory.cli.starting import busy
 from backstory.doors.native.request import TABLE, Deletes, parse_options
@@ -39,6 +39,7 @@ def snapshot(
     files: FileFlags = AS_EXPECTED,
     query: str | None = None,
     dry_run: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> None:
     """Keep the history of a source: compare a full copy with the table, and store what changed.
@@ -75,6 +76,7 @@ def snapshot(
         files: How the files are written.
         query: The rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
+        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.formats.source_files import source_files
@@ -101,6 +103,7 @@ def snapshot(
         query=query,
         dry_run=dry_run,
         **files.arguments(),
+        **remark.arguments(),
     )
     if is_database(source):
         parse_address(source, query)

@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from backstory.engine.remarks import remark_properties
 from backstory.model.change import Note
 
 # Properties of commits: the run that made them, and the files that it had taken for the table until then.
@@ -43,8 +44,8 @@ def taking_notes(notes: RunNotes) -> Iterator[None]:
 
 
 def marked(note: Note) -> Note:
-    """What a commit says of itself, with the run that makes it; the same where there is none."""
-    notes = _notes.get()
+    """The properties of a commit, with its remark, and with the run that makes it if there is one."""
+    notes, note = _notes.get(), replace(note, more={**note.more, **remark_properties()})
     if notes is None:
         return note
     files = {FILES: json.dumps([json.loads(each) for each in notes.files])} if notes.files else {}

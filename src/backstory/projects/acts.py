@@ -14,6 +14,7 @@ from backstory.doors.native.absences import changes_table
 from backstory.doors.native.feeds import options as feeds
 from backstory.doors.native.request import names_files
 from backstory.doors.odf import door as datasets
+from backstory.engine.remarks import Remark, remarked
 from backstory.engine.runs import RunNotes, taking_notes
 from backstory.errors import BackstoryError, Failed
 from backstory.model.table import table_name
@@ -43,6 +44,7 @@ class Terms:
     folder: Path
     dry_run: bool = False
     rights: Rights = field(default_factory=Rights)
+    remark: Remark = field(default_factory=Remark)
 
 
 def carry_out(
@@ -55,9 +57,10 @@ def carry_out(
     with taking_notes(notes):
         if declared.kind == "model":
             return _load_model(store, declared, terms)
-        if declared.kind == "dataset":
-            return _pull_dataset(store, declared, terms)
-        return _deliver(store, declared, terms, notes, taken)
+        with remarked(terms.remark.note, terms.remark.author):
+            if declared.kind == "dataset":
+                return _pull_dataset(store, declared, terms)
+            return _deliver(store, declared, terms, notes, taken)
 
 
 def _deliver(

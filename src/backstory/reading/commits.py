@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from backstory.engine.remarks import AUTHOR, NOTE
 from backstory.errors import Failed, UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import Layout
@@ -18,7 +19,7 @@ BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
 
 
 def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
-    """A table's commits, newest first: time, snapshot id, door, token, counts.
+    """A table's commits, newest first: time, snapshot id, door, token, counts, note, author.
 
     Those of a dataset tell of its blocks, those of layout `versions` of the recorded time (V122). Raises
     UsageError for a table that is not there.
@@ -33,6 +34,8 @@ def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
             "door": commit.properties.get(DOOR),
             "token": commit.properties.get(TOKEN),
             "counts": json.loads(commit.properties.get(COUNTS) or "{}"),
+            "note": commit.properties.get(NOTE),
+            "author": commit.properties.get(AUTHOR),
             **(_block(commit.properties) if layout is Layout.ODF else {}),
             **({"recorded_at": commit.properties.get(RECORDED)} if layout is Layout.VERSIONS else {}),
         }

@@ -20,6 +20,7 @@ from backstory.doors.native.request import TABLE, SnapshotRequest, names_files, 
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
+from backstory.engine.remarks import remarked
 from backstory.errors import UsageError
 from backstory.formats.source_files import SourceFiles, source_files
 from backstory.formats.wrapping.room import translate_disk_errors
@@ -46,7 +47,11 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     others store meanwhile is then newer, and not taken back.
     """
     given = replace(given, begun=datetime.now(UTC))
-    with translate_disk_errors("the source"), _rows(store, source, partial(load, store, into), given) as rows:
+    with (
+        remarked(given.note, given.author),
+        translate_disk_errors("the source"),
+        _rows(store, source, partial(load, store, into), given) as rows,
+    ):
         given = replace(given, begun=rows.instant or given.begun)
         return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
 
@@ -60,7 +65,11 @@ def apply(
     """
     table = load(store, into)
     request = with_stored_envelope(request, {} if table is None else table.properties)
-    with translate_disk_errors("the source"), _feed_rows(store, source, into, table, request) as found:
+    with (
+        remarked(request.note, request.author),
+        translate_disk_errors("the source"),
+        _feed_rows(store, source, into, table, request) as found,
+    ):
         if not found:
             return nothing_applied(into, request)
         rows, asked = found

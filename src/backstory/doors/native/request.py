@@ -90,6 +90,8 @@ class SnapshotRequest:
     files: FileOptions = field(default_factory=FileOptions)
     query: str | None = None
     dry_run: bool = False
+    note: str | None = None
+    author: str | None = None
 
     @property
     def may_retype(self) -> bool:
@@ -146,6 +148,8 @@ class DeliveryOptions(TypedDict, total=False):
     type: Mapping[str, str] | None
     query: str | None
     dry_run: bool
+    note: str | None
+    author: str | None
 
 
 class SnapshotOptions(DeliveryOptions, total=False):
@@ -182,6 +186,8 @@ class SnapshotOptions(DeliveryOptions, total=False):
             all values.
         query: the rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: return the plan, and write nothing.
+        note: why the commit is made, which `log` shows.
+        author: who makes the commit, which `log` shows.
     """
 
     at: str | date | None

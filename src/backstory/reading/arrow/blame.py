@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any, Final
 
+from backstory.engine.remarks import AUTHOR, NOTE
 from backstory.engine.runs import FILES, RUN
 from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
@@ -60,7 +61,7 @@ class Blame:
 
 
 def described_commit(commit: DescribedCommit) -> dict[str, Any]:
-    """A commit: when, by which door, token, run and files (their names alone), and its rows by outcome."""
+    """A commit: its time, door, token, run, note, author, files (only names) and rows by outcome."""
     told = commit.properties
     taken = json.loads(told.get(FILES) or "[]")
     return {
@@ -69,6 +70,8 @@ def described_commit(commit: DescribedCommit) -> dict[str, Any]:
         "door": told.get(DOOR),
         "token": told.get(TOKEN) or None,
         "run": told.get(RUN),
+        "note": told.get(NOTE),
+        "author": told.get(AUTHOR),
         "files": [PurePath(str(each[0])).name for each in taken],
         "counts": json.loads(told.get(COUNTS) or "{}"),
     }

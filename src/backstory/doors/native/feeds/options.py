@@ -61,6 +61,8 @@ class FeedRequest:
     files: FileOptions = field(default_factory=FileOptions)
     query: str | None = None
     dry_run: bool = False
+    note: str | None = None
+    author: str | None = None
     is_unwrapped: bool = False
     log: LogSource | None = None
 
@@ -150,6 +152,8 @@ class FeedOptions(DeliveryOptions, total=False):
             all values.
         query: the rows of a database, as a SELECT statement, in place of those of a table.
         dry_run: return the plan, and write nothing.
+        note: why the commit is made, which `log` shows.
+        author: who makes the commit, which `log` shows.
     """
 
     sequence_by: "Expression | Sequence[Expression] | None"
