@@ -115,6 +115,14 @@ def program(name: str) -> str:
     return path
 
 
+@pytest.fixture
+def place(store):
+    """The warehouse of all tests, as Python has it."""
+    from backstory.warehouse import Warehouse
+
+    return Warehouse(store, embedded=False)
+
+
 @pytest.fixture(scope="session")
 def postgresql():
     """The JDBC address of an empty database; the server refuses to run as root, so it does not.

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from backstory.reading.exports import Export
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.certificate import Certificate
+    from backstory.upkeep.ending import Ended
     from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
     from backstory.upkeep.rewound import Rewound
@@ -318,3 +319,15 @@ class Table:
 
         with remarked(note, author):
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
+
+    def drop(self, *, archive: str | None = None, apply: bool = False) -> "Ended":
+        """End the history: delete the table and its files, or with `archive` keep it under a name, read only.
+
+        Without `apply` nothing is changed. A name without a schema is in this table's schema. Raises Refused
+        for a table of a model, of a dataset or of another program, and for a name that is taken.
+        """
+        from backstory.model.table import table_name
+        from backstory.upkeep.ending import end
+
+        name = archive and table_name(archive if "." in archive else f"{self.name.schema}.{archive}")
+        return end(self.store, self.name, name or None, apply=apply)

@@ -9,14 +9,8 @@ from backstory.reading.arrow.blame import blame
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.rows import Files
 from backstory.table import Table
-from backstory.warehouse import Warehouse
 
 FIRST, SECOND = "2024-01-01", "2024-01-02"
-
-
-@pytest.fixture
-def place(store):
-    return Warehouse(store, embedded=False)
 
 
 def rows(**values):

@@ -83,6 +83,7 @@ COMMANDS = {
         keeping.rewind,
         keeping.forget,
         keeping.maintain,
+        keeping.drop,
         relocate.relocate,
     ),
     DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),

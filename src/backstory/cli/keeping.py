@@ -1,4 +1,4 @@
-"""What keeps tables in good order: `rewind`, `forget`, `maintain`."""
+"""What keeps tables in good order: `rewind`, `forget`, `maintain`, `drop`."""
 
 from backstory.cli.asking import opened
 from backstory.cli.keys import parse_key, require_key
@@ -181,3 +181,34 @@ def maintain(
         if dry_run:
             console.print(DRY)
     return exit_code(done)
+
+
+def drop(table: str, *, archive: str | None = None, apply: Flag = False, options: Options = DEFAULTS) -> None:
+    """End a history: delete the table with its files, or keep it under another name, read only.
+
+    Without --apply it only shows what would be deleted or renamed. An archived history answers every reading
+    command, and refuses every delivery; forget and maintain still work. A later delivery to the old name
+    begins a new table.
+
+    Example: `backstory drop crm.customer --archive customer_until_2026 --apply`
+
+    Args:
+        table: The table, as schema.table.
+        archive: Keep the history under this name, schema.table or a name in the same schema.
+        apply: Go ahead.
+        options: Common options.
+    """
+    with opened(options, table) as store, busy(options, "Looking at the table ..."):
+        done = store.table(table).drop(archive=archive, apply=apply).to_dict()
+    if options.answer != "table":
+        show_one(done, options.answer, wide=options.wide)
+        return
+    word = "archived as" if done["archive"] else "dropped"
+    deed = f"{word if apply else f'would be {word}'}{' ' + done['archive'] if done['archive'] else ''}"
+    console.print(
+        f"{done['table']}: {deed}; {done['rows']} rows, {done['snapshots']} snapshots", markup=False
+    )
+    if done["cursors"]:
+        console.print(f"  cursors: {', '.join(done['cursors'])}", markup=False)
+    if not apply:
+        console.print(AGAIN)

@@ -7,6 +7,7 @@ from typing import Generic, Protocol, TypeVar
 
 import structlog
 
+from backstory.engine.archive import refuse_archived
 from backstory.engine.attempts import attempt
 from backstory.engine.rehearsal import rehearse
 from backstory.engine.runs import marked, noting_seconds
@@ -88,6 +89,7 @@ def carry_out(store: Store, plan: Plan[Result]) -> Result:
 
     A line of the log warns of what other programs did to the table.
     """
+    refuse_archived(plan.table, plan.change)
     for told in () if plan.table is None else plan.table.foreign_writes:
         log.warning(f"{plan.table.shape.table}: {told}" if plan.table else told)
     if plan.change is None:
