@@ -32,6 +32,16 @@ PLANS = (
     }
 )
 
+# What workers of Python fork off from (tests/task_workers.py).
+WORKERS = (
+    {}
+    if DEPTH == "laws"
+    else {
+        "spark.python.daemon.module": "task_workers",
+        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
+    }
+)
+
 
 def without_checksums(spark: "SparkSession") -> None:
     """No file of the session has a second one beside it, with its checksums; before a release each has.

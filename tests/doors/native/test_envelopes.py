@@ -15,6 +15,9 @@ from backstory.formats.envelopes.messages import debezium_messages
 from backstory.formats.memory import Memory
 from backstory.warehouse import Warehouse
 
+# Tests that name their way by a parameter ask for the session only once they run.
+pytestmark = pytest.mark.spark
+
 NUMBERS = iter(range(1000))
 # Positions and orders are decided before a way of planning is chosen: before a release both ways try them.
 WAYS_AT_THE_GATE = ["lake", "in_tasks"] if DEPTH == "laws" else ["lake"]

@@ -1,0 +1,23 @@
+"""Spark's Python workers of the tests fork off from a process that has imported what tasks import.
+
+Before each task Spark's own look through all that they have imported for garbage, and read the names of thousands of
+classes in a jar, for modules: more work than the few rows of a test. Before a release they are Spark's own.
+"""
+
+import gc
+import sys
+from importlib import import_module
+
+IMPORTED = ("pandas", "pyspark.worker", "backstory.doors.native.door", "backstory.doors.odf.door")
+
+if __name__ == "__main__":
+    archives = {each for each in sys.path if each.endswith((".jar", ".zip")) and "pyspark" in each}
+    sys.path[:] = [each for each in sys.path if each not in archives]
+    for each in archives:
+        sys.path_importer_cache.pop(each, None)
+    daemon = import_module("pyspark.daemon")
+    for each in IMPORTED:
+        import_module(each)
+    gc.collect()
+    gc.freeze()
+    daemon.manager()
