@@ -12,7 +12,7 @@ from backstory.doors.native import refusals
 from backstory.errors import BackstoryError
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.table import table_name
-from backstory.stores.iceberg.store import load
+from backstory.stores.iceberg.store import Store, load
 from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
 from backstory.strategies.feeds import arrival
 from backstory.warehouse import Warehouse
@@ -69,9 +69,28 @@ def table_of(rows, *, shuffled):
     return pa.table([pa.array(list(each)) for each in zip(*rows, strict=True)] or [[], [], []], COLUMNS)
 
 
+@pytest.fixture(scope="module")
+def copied(spark):
+    """Tables that nothing changes, for all that comes to them is refused: by scope, time and spoilt state."""
+    store, made = Store(spark), {}
+
+    def table(guard):
+        scoped, at = guard in {OUTSIDE, CLAIMED}, 10 if guard == CLAIMED else 1
+        kind = scoped, at, guard == SPOILT
+        if kind not in made:
+            made[kind] = into = f"guards.t{next(NUMBERS)}"
+            rows, scope = table_of(rows_of([]), shuffled=False), IN_E if scoped else {}
+            Warehouse(store, embedded=False).snapshot(rows, into=into, key="k", at=day(at), **scope)
+            if guard == SPOILT:
+                spark.sql(TWICE.format(store.sql_name(table_name(into))))
+        return made[kind]
+
+    return table
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("guard", COPIES)
-def test_a_copy_is_refused_in_every_way(store, monkeypatch, guard, way):
+def test_a_copy_is_refused_in_every_way(store, monkeypatch, copied, guard, way):
     """A first copy, and one of a table that has rows; the table stays as it was."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
@@ -79,23 +98,16 @@ def test_a_copy_is_refused_in_every_way(store, monkeypatch, guard, way):
     held, shuffled, logged = WAYS[way]
     change, options, code, tables = COPIES[guard]
     memory = store.memory if held is None else Memory(CLEAR_TEXT_SHARE * held)
-    lake, ordinary = (
-        Warehouse(replace(store, memory=each), embedded=False) for each in (memory, store.memory)
-    )
+    lake = Warehouse(replace(store, memory=memory), embedded=False)
     for stands in tables:
-        into = f"guards.t{next(NUMBERS)}"
-        at = 10 if guard == CLAIMED else 1
-        if stands == THERE:
-            scope = IN_E if guard in {OUTSIDE, CLAIMED} else {}
-            ordinary.snapshot(table_of(rows_of([]), shuffled=False), into=into, key="k", at=day(at), **scope)
-        if guard == SPOILT:
-            store.spark.sql(TWICE.format(store.sql_name(table_name(into))))
+        into = copied(guard) if stands == THERE else f"guards.t{next(NUMBERS)}"
         before = _snapshot(store, into)
+        assert (before is None) == (stands == FIRST)
         source = table_of(rows_of(change), shuffled=shuffled)
-        given = {"max_delete_ratio": 1, **options}
-        at = given.pop("at", at if guard == CLAIMED else 20)
+        given = {"max_delete_ratio": 1, "at": 20, **options}
+        at = given.pop("at")
         if guard == CLAIMED:
-            source = table_of([(k, v, "u") for k, (v, _) in ROWS.items()], shuffled=shuffled)
+            at, source = 10, table_of([(k, v, "u") for k, (v, _) in ROWS.items()], shuffled=shuffled)
         with capture_logs() as logs, pytest.raises(BackstoryError) as refused:
             lake.snapshot(source, into=into, key="k", at=day(at), **given)
         assert (refused.value.code, _snapshot(store, into)) == (code, before)
@@ -133,19 +145,27 @@ def test_every_guard_of_a_feed_has_a_row_here():
     assert set(arrival.FAULTS) == set(FEEDS)
 
 
+@pytest.fixture(scope="module")
+def settled(spark):
+    """A table of copies without memory, which a feed settles, and one that is spoilt; nothing changes them."""
+    store, copies = Store(spark), pa.table({"k": ["a", "b"], "v": ["0", "0"]})
+    sound, spoilt = (f"guards.f{next(NUMBERS)}" for _ in range(2))
+    for into in (sound, spoilt):
+        for at in (1, 5):
+            rows = copies.set_column(1, "v", [[str(at), "0"]])
+            Warehouse(store, embedded=False).snapshot(rows, into=into, key="k", at=day(at))
+    name = store.sql_name(table_name(spoilt))
+    spark.sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE k = 'a' AND is_current")
+    return sound, spoilt
+
+
 @pytest.mark.parametrize("way", ["driver", "tasks"])
 @pytest.mark.parametrize("guard", FEEDS)
-def test_a_feed_is_refused_in_every_way(store, guard, way):
-    """A table of copies without memory, which a feed settles; it stays as it was."""
+def test_a_feed_is_refused_in_every_way(store, settled, guard, way):
+    """The table stays as it was."""
     memory = Memory(0) if way == "tasks" else store.memory
     lake = Warehouse(replace(store, memory=memory), embedded=False)
-    into, (events, options, code) = f"guards.f{next(NUMBERS)}", FEEDS[guard]
-    copied = pa.table({"k": ["a", "b"], "v": ["0", "0"]})
-    for at in (1, 5):
-        lake.snapshot(copied.set_column(1, "v", [[str(at), "0"]]), into=into, key="k", at=day(at))
-    if guard == arrival.SPOILT:
-        name = store.sql_name(table_name(into))
-        store.spark.sql(f"INSERT INTO {name} SELECT * FROM {name} WHERE k = 'a' AND is_current")
+    into, (events, options, code) = settled[guard == arrival.SPOILT], FEEDS[guard]
     before = _snapshot(store, into)
     rows = [(k, v, None if at is None else day(at)) for k, v, at in events]
     source = pa.table([list(each) for each in zip(*rows, strict=True)], EVENTS)
