@@ -18,7 +18,8 @@ from typing_session import HEIGHT, TERMINAL, WIDTH, session
 
 pytestmark = pytest.mark.process
 
-SETS = {"first hour": ("README.md", "backstory demo", "docs/tutorial.md")}
+# The first hour: README's commands are processes of their own, as for a reader; the tutorial's share one.
+FIRST, NEXT = ("README.md", "backstory demo"), ("docs/tutorial.md",)
 TOGETHER = {  # a page after another one asks for the tables of that
     "analyst": ("docs/how-to/analyst.md",),
     "snapshot, growth": ("docs/how-to/snapshot.md", "docs/how-to/growth.md"),
@@ -57,15 +58,17 @@ def test_each_page_with_commands_is_typed_or_says_why_not():
     assert all((ROOT / test).exists() for test in FOLLOWED.values())
 
 
-@pytest.mark.parametrize("pages", SETS.values(), ids=SETS.keys())
-def test_what_pages_show_is_what_their_commands_print(tmp_path, pages):
-    """Each command is a process of its own, as for a reader."""
-    type_pages(pages, tmp_path)
+def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, commands_of_one_process):
+    """README, the demo and the tutorial go on in one folder; before a release each command is a process."""
+    begin(tmp_path)
+    type_pages(FIRST, tmp_path)
+    type_pages(NEXT, tmp_path, commands_of_one_process)
 
 
 @pytest.mark.parametrize("pages", TOGETHER.values(), ids=TOGETHER.keys())
 def test_what_how_to_pages_show_is_what_their_commands_print(tmp_path, pages, commands_of_one_process):
     """Pages begin in an empty folder; all their commands and programs share one process."""
+    begin(tmp_path)
     type_pages(pages, tmp_path, commands_of_one_process)
 
 
@@ -75,10 +78,14 @@ def commands_of_one_process():
         yield folder
 
 
-def type_pages(pages, folder, first_on_path=None):
-    """Each command ends well, or with the error that the page shows; what the page shows is printed."""
+def begin(folder):
+    """What a reader's folder has before the first page."""
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
+
+
+def type_pages(pages, folder, first_on_path=None):
+    """Each command ends well, or with the error that the page shows; what the page shows is printed."""
     shell = Shell(folder, first_on_path)
     for page in pages:
         if not page.endswith(".md"):
