@@ -556,7 +556,9 @@ def test_what_another_program_wrote_is_said_once(native, way):
     for number, statement in enumerate(statements, 3):
         native.spark.sql(statement.format(name=native.name, table=f"backstory.{native.name}"))
         said = noted()
-        assert [WRITES[statement] in each for each in said] == ([True] if WRITES[statement] else []), statement
+        assert [WRITES[statement] in each for each in said] == ([True] if WRITES[statement] else []), (
+            statement
+        )
         assert list(deliver(number, dry_run=True).warnings) == said
         receipt = deliver(number)
         assert (list(receipt.warnings), "warnings" in receipt.to_dict()) == (said, bool(said)), statement

@@ -5,7 +5,6 @@ from datetime import UTC, datetime
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from committing import make
 from destination import LIVE, Place
 from test_architecture import MODULES, SOURCE, shown
@@ -35,14 +34,11 @@ IN_SETTINGS = {
 OF_SPARK = {"spark/late.py", "spark/parsed_queries.py", "strategies/observed.py"}
 
 
-@pytest.mark.parametrize("path", MODULES, ids=shown)
-def test_icebergs_java_is_called_in_one_place(path):
+def test_icebergs_java_is_called_in_one_place():
     """No other module names a class of Iceberg's, or asks a session for its Java."""
-    text = path.read_text(encoding="utf-8")
-    if path in {FACADE, *SCRIPTS}:
-        return
-    assert "org.apache.iceberg" not in text or shown(path) in SETTINGS
-    assert "._jvm" not in text or shown(path) in OF_SPARK
+    texts = {shown(path): path.read_text("utf-8") for path in MODULES if path not in {FACADE, *SCRIPTS}}
+    assert {name for name, text in texts.items() if "org.apache.iceberg" in text} == SETTINGS
+    assert {name for name, text in texts.items() if "._jvm" in text} == OF_SPARK
 
 
 def test_all_that_is_called_is_asked_for_at_the_start(spark):
