@@ -92,28 +92,62 @@ def test_what_needs_no_spark_needs_no_java(words, hint, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("content", "words", "code", "told"),
-    [
-        ("a;b\n1;2\n", ["--key", "a"], 3, "wrong-separator"),
-        ("a,b\n1,\xe9\n", ["--key", "a"], 3, "unreadable-file"),
-        ("a,b\n1,2\n", ["--key", "c"], 2, "missing-column"),
-        ("a,b\n1\n", ["--key", "a"], 3, "broken-csv"),
-        ("a,b\n", ["--key", "a"], 3, "empty-snapshot"),
-        ("a,b\n1,2\n,3\n", ["--key", "a"], 3, "null-key"),
-        ("a,b\n,2\n,3\n", ["--key", "a"], 3, "null-key"),
-        ("a,b\n1,2\n1,3\n", ["--key", "a"], 3, "duplicate-key"),
-        ("a,b\n1,2\n1,3\n", ["--key", "k", "--rename", "a=k"], 3, "duplicate-key"),
-    ],
-)
-def test_a_file_that_no_table_would_take_is_refused_without_java(content, words, code, told, tmp_path):
-    """There is none to start, and no warehouse is made."""
-    (tmp_path / "a.csv").write_bytes(content.encode("latin-1"))
-    done = run(
-        "snapshot", "a.csv", "--into", "s.t", *words, "--output", "json", cwd=tmp_path, env={"PATH": ""}
+# One process for many commands: what it lacks none of them needs.
+ONE_AFTER_THE_OTHER = """
+import contextlib, io, json, os, sys
+from backstory.cli.app import run
+ended = []
+for folder, words, environment in json.load(sys.stdin):
+    os.chdir(folder)
+    os.environ.pop("BACKSTORY_PEPPER", None)
+    os.environ.update(environment)
+    with contextlib.redirect_stdout(io.StringIO()) as said:
+        code = run(words)
+    ended.append((code, json.loads(said.getvalue())))
+json.dump(ended, sys.stdout)
+"""
+
+
+def without_java(*commands):
+    """The exit code and the document of each command, a folder, words and variables; there is no Java to start."""
+    done = subprocess.run(
+        [sys.executable, "-c", ONE_AFTER_THE_OTHER],
+        input=json.dumps([(str(folder), words, environment) for folder, words, environment in commands]),
+        capture_output=True,
+        text=True,
+        env={"PATH": ""},
+        check=False,
     )
-    assert (done.returncode, json.loads(done.stdout)["error"]["code"]) == (code, told)
-    assert [each.name for each in tmp_path.iterdir()] == ["a.csv"]
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+FILES = [
+    ("a;b\n1;2\n", ["--key", "a"], 3, "wrong-separator"),
+    ("a,b\n1,\xe9\n", ["--key", "a"], 3, "unreadable-file"),
+    ("a,b\n1,2\n", ["--key", "c"], 2, "missing-column"),
+    ("a,b\n1\n", ["--key", "a"], 3, "broken-csv"),
+    ("a,b\n", ["--key", "a"], 3, "empty-snapshot"),
+    ("a,b\n1,2\n,3\n", ["--key", "a"], 3, "null-key"),
+    ("a,b\n,2\n,3\n", ["--key", "a"], 3, "null-key"),
+    ("a,b\n1,2\n1,3\n", ["--key", "a"], 3, "duplicate-key"),
+    ("a,b\n1,2\n1,3\n", ["--key", "k", "--rename", "a=k"], 3, "duplicate-key"),
+]
+
+
+def test_files_that_no_table_would_take_are_refused_without_java(tmp_path):
+    """There is none to start, and no warehouse is made."""
+    commands = []
+    for number, (content, words, *_) in enumerate(FILES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "a.csv").write_bytes(content.encode("latin-1"))
+        commands.append((folder, ["snapshot", "a.csv", "--into", "s.t", *words, "--output", "json"], {}))
+    ended = without_java(*commands)
+    assert [(code, said["error"]["code"]) for code, said in ended] == [
+        (code, told) for *_, code, told in FILES
+    ]
+    assert [[each.name for each in folder.iterdir()] for folder, *_ in commands] == [["a.csv"]] * len(FILES)
 
 
 MODEL = """format: historize/1
@@ -128,23 +162,26 @@ target_datasets:
 """
 
 
-@pytest.mark.parametrize(
-    ("content", "code"),
-    [
-        (None, "no-stage"),
-        ("id;sum\n1;2\n", "wrong-separator"),
-        ("id,sum\n1,x\n", "unreadable-cell"),
-        ("id\n1\n", "missing-column"),
-    ],
-)
-def test_a_model_whose_files_are_refused_is_refused_without_java(content, code, tmp_path):
+STAGES = [
+    (None, "no-stage"),
+    ("id;sum\n1;2\n", "wrong-separator"),
+    ("id,sum\n1,x\n", "unreadable-cell"),
+    ("id\n1\n", "missing-column"),
+]
+
+
+def test_models_whose_files_are_refused_are_refused_without_java(tmp_path):
     """There is none to start, and no warehouse is made; without a pepper nothing is read at all."""
-    (tmp_path / "model.yaml").write_text(MODEL)
-    if content is not None:
-        (tmp_path / "customers.csv").write_text(content)
-    words, secret = ("historize", "model.yaml", "--output", "json"), {"PATH": "", "BACKSTORY_PEPPER": "p"}
-    done = run(*words, cwd=tmp_path, env=secret)
-    ((receipt,), without) = json.loads(done.stdout), run(*words, cwd=tmp_path, env={"PATH": ""})
-    assert (done.returncode, receipt["status"], receipt["error"]["code"]) == (3, "rejected", code)
-    assert (without.returncode, json.loads(without.stdout)["error"]["code"]) == (2, "no-pepper")
-    assert not (tmp_path / "warehouse").exists()
+    commands, words = [], ["historize", "model.yaml", "--output", "json"]
+    for number, (content, _) in enumerate(STAGES):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (folder / "model.yaml").write_text(MODEL)
+        if content is not None:
+            (folder / "customers.csv").write_text(content)
+        commands += [(folder, words, {"BACKSTORY_PEPPER": "p"}), (folder, words, {})]
+    ended = without_java(*commands)
+    refused = [(code, receipt["status"], receipt["error"]["code"]) for code, (receipt,) in ended[::2]]
+    assert refused == [(3, "rejected", code) for _, code in STAGES]
+    assert [(code, said["error"]["code"]) for code, said in ended[1::2]] == [(2, "no-pepper")] * len(STAGES)
+    assert not [*tmp_path.glob("*/warehouse")]
