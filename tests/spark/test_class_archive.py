@@ -1,6 +1,7 @@
 """Java's classes are kept for the next start, for their own Java and their owner alone."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -113,18 +114,39 @@ def test_nothing_is_kept_where_others_may_write_or_nobody_can(place, tmp_path, m
     assert options(tmp_path / "no" / "java", place[1]) == ""
 
 
-@pytest.mark.process
-def test_the_second_start_takes_its_classes_from_the_archive(tmp_path):
-    (tmp_path / "copy.csv").write_text("id,name\n1,Ada\n")
-    log = tmp_path / "classes.log"
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
+def start(folder, day, **environment):
+    """A first command as a user gives it, with the cache that is in the folder."""
+    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **environment}
     environment.pop(VARIABLE)
-    command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at"]
-    subprocess.run([*command, "2026-01-01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    archives = tmp_path / "cache" / "backstory" / "java"
+    command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at", day]
+    subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
+
+
+@pytest.fixture(scope="module")
+def after_a_start(tmp_path_factory):
+    """A folder in which a command left its classes; tests go on in copies of it."""
+    folder = tmp_path_factory.mktemp("started")
+    (folder / "copy.csv").write_text("id,name\n1,Ada\n")
+    start(folder, "2026-01-01")
+    archives = folder / "cache" / "backstory" / "java"
     assert within(SECONDS, lambda: any(map(class_archive._is_whole, archives.glob("*.jsa"))), 0.2)
-    environment["JAVA_TOOL_OPTIONS"] = f"-Xlog:class+load:file={log}"
-    subprocess.run([*command, "2026-01-02"], cwd=tmp_path, env=environment, check=True, capture_output=True)
+    return folder
+
+
+@pytest.fixture
+def again(after_a_start, tmp_path):
+    """A copy of that folder, and its archive; the copy's warehouse is another one."""
+    folder = shutil.copytree(after_a_start, tmp_path / "again", ignore=shutil.ignore_patterns("warehouse"))
+    (archive,) = (folder / "cache" / "backstory" / "java").glob("*.jsa")
+    assert class_archive._is_whole(archive)
+    return folder, archive
+
+
+@pytest.mark.process
+def test_the_second_start_takes_its_classes_from_the_archive(again):
+    folder, _ = again
+    log = folder / "classes.log"
+    start(folder, "2026-01-02", JAVA_TOOL_OPTIONS=f"-Xlog:class+load:file={log}")
     assert log.read_text().count("shared objects file (top)") > 1000
 
 
@@ -140,20 +162,13 @@ def shorten(archive):
 
 @pytest.mark.process
 @pytest.mark.parametrize("spoil", [flip, shorten])
-def test_a_start_outlives_a_spoilt_archive(tmp_path, spoil):
+def test_a_start_outlives_a_spoilt_archive(again, spoil):
     """It comes to its end without the archive, whether or not its size was known."""
-    (tmp_path / "copy.csv").write_text("id,name\n1,Ada\n")
-    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")}
-    environment.pop(VARIABLE)
-    command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at"]
-    subprocess.run([*command, "2026-01-01"], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    archives = tmp_path / "cache" / "backstory" / "java"
-    assert within(120, lambda: any(map(class_archive._is_whole, archives.glob("*.jsa"))), 0.2)
-    (archive,) = archives.glob("*.jsa")
+    folder, archive = again
     archive.chmod(0o600)
     spoil(archive)
-    subprocess.run([*command, "2026-01-02"], cwd=tmp_path, env=environment, check=True, capture_output=True)
-    assert not list(tmp_path.glob("hs_err*"))
+    start(folder, "2026-01-02")
+    assert not list(folder.glob("hs_err*"))
 
 
 def test_one_that_is_shorter_than_it_was_is_made_anew(place):
