@@ -2,7 +2,9 @@
 
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Parameter
 
 from backstory.cli.asking import answer_from_files, opened
 from backstory.cli.keys import (
@@ -11,7 +13,7 @@ from backstory.cli.keys import (
     parse_key,
     require_key,
 )
-from backstory.cli.options import Limit, Names, Options, parse_names
+from backstory.cli.options import Key, Limit, Names, Options, parse_names
 from backstory.cli.output import console, room, show, tell_line
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant
@@ -28,6 +30,7 @@ DEFAULTS = Options()
 def timeline(
     table: str,
     *key: str,
+    named: Annotated[Key, Parameter(name="--key")] = (),
     axis: Axis = "valid",
     known_at: str | None = None,
     columns: Names = (),
@@ -47,6 +50,7 @@ def timeline(
     Args:
         table: The table, as schema.table.
         key: The key's value, or name=value for each column of a key of several.
+        named: The same as an option, as other commands have it.
         axis: valid: when it was true. both: also when it was known.
         known_at: Show what the table held at this time.
         columns: Only these columns, a,b, beside the key and the times.
@@ -55,7 +59,7 @@ def timeline(
         limit: The largest number of versions, oldest first; a drawing has all.
         options: Common options.
     """
-    known = optional_instant(known_at)
+    known, key = optional_instant(known_at), (*key, *named)
     require_key(key)
     require_axis(axis, known)
     names = parse_names(columns)

@@ -58,6 +58,7 @@ def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
         ("q", SECOND, None),
     ]
     assert len(asked(capsys, "timeline", hist[0], "k=x", *hist[1:], "--limit", "1")[1]) == 1
+    assert asked(capsys, "timeline", *hist, "--key", "k=x") == (code, rows)
 
 
 def test_one_record_some_columns_and_what_happened_between(url, capsys):
