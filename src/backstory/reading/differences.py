@@ -12,11 +12,13 @@ RETURNED, REVERTED, PASSED = "returned", "reverted", "passed"
 # Kinds of records that are the same in both states.
 BETWEEN: Final = (RETURNED, REVERTED, PASSED)
 SIDES: Final = ("before", "after")
-# A version: its row, all values that are compared as one, and whether it was true before and after.
+# A version: its row, whether it was true before and after, and all compared values as one, which passages and
+# tables without a key need.
 COLUMNS: Final = ("row", "values", *SIDES)
-# A record that differs: its kind, a row of it, its rows before and after, and whether it was away in between.
-ANSWER: Final = ("change", "row", "was", "is", "away")
-_STEPS: Final = ("copy", "gone", "renewed", "had", "has", "reverted")
+# A record: its kind of change, its kind if its rows before and after have the same values, a row of it, its
+# rows before and after, and whether it was away in between.
+ANSWER: Final = ("change", "otherwise", "row", "was", "is", "away")
+_STEPS: Final = ("copy", "gone", "renewed", "reverted")
 
 # Whether a version is true at an instant (V99), and whether a row was known to be so at a time (V6).
 _TRUE: Final = "COALESCE({started} <= {at} AND COALESCE({at} < {ended}, TRUE), FALSE)"
@@ -43,22 +45,20 @@ _PASSAGES: Final = """(
   FROM {rows} WINDOW record AS (PARTITION BY {record} ORDER BY {started})
 ) AS passages"""
 _AT_BOTH: Final = f"""
-    WHEN {{is}} IS NULL THEN '{PASSED}' WHEN {{away}} THEN '{RETURNED}' WHEN {{reverted}} THEN '{REVERTED}'"""
+    CASE WHEN {{is}} IS NULL THEN '{PASSED}' WHEN {{away}} THEN '{RETURNED}'
+      WHEN {{reverted}} THEN '{REVERTED}' END"""
 _DIFFERENCES: Final = f"""
 SELECT * FROM (
-  SELECT *, CASE
-    WHEN {{was}} IS NULL AND {{is}} IS NOT NULL THEN '{ADDED}'
-    WHEN {{is}} IS NULL AND {{was}} IS NOT NULL THEN '{REMOVED}'
-    WHEN {{had}} IS DISTINCT FROM {{has}} THEN '{CHANGED}' PASSAGES END AS {{change}}
+  SELECT *, PASSAGES AS {{otherwise}}, CASE
+      WHEN {{was}} IS NULL AND {{is}} IS NOT NULL THEN '{ADDED}'
+      WHEN {{is}} IS NULL AND {{was}} IS NOT NULL THEN '{REMOVED}'
+      WHEN {{was}} IS NOT NULL THEN '{CHANGED}' END AS {{change}}
   FROM (
-    SELECT {{record}}, FIRST({{row}}) AS {{row}},
-      FIRST({{row}}) FILTER (WHERE {{before}}) AS {{was}}, FIRST({{row}}) FILTER (WHERE {{after}}) AS {{is}},
-      FIRST({{values}}) FILTER (WHERE {{before}}) AS {{had}},
-      FIRST({{values}}) FILTER (WHERE {{after}}) AS {{has}},
-      HAPPENED
+    SELECT {{record}}, FIRST({{row}}) AS {{row}}, FIRST({{row}}) FILTER (WHERE {{before}}) AS {{was}},
+      FIRST({{row}}) FILTER (WHERE {{after}}) AS {{is}}, HAPPENED
     FROM SIDES GROUP BY {{record}}
   ) AS records
-) AS differences WHERE {{change}} IS NOT NULL
+) AS differences WHERE {{change}} IS NOT NULL OR {{otherwise}} IS NOT NULL
 """
 _HAPPENED: Final = "BOOL_OR({gone}) AS {away}, BOOL_OR({renewed}) AS {reverted}"
 
@@ -86,17 +86,18 @@ def revisions_query(words: Words, instant: int, between: tuple[int, int]) -> str
 
 
 def differences_query(words: Words, key: Sequence[str], *, through: bool = False, timed: bool = False) -> str:
-    """The query for the records that differ; `key` are names of the columns that tell records apart.
+    """The query for the records that may differ; `key` are names of the columns that tell records apart.
 
     It reads `COLUMNS` of versions that were true in one of two states, or with `through` of all that begin or
     end between them. Records of `timed` tables have a time of their own. The answer has the key's columns and
-    `ANSWER`, of which `away` is NULL unless `through`.
+    `ANSWER`, of which `otherwise` and `away` are NULL unless `through`. The caller compares the rows of the
+    records that are `CHANGED`.
     """
     names = [words.name(each) for each in key] or [_fill(words, each) for each in ("{values}", "{copy}")]
     record = ", ".join([*names, *([_fill(words, "{started}")] if timed else [])])
     sides = (_PASSAGES if through else "{rows}") if key else _COPIES
     happened = _HAPPENED if through else "CAST(NULL AS BOOLEAN) AS {away}"
-    text = _DIFFERENCES.replace("PASSAGES", _AT_BOTH if through else "")
+    text = _DIFFERENCES.replace("PASSAGES", _AT_BOTH if through else "CAST(NULL AS VARCHAR(8))")
     text = text.replace("SIDES", sides).replace("HAPPENED", happened)
     return _fill(words, text, record=record)
 

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from backstory.reading.arrow.order import places_in_order
 from backstory.reading.arrow.point_in_time import as_of, current
 from backstory.reading.arrow.versions import SORTED, answer, held, revisions, versions
 from backstory.reading.comparisons import ENDS, Comparison
-from backstory.reading.differences import ANSWER, CHANGED, differences_query, moves_query
+from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query, moves_query
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_knowledge
 from backstory.reading.frames.versions import HISTORIES, shown_key
@@ -34,6 +34,8 @@ Row = Mapping[str, Any]
 Difference = dict[str, Any]
 # No row of a side.
 NONE: Final = -1
+# A number for the record of a row.
+_RECORD: Final = "record"
 _SPANS: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
 
 
@@ -51,18 +53,19 @@ class AlikeChange:
 class Differences:
     """The records that differ, as places of rows.
 
-    `rows` gives the rows at some places, and `codes` has for each compared column a number for its value in
-    each row. A record has its kind of `change`, the places of a row of it, and of those before and after, and
-    whether it was away in between, if that was asked for.
+    `rows` gives the rows at some places, and `values` are the compared ones. A record has its kind of
+    `change`, the places of a row of it and of its rows before and after, for each column that is not of the
+    key whether it `changed`, and whether the record was away in between, if that was asked for.
     """
 
     rows: Callable[[np.ndarray], Sequence[Row]]
+    values: pa.Table
     key: Sequence[str]
-    codes: Mapping[str, np.ndarray]
     change: np.ndarray
     row: np.ndarray
     before: np.ndarray
     after: np.ndarray
+    changed: Mapping[str, np.ndarray]
     away: np.ndarray | None = None
 
     def __len__(self) -> int:
@@ -76,41 +79,34 @@ class Differences:
         """How many records are of each kind."""
         return Counter(self.change.tolist())
 
-    @cached_property
-    def _changed(self) -> dict[str, np.ndarray]:
-        """For each column that is not of the key, the records in which it differs."""
-        records = np.flatnonzero(self.change == CHANGED)
-        before, after = self.before[records], self.after[records]
-        others = {name: codes for name, codes in self.codes.items() if name not in self.key}
-        return {name: records[codes[before] != codes[after]] for name, codes in others.items()}
-
     def columns(self) -> Counter[str]:
         """In how many changed records each column differs."""
-        return Counter({name: len(records) for name, records in self._changed.items() if len(records)})
+        return Counter({name: count for name, mask in self.changed.items() if (count := int(mask.sum()))})
 
     def alike_changes(self, most: int) -> list[AlikeChange]:
         """The changes of values that several records have in common, the most frequent first."""
-        groups = [group for name in self._changed for group in self._alike(name, most)]
+        groups = [group for name in self.changed for group in self._alike(name, most)]
         return sorted(groups, key=lambda each: -each.count)[:most]
 
     def _alike(self, name: str, most: int) -> list[AlikeChange]:
-        records, codes = self._changed[name], self.codes[name]
-        before, after = self.before[records], self.after[records]
-        pairs = codes[before] * (int(codes.max(initial=0)) + 1) + codes[after]
+        records = np.flatnonzero(self.changed[name])
+        sides = self.before[records], self.after[records]
+        one, other = _codes(self.values, name, *sides)
+        pairs = one * (int(other.max(initial=0)) + 1) + other
         _, firsts, counts = np.unique(pairs, return_index=True, return_counts=True)
         frequent = [place for place in np.argsort(-counts, kind="stable")[:most] if counts[place] > 1]
-        sides = (self.rows(side[firsts[frequent]]) for side in (before, after))
+        rows = (self.rows(side[firsts[frequent]]) for side in sides)
         return [
-            AlikeChange(int(counts[place]), name, value_text(one[name]), value_text(other[name]))
-            for place, one, other in zip(frequent, *sides, strict=True)
+            AlikeChange(int(counts[place]), name, value_text(before[name]), value_text(after[name]))
+            for place, before, after in zip(frequent, *rows, strict=True)
         ]
 
     def page(self, begin: int = 0, end: int | None = None) -> list[Difference]:
         """Some of the records: `key`, `change`, `before`, `after`, `changed`, and `away` if it is known."""
         part = self.at(np.arange(len(self))[begin:end])
         changed: list[list[str]] = [[] for _ in part.change]
-        for name, records in part._changed.items():  # noqa: SLF001 - of this class
-            for record in records:
+        for name, mask in part.changed.items():
+            for record in np.flatnonzero(mask):
                 changed[record].append(name)
         sides = (part.rows_at(places) for places in (part.row, part.before, part.after))
         shown = [self._shown(*each) for each in zip(part.change.tolist(), *sides, changed, strict=True)]
@@ -134,10 +130,12 @@ class Differences:
 
     def at(self, records: np.ndarray) -> "Differences":
         """Some of the records, in this order."""
+        change, row, before, after = (
+            side[records] for side in (self.change, self.row, self.before, self.after)
+        )
+        changed = {name: mask[records] for name, mask in self.changed.items()}
         away = None if self.away is None else self.away[records]
-        sides = (side[records] for side in (self.change, self.row, self.before, self.after))
-        change, row, before, after = sides
-        return replace(self, change=change, row=row, before=before, after=after, away=away)
+        return replace(self, change=change, row=row, before=before, after=after, changed=changed, away=away)
 
 
 def _unsigned(row: Row) -> dict[str, Any]:
@@ -219,33 +217,56 @@ def differences(
     `sides` has for each row whether it was true `before` and `after`, and `valid_from` and `valid_to` where
     the question is about passages, or with `timed` about events. `rows` are shown instead of the values.
     """
-    codes = {name: identities(values, [name]) for name in values.column_names}
     relation = {
         named("row"): integers(np.arange(values.num_rows)),
-        named("values"): pa.StructArray.from_arrays([integers(each) for each in codes.values()], list(codes)),
-        **{name: integers(codes[name]) for name in key},
-        **{named(each): sides[each] for each in ("before", "after")},
+        **{named(each): sides[each] for each in SIDES},
         **{
             name: sides[time].cast(pa.timestamp("us"))
             for name, time in _SPANS.items()
             if time in sides.column_names
         },
     }
-    query = differences_query(DUCKDB, key, through=comparison.through, timed=timed)
+    if key:
+        relation[_RECORD] = integers(identities(values, key))
+    if comparison.through or not key:
+        relation[named("values")] = integers(identities(values, values.column_names))
+    query = differences_query(DUCKDB, [_RECORD] if key else [], through=comparison.through, timed=timed)
     asked = ", ".join(DUCKDB.name(named(each)) for each in ANSWER)
     found = answer(pa.table(relation), f"SELECT {asked} FROM ({query}) AS answer")  # noqa: S608
-    change, row, before, after, away = (found[named(each)] for each in ANSWER)
+    change, otherwise = (_words(found[named(each)]) for each in ANSWER[:2])
+    row, before, after = (_places(found[named(each)]) for each in ANSWER[2:5])
+    both = np.flatnonzero(change == CHANGED)
+    changed = {name: np.zeros(len(change), bool) for name in values.column_names if name not in key}
+    for name, mask in changed.items():
+        one, other = _codes(values, name, before[both], after[both])
+        mask[both] = one != other
+    differ = np.any([np.zeros(len(change), bool), *changed.values()], axis=0)
+    change = np.where((change == CHANGED) & ~differ | (change == None), otherwise, change)  # noqa: E711 - of an array
     every = Differences(
         rows or (lambda some: rows_of(values.take(integers(some)))),
+        values,
         key,
-        codes,
-        np.array(change.to_pylist(), object),
-        row=_places(row),
-        before=_places(before),
-        after=_places(after),
-        away=truths_of(away) if comparison.through else None,
+        change,
+        row,
+        before,
+        after,
+        changed,
+        truths_of(found[named(ANSWER[5])]) if comparison.through else None,
     )
-    return every.at(_order(every, values)).of_kind(comparison.change)
+    every = every.at(np.flatnonzero(change != None))  # noqa: E711 - of an array
+    return every.at(_order(every)).of_kind(comparison.change)
+
+
+def _codes(values: pa.Table, name: str, *sides: np.ndarray) -> list[np.ndarray]:
+    """For the places of each side a number for the value there, the same for equal values."""
+    column = values.select([name]).take(integers(np.concatenate(sides)))
+    return np.split(identities(column, [name]), [len(sides[0])])
+
+
+def _words(column: pa.ChunkedArray) -> np.ndarray:
+    """The words of a column that has few different ones, None for NULL."""
+    encoded = column.combine_chunks().dictionary_encode("encode")
+    return np.array([*encoded.dictionary.to_pylist(), None], object)[np.asarray(encoded.indices)]
 
 
 def _places(column: pa.ChunkedArray) -> np.ndarray:
@@ -253,14 +274,14 @@ def _places(column: pa.ChunkedArray) -> np.ndarray:
     return numbers(pc.coalesce(column, integers([NONE])[0]))
 
 
-def _order(every: Differences, values: pa.Table) -> np.ndarray:
+def _order(every: Differences) -> np.ndarray:
     """The places of the records in the order of their keys, then of their kinds and rows."""
     some = np.where(every.before != NONE, every.before, np.where(every.after != NONE, every.after, every.row))
+    values = every.values
     keys = values.select(every.key or values.column_names).take(integers(some))
-    kinds = np.unique(every.change, return_inverse=True)[1] if len(every) else np.zeros(0, np.int64)
 
     def others() -> Iterator[np.ndarray]:
-        yield kinds
+        yield np.unique(every.change, return_inverse=True)[1]
         for side in (every.before, every.after):
             exists = side != NONE
             yield exists.astype(np.int64)

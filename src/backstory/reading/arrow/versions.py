@@ -179,7 +179,7 @@ def held(known: KnownTable, what: str, size: int) -> Iterator[None]:
 def ask(relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES) -> pa.Table:
     """The answer of DuckDB, in the order of the rows: their places, and columns of it under other names."""
     count = len(next(iter(relation.values())))
-    rows = pa.table({_PLACE: integers(range(count)), **relation})
+    rows = pa.table({_PLACE: integers(np.arange(count)), **relation})
     shown = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
     order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == KNOWN_FROM)])
     found = answer(rows, f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}")  # noqa: S608

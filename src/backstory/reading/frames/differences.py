@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Final
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.reading.comparisons import ENDS, Comparison
-from backstory.reading.differences import ANSWER, SIDES, differences_query, moves_query, revisions_query
+from backstory.reading.differences import (
+    ANSWER,
+    CHANGED,
+    SIDES,
+    differences_query,
+    moves_query,
+    revisions_query,
+)
 from backstory.reading.frames.event_logs import system_columns
 from backstory.reading.frames.knowledge import require_knowledge, source_at
 from backstory.reading.frames.point_in_time import as_of, current
@@ -30,7 +37,7 @@ if TYPE_CHECKING:
 
 _TIMES: Final = {VALID_FROM: STARTED, VALID_TO: ENDED}
 _SIDES: Final = {named(each): named(each) for each in SIDES}
-_CHANGE, _ROW, _WAS, _IS, _AWAY = map(named, ANSWER)
+_CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(named, ANSWER)
 
 
 def diff(
@@ -92,30 +99,34 @@ def diff_knowledge(
 
 def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison) -> "DataFrame":
     """The records whose rows on the two sides differ, by the query of differences."""
-    from pyspark.sql.functions import array, array_compact, coalesce, lit, struct, when
+    from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
 
     key, types = shown_key(stored.shape), {each.name: each.dataType for each in sides.schema}
     hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *_SIDES}
     names = comparison.names(stored.shape.table, key, [name for name in types if name not in hidden])
     timed = stored.shape.layout is Layout.ODF and bool(system_columns(stored)["events"])
     row = struct(*(_shown(name, types[name], unsigned=not key) for name in names))
-    values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
-    rows = sides.withColumns({_ROW: row, named("values"): values}).withColumnsRenamed(_TIMES)
-    query = differences_query(SPARK, key, through=comparison.through, timed=timed)
-    found = _answer(rows, query)
+    rows = sides.withColumn(_ROW, row).withColumnsRenamed(_TIMES)
+    if comparison.through or not key:
+        values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
+        rows = rows.withColumn(named("values"), values)
+    found = _answer(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
     before, after = column(_WAS), column(_IS)
     unlike = (when(_unlike(name, types[name]), lit(name)) for name in names if name not in key)
-    changed = when(column(_CHANGE) == "changed", array_compact(array(*unlike))).otherwise(array())
+    changed = when(column(_CHANGE) == CHANGED, array_compact(array(*unlike))).otherwise(array())
+    same = (column(_CHANGE) == CHANGED) & (size(changed) == 0)
     whole = coalesce(before, after)
     found = found.select(
         (struct(*map(column, key)) if key else whole).alias("key"),
-        column(_CHANGE).alias("change"),
+        when(same, column(_OTHERWISE))
+        .otherwise(coalesce(column(_CHANGE), column(_OTHERWISE)))
+        .alias("change"),
         before.alias("before"),
         after.alias("after"),
         changed.cast("array<string>").alias("changed"),
         *([column(_AWAY).alias("away")] if comparison.through else []),
     )
-    return comparison.chosen(found)
+    return comparison.chosen(found.where(column("change").isNotNull()))
 
 
 def _answer(rows: "DataFrame", query: str) -> "DataFrame":
