@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 from destination import fresh
@@ -9,11 +10,13 @@ from own_sessions import ANSWERS, catalog_of, copy, own_session, records, walk
 
 import backstory
 from backstory.errors import Failed, Refused, UsageError
+from backstory.formats.memory import Memory
 from backstory.model.table import TableName
 from backstory.stores.iceberg.causes import first_line
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import load
 from backstory.stores.iceberg.workers import carried, map_batches
+from backstory.warehouse import Warehouse
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +44,17 @@ def own(session):
 def test_a_table_lives_in_a_session_with_default_settings(session, other):
     """Written and read by each method; the session's own SQL sees what was committed at once."""
     assert walk(session, "own", other) == ANSWERS
+
+
+def test_a_delivery_by_tasks_leaves_no_frame_behind(session, own):
+    """A frame that stayed would be planned anew for each later commit of the table."""
+    session.catalog.clearCache()
+    lake = Warehouse(replace(own.store, memory=Memory(0)), embedded=False)
+    name, kept = f"kept.{fresh()}", session._jsparkSession.sharedState().cacheManager()
+    for day, letters in (("2026-01-01", "abc"), ("2026-01-02", "xb"), ("2026-01-03", "yb")):
+        lake.snapshot(copy(session, *letters), into=name, key="id", at=day, max_delete_ratio=1)
+        assert kept.isEmpty()
+        assert session.table(f"own.{name}").where("valid_to IS NULL").count() == len(letters)
 
 
 @pytest.fixture

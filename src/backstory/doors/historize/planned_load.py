@@ -40,6 +40,7 @@ from backstory.model.instant import iso
 from backstory.model.layout import ROW_HASH
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.session_caches import announcing_later
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.part_plan import PlanSums
@@ -105,7 +106,7 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
         sift=load_sift(terms, sides),
         checkpointed=True,
     )
-    with ExitStack() as kept:
+    with announcing_later(), ExitStack() as kept:
         with translate_faults(hist.wanted.table):
             planned = kept.enter_context(run_plan(asked))
             refuse_faults(work, planned.sums, partial(_moved, terms, planned))

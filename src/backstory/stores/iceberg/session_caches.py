@@ -6,7 +6,8 @@ Each session has catalogs of its own: a stream's batches are written in a copy o
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 _COMPARED: Final[dict[tuple[str, str], str]] = {}
 # Sessions whose owners brought them here, as long as these have them.
 _SESSIONS: "Final[WeakSet[SparkSession]]" = WeakSet()
+# Tables that were committed while a plan's frames are kept; None where no frames are.
+_LATER: "Final[ContextVar[list[tuple[Store, TableName]] | None]]" = ContextVar("later", default=None)
 
 
 def watch(session: "SparkSession | LateSpark") -> None:
@@ -49,11 +52,31 @@ def announce(store: "Store", *tables: "TableName") -> None:
     """The session reads these tables as a commit made them, which holds whatever Java says now."""
     from py4j.protocol import Py4JError
 
+    waiting = _LATER.get()
     with suppress(Py4JError, OSError):
         for each in tables:
             for beside in _catalogs_beside(store):
                 beside.invalidateTable(store.identifier(each))
-            refresh(store, each)
+            if waiting is None:
+                refresh(store, each)
+            else:
+                waiting.append((store, each))
+
+
+@contextmanager
+def announcing_later() -> Iterator[None]:
+    """Commits within the block are announced at its end, when the frames of their plan are no longer kept.
+
+    Spark would plan such a frame anew on the newer table, and keep it as that for good.
+    """
+    waiting: list[tuple[Store, TableName]] = []
+    before = _LATER.set(waiting)
+    try:
+        yield
+    finally:
+        _LATER.reset(before)
+        for store, table in waiting:
+            announce(store, table)
 
 
 def _catalogs_beside(store: "Store") -> Iterator[Any]:
