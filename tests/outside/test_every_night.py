@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from commands import BACKSTORY, configure
 from documented import ROOT, blocks
+from typing_session import session
 
 pytestmark = pytest.mark.process
 
@@ -34,16 +35,18 @@ def folder(tmp_path_factory):
     return made
 
 
-def do(folder, *words):
-    path = f"{Path(BACKSTORY).parent}{os.pathsep}{os.environ['PATH']}"
+def do(folder, *words, first=Path(BACKSTORY).parent):
+    path = os.pathsep.join(map(str, (first, Path(BACKSTORY).parent, os.environ["PATH"])))
     return subprocess.run(
         [*map(str, words)], capture_output=True, text=True, cwd=folder, env={**os.environ, "PATH": path}
     )
 
 
 def test_the_commands_do_what_the_page_says(folder):
+    """They share a process, as on pages that are typed; before a release each is one of its own."""
     commands = [words for each in blocks(PAGE) if each.language == "console" for words in each.commands]
-    ended = [do(folder, BACKSTORY, *words[1:], "--output", "json") for words in commands]
+    with session() as first:
+        ended = [do(folder, *words, "--output", "json", first=first) for words in commands]
     assert [each.returncode for each in ended] == [0] * len(commands), [each.stderr for each in ended]
     first = {each["name"]: each for each in json.loads(ended[0].stdout)}
     assert {each["status"] for each in first.values()} == {"changed"}
