@@ -142,28 +142,27 @@ def test_whatever_a_checkpoint_remembers_nothing_is_committed_twice(lake, broker
     assert versions(lake, into) == at_once(lake, [*rows, *more], "kafka.all")
 
 
-@pytest.mark.parametrize(
-    ("message", "code", "word"),
-    [
-        ('{"id": null, "name": "x", "at": "2024-03-01T00:00:00Z", "seq": 1}', "null-key", "id"),
-        ('{"id": 5, "name": "x", "at": "2024-03-01T00:00:00Z"}', "null-sequence", "5"),
-        ('{"id": 5, "name": "x", "at": "2024-02-29T01:00:00Z", "seq": 1}', "sequence-conflict", "5"),
-        ("no JSON", "null-key", "id"),
-    ],
-)
-def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp_path, message, code, word):
-    """With the error's code and its key."""
-    topic = f"poisoned-{abs(hash(message))}"
-    into = f"kafka.p{abs(hash(message))}"
-    send(lake.spark, broker, topic, [(5, "a", "b", kafka_stream.ZERO, 1, "U")])
-    send(lake.spark, broker, topic, ['{"id": 5, "name": "a", "at": "2024-02-29T01:00:00Z", "seq": 1}'])
-    finish(start(lake, broker, topic, tmp_path / "checkpoint", into))
+POISONS = [
+    ('{"id": null, "name": "x", "at": "2024-03-01T00:00:00Z", "seq": 1}', "null-key", "id"),
+    ('{"id": 5, "name": "x", "at": "2024-03-01T00:00:00Z"}', "null-sequence", "5"),
+    ('{"id": 5, "name": "x", "at": "2024-02-29T01:00:00Z", "seq": 1}', "sequence-conflict", "5"),
+    ("no JSON", "null-key", "id"),
+]
+
+
+def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp_path):
+    """With the error's code and its key; the first comes to a query that had read others, each next to a new one."""
+    into, topics = "kafka.poisoned", [f"poisoned-{number}" for number in range(len(POISONS))]
+    send(lake.spark, broker, topics[0], [(5, "a", "b", kafka_stream.ZERO, 1, "U")])
+    send(lake.spark, broker, topics[0], ['{"id": 5, "name": "a", "at": "2024-02-29T01:00:00Z", "seq": 1}'])
+    finish(start(lake, broker, topics[0], tmp_path / topics[0], into))
     before = versions(lake, into), batches(lake, into)
-    send(lake.spark, broker, topic, [message])
-    with pytest.raises(Exception, match=code) as stop:
-        finish(start(lake, broker, topic, tmp_path / "checkpoint", into))
-    assert word in str(stop.value)
-    assert (versions(lake, into), batches(lake, into)) == before
+    for topic, (message, code, word) in zip(topics, POISONS, strict=True):
+        send(lake.spark, broker, topic, [message])
+        with pytest.raises(Exception, match=code) as stop:
+            finish(start(lake, broker, topic, tmp_path / topic, into))
+        assert word in str(stop.value)
+        assert (versions(lake, into), batches(lake, into)) == before
 
 
 @pytest.mark.process
