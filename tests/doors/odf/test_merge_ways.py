@@ -104,6 +104,7 @@ def test_a_large_snapshot_is_planned_where_it_is_not_what_the_log_adds_up_to(
 ):
     """Records that came, went, changed, came back and stayed: the events are those of the whole plan."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
+    store.spark.catalog.clearCache()
     found = []
     for way, held in {"whole": None, "sifted": 2_000, "tasks": 0}.items():
         place = store if held is None else _with_memory(store, held)
@@ -112,6 +113,7 @@ def test_a_large_snapshot_is_planned_where_it_is_not_what_the_log_adds_up_to(
         with capture_logs() as logs:
             told = [(life.push(text).counts, life.newest().event["logical_hash"]) for text in LIVES]
         assert bool(SIFTED & {line["event"] for line in logs}) == (way != "whole")
+        assert store.spark._jsparkSession.sharedState().cacheManager().isEmpty(), "a frame was left behind"
         found.append((told, [str(row) for row in life.rows()]))
     assert found == [found[0]] * 3
 

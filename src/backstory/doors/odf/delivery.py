@@ -83,7 +83,10 @@ def deliver_file(
         declared = declared_schema(source.read) is not None
         token = token_of(source, fetched, run)
         work = Work(store, source, fetched, after, run, token, read, frame, declared, content, dataset)
-        return deliver(store, FileDelivery(name, work))
+        receipt, committed = deliver(store, FileDelivery(name, work))
+        if committed:
+            write_log(store, name)
+        return receipt, committed
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +124,6 @@ class FileDelivery:
             told = replace(receipt, notes=(*notes, *receipt.notes))
 
             def ended(committed: Committed | None) -> tuple[DatasetReceipt, bool]:
-                if committed is not None:
-                    write_log(store, dataset.name)
                 return told, committed is not None
 
             yield Plan(dataset.table, change, note, ended, work.run.dry_run)
