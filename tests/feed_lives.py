@@ -16,13 +16,13 @@ from specification.feeds.copies import take_among
 from specification.feeds.order import settled_position
 from specification.feeds.remembering import Window
 from specification.feeds.rule import Event, Feed, apply
+from specification.laws import violations
 from specification.rewind import rewound
 from specification.stored import StoredRow, StoredVersions
 
 from backstory.errors import Refused
 from backstory.model.layout import VERSIONS_OWN
 from backstory.model.remembered import Told
-from backstory.upkeep.laws.rule import violations
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 
 EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+)|#(\d+)(r?))?")

@@ -14,7 +14,7 @@ from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.openings import local
 from backstory.upkeep.checking import check, checked
-from backstory.upkeep.laws.plan import judged_by, suspected
+from backstory.upkeep.laws.frames import judged_by, suspected
 
 BROKEN_VERSIONS = {
     "null-key": {"NULL"},

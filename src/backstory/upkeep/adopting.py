@@ -16,7 +16,7 @@ from backstory.model.receipt import Receipt
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, load
-from backstory.upkeep.laws.rule_columns import TIMELY
+from backstory.upkeep.laws.terms import TIMELY
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -26,11 +26,9 @@ from backstory.stores.iceberg.store import (
     tables,
 )
 from backstory.stores.port import ToldTable
-from backstory.upkeep.laws.event_plan import broken_log
-from backstory.upkeep.laws.lives import Broken
-from backstory.upkeep.laws.plan import broken_rows, broken_spans
-from backstory.upkeep.laws.rule_columns import TIMELY
-from backstory.upkeep.laws.terms import LAWS, Law
+from backstory.upkeep.laws.frames import broken_log, broken_rows, broken_spans
+from backstory.upkeep.laws.tally import Broken
+from backstory.upkeep.laws.terms import LAWS, TIMELY, Law
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
@@ -156,9 +154,9 @@ def _broken(store: Store, table: StoredTable) -> Broken:
 
 
 def _broken_here(files: "Files") -> Broken:
-    from backstory.upkeep.laws.arrow import event_plan, plan
+    from backstory.upkeep.laws import files as of_files
 
-    asks = (event_plan.broken_log, plan.broken_spans, plan.broken_rows)
+    asks = (of_files.broken_log, of_files.broken_spans, of_files.broken_rows)
     return _check_by_layout(files.table, *(partial(ask, files) for ask in asks))
 
 

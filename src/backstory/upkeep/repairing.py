@@ -26,10 +26,10 @@ from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.port import DISORDER, ToldTable
 from backstory.upkeep.checking import misfits, readable, require_known_layout
-from backstory.upkeep.laws.judged import PREFIX, Judged
-from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, TOLD, MendTally, mend
-from backstory.upkeep.laws.plan import judged_by, suspected
-from backstory.upkeep.laws.terms import Law
+from backstory.upkeep.laws.frames import broken_among, judged_by, suspected
+from backstory.upkeep.laws.judged import Judged
+from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, STAY, TOLD, MendTally, mend
+from backstory.upkeep.laws.terms import PREFIX, Law
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
@@ -76,7 +76,7 @@ def repair(store: Store, table: TableName, *, apply: bool = False) -> Repair:
 
 def repair_small(files: "Files") -> Repair:
     """What would mend a small table that breaks no law of rows: nothing; Unreadable for any other table."""
-    from backstory.upkeep.laws.arrow.plan import broken_spans
+    from backstory.upkeep.laws.files import broken_spans
 
     table = _mendable(files.table)
     if broken_spans(files):
@@ -109,17 +109,19 @@ class _Repairing:
                 records = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()
             tally = MendTally()
             for text in records[SAID].to_pylist():
-                tally.add(MendTally.of(text))
-            yield self._plan(table, judged, acts, tally)
+                tally.add(text)
+            after = acts.where(column(ACT).isin(STAY, COME)).drop(ACT, SAID)
+            left = broken_among(after, judged) if tally.keys else {}
+            about = _summarize(table, tally, {law: keys for law, (_, keys) in left.items()})
+            yield self._plan(table, judged, acts, about)
         finally:
             acts.unpersist()
 
-    def _plan(self, table: StoredTable, judged: Judged, acts: Any, tally: MendTally) -> Plan[Repair]:
-        about = _summarize(table, tally)
+    def _plan(self, table: StoredTable, judged: Judged, acts: Any, about: Repair) -> Plan[Repair]:
         counts = about.counts
         summary = {"laws": about.laws, "keys": about.keys, **counts}
         more = {REPAIR: json.dumps(summary), **_recorded(judged)}
-        orderly = table.disorderly and not tally.left
+        orderly = table.disorderly and not set(about.left) - {Law.PROPERTIES.value}
         change = (
             _change(table, acts, counts, {DISORDER: None} if orderly else NOTHING)
             if any(counts.values())
@@ -135,9 +137,9 @@ class _Repairing:
         return Plan(table, change, Note(DOOR, "", more), receipt, dry_run=not self.apply)
 
 
-def _summarize(table: ToldTable, tally: MendTally) -> Repair:
-    """The receipt of a repair that is not yet applied, by the tally of what would be done."""
-    left = {**tally.left, **_properties(table)}
+def _summarize(table: ToldTable, tally: MendTally, left: Mapping[str, Sequence[str]] = NOTHING) -> Repair:
+    """The receipt of a repair that is not yet applied: what it would do, and what would stay broken."""
+    left = {**left, **_properties(table)}
     counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
     name, laws = str(table.shape.table), dict(tally.laws)
     return Repair(name, False, counts, laws, tally.keys, tally.samples, left)

@@ -1,8 +1,9 @@
 """The laws of an event log: what may follow on what (odf-ingest.md 2.10)."""
 
 import pytest
+from specification.laws import LogRow, broken_events
 
-from backstory.upkeep.laws.events import LogFacts, LogRow, broken_events
+from backstory.upkeep.laws.logs import LogFacts
 from backstory.upkeep.laws.terms import Law
 
 PAIRED = LogFacts(keyed=True, paired=True)

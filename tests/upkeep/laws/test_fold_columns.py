@@ -16,7 +16,7 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.upkeep.laws.plan import judged_by, suspected
+from backstory.upkeep.laws.frames import judged_by, suspected
 
 COLUMNS = (
     Column("k", ColumnType(Kind.LONG)),

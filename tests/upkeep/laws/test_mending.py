@@ -4,9 +4,9 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
+from specification.laws import violations
 
-from backstory.upkeep.laws.mending import mended
-from backstory.upkeep.laws.rule import violations
+from backstory.upkeep.laws import mending
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow, RememberedMark
 
 FAR = 9_000_000
@@ -15,6 +15,11 @@ MODEL = LawTerms(stated=True)
 NATIVE = LawTerms(flagged=True, remembers=True, newest=60)
 UNMENDED = {Law.FOLD}
 TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
+
+
+def mended(rows, terms):
+    """The rows as they are mended for the laws that they break."""
+    return mending.mended(rows, terms, violations(rows, terms))
 
 
 def life(*spans, **more):

@@ -4,8 +4,8 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
+from specification.laws import violations
 
-from backstory.upkeep.laws.rule import violations
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow, RememberedMark
 
 TERMS = LawTerms(flagged=True, remembers=True, newest=99, tracked=("v",), numbers={"v": 2})

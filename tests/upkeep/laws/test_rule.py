@@ -3,8 +3,8 @@
 from collections import Counter
 
 import pytest
+from specification.laws import broken_keys, violations
 
-from backstory.upkeep.laws.rule import broken_keys, violations
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 FAR = 9_000_000

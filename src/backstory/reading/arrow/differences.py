@@ -199,7 +199,7 @@ def _differences(known: KnownTable, rows: pa.Table, sides: pa.Table, comparison:
         raise Unreadable("a key of other columns then")
     timed = shape.layout is Layout.ODF and bool(system_columns(known.table)["events"])
     rows = rows.select(names)
-    with held(known, "differences", SORTED * len(names) * rows.num_rows * 8):
+    with held(known.files.lease, "differences", SORTED * len(names) * rows.num_rows * 8):
         return differences(rows, key, sides, comparison, timed=timed)
 
 

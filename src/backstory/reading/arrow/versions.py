@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.memory import TooLarge
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.history import History
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE
@@ -159,21 +159,21 @@ def _lives(
     known: KnownTable, relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES
 ) -> pa.Table:
     """The answer to a query; Unreadable where the memory cannot hold what DuckDB sorts."""
-    with held(known, "lifetimes", SORTED * sum(each.nbytes for each in relation.values())):
+    with held(known.files.lease, "lifetimes", SORTED * sum(each.nbytes for each in relation.values())):
         return ask(relation, query, columns)
 
 
 @contextmanager
-def held(known: KnownTable, what: str, size: int) -> Iterator[None]:
+def held(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
     """Hold so many bytes of the memory; Unreadable where it has not so many."""
     try:
-        known.files.lease.hold(what, size)
+        lease.hold(what, size)
     except TooLarge:
         raise Unreadable("more than the memory may hold") from None
     try:
         yield
     finally:
-        known.files.lease.hold(what, 0)
+        lease.hold(what, 0)
 
 
 def ask(relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES) -> pa.Table:
@@ -290,11 +290,14 @@ def _tombstones(rows: pa.Table, tombstone: str) -> pa.Array | pa.ChunkedArray:
 
 def _record(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
     """A number for the record of each row, by these columns; nothing without any."""
-    if not names:
-        return {}
+    return {_RECORD: integers(record_numbers(rows, names))} if names else {}
+
+
+def record_numbers(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
+    """A number for the record of each row, by these columns."""
     flat = pa.table([_flat(rows[name]) for name in names], names=list(map(str, range(len(names)))))
     (codes,), _ = key_codes([keys_by_value(flat, flat.column_names)], flat.column_names)
-    return {_RECORD: integers(codes)}
+    return codes
 
 
 def _flat(values: pa.ChunkedArray) -> pa.ChunkedArray:

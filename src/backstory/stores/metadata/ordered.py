@@ -13,6 +13,11 @@ def rows_in_order(files: Files, names: Sequence[str], order: Sequence[str]) -> p
     """These columns of the rows, sorted as Spark sorts; Unreadable for what Spark alone reads or sorts."""
     table = files.table
     rows = files.rows(table.snapshot, table.fields, list(dict.fromkeys([*names, *order])))
+    return in_order(rows, order)
+
+
+def in_order(rows: pa.Table, order: Sequence[str]) -> pa.Table:
+    """The rows, sorted as Spark sorts; Unreadable for what Spark alone sorts."""
     if any(pa.types.is_floating(rows[name].type) for name in order):
         raise Unreadable("numbers that are equal and look different")
     keys: dict[str, pa.ChunkedArray] = {}

@@ -1,36 +1,31 @@
 """How the records of a table are judged: what tells them apart, and what the table tells of all of them."""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
 from backstory.model.instant import parse_instant
-from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, Layout
-from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
+from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, Layout
+from backstory.model.remembered import IGNORE, OVERWRITE, SEQUENCE, SETTLED, TRACK, Told
 from backstory.model.schema import Shape
-from backstory.stores.iceberg.literals import column, micros_of
+from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import ToldTable
-from backstory.upkeep.laws.terms import LAWS, Law, LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.remembered import broken_together
+from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, RecordRow, RememberedMark
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
-
     from backstory.stores.sql.row_hashes import RowHash
 
-PREFIX: Final = "law "  # no column of a table is called so
-NEXT: Final = PREFIX + "next"  # what is asked of the row behind
-TIMES: Final = ("start", "end", "written", "ended_at", "end_before", "time")
-FIELDS: Final = (
-    *(*TIMES, "keyed", "flag", "state", "hash", "rightly"),
-    *("role", "kind", "scope", "columns", "sequence"),
-)
-
-
-def law_column(name: str) -> "Column":
-    """One of the columns that the rule judges by, as Spark has it."""
-    return column(PREFIX + name)
+# So many instants of copies are asked of each row.
+MOST_COPIES: Final = 1_000
+# Values that engines do not compare, or not alike.
+_WITHOUT_ORDER: Final = ("map(", "map<", "variant")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,29 +53,54 @@ class Judged:
         """The columns by which people know a record."""
         return self.shape.key or self.identity
 
+    @property
+    def foldable(self) -> tuple[str, ...]:
+        """The columns by which a query sees that a plain life is the fold of its facts; none if it cannot."""
+        marks = self.terms.marks
+        types = [str(each.type).lower() for each in self.shape.columns if each.name in self.terms.tracked]
+        ordered = not any(word in each for word in _WITHOUT_ORDER for each in types)
+        copies = all(each.kind == Told.COPY for each in marks) and len(marks) <= MOST_COPIES
+        return self.terms.tracked if self.valued and ordered and copies else ()
+
+    @property
+    def sequenced(self) -> bool:
+        """Whether facts of one instant may have an order of their own."""
+        held = self.shape.column(MEMORY)
+        return held is not None and SEQUENCE in dict(held.type.parts)
+
+    def with_marks(self, rows: Iterable[Mapping[str, Any]]) -> "Judged":
+        """The same with the marks that rows without a key set for every key."""
+        known = (self.row(0, values) for values in rows)
+        marks = tuple(
+            RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time)
+            for row in known
+            if row.kind is not None and row.start is not None and row.ended_at is None
+        )
+        return replace(self, terms=replace(self.terms, marks=marks))
+
     def row(
         self, place: int, told: Mapping[str, Any], twin: object = None, row_id: int | None = None
     ) -> RecordRow:
         """A row of the rule, of what `told` gave."""
-        said = {name: told[PREFIX + name] for name in FIELDS}
+        said: dict[str, Any] = {name: told.get(PREFIX + name) for name in FIELDS}
         sequence = said["sequence"]
         said["sequence"] = () if sequence is None else tuple(sequence.values())
-        values = {name: told[name] for name in self.terms.tracked} if self.valued else {}
+        values = {name: told.get(name) for name in self.terms.tracked} if self.valued else {}
         return RecordRow(place, **said, values=values, twin=twin, row_id=row_id)
 
-
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """What a table is asked once it matters: its newest recorded time, field ids, marks, hashes in SQL."""
-
-    newest: Callable[[], str | None]
-    numbers: Callable[[], Mapping[str, int]]
-    marks: Callable[[], tuple[RememberedMark, ...]]
-    hashes: Callable[[], tuple[str, ...]]
+    def memory(self, life: pa.Table) -> Mapping[str, int]:
+        """How often the rows of a record break the laws that are about several of them together."""
+        rows = [self.row(place, told) for place, told in enumerate(rows_of(life))]
+        return Counter(law.value for law in broken_together(rows, self.terms))
 
 
-def judged_spans(table: ToldTable, telling: Telling) -> Judged:
-    """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
+def judged_spans(
+    table: ToldTable, hashes: Sequence[str], newest: str | None, numbers: Mapping[str, int]
+) -> Judged:
+    """The terms of a table whose rows are versions, but for its marks: by layout, properties and commits.
+
+    `newest` is the newest recorded time, `numbers` are the ids of fields.
+    """
     shape, span = table.shape, table.shape.layout.span
     assert span is not None
     terms = LawTerms(
@@ -91,51 +111,37 @@ def judged_spans(table: ToldTable, telling: Telling) -> Judged:
         far=span.far,
     )
     if shape.layout is not Layout.VERSIONS:
-        return Judged(shape, terms, hashes=telling.hashes() if terms.hashed else ())
-    told = telling.newest()
-    newest = None if told is None else micros_of(parse_instant(told))
-    terms = replace(terms, remembers=True, newest=newest, settled=settled(table))
+        return Judged(shape, terms, hashes=tuple(hashes) if terms.hashed else ())
+    known = None if newest is None else micros_of(parse_instant(newest))
+    terms = replace(terms, remembers=True, newest=known, settled=settled(table))
     if table.properties.get(SETTLED) is None:
         return Judged(shape, terms)
-    terms = replace(terms, tracked=tracked(table), numbers=telling.numbers(), marks=telling.marks())
-    return Judged(shape, terms, valued=True)
+    return Judged(shape, replace(terms, tracked=tracked(table), numbers=numbers), valued=True)
 
 
-def judged_rows(table: ToldTable, hashes: Callable[[], tuple[str, ...]]) -> Judged:
+def judged_rows(table: ToldTable, hashes: Sequence[str]) -> Judged:
     """The terms of a table that has each record once."""
     hashed = Law.ROW_HASH in LAWS[table.shape.layout]
-    return Judged(table.shape, LawTerms(hashed=hashed), hashes=hashes() if hashed else ())
+    return Judged(table.shape, LawTerms(hashed=hashed), hashes=tuple(hashes) if hashed else ())
 
 
-def read_row_hashes(table: ToldTable, numbers: Callable[[], Mapping[str, int]]) -> "tuple[RowHash, ...]":
+def read_row_hashes(table: ToldTable, numbers: Mapping[str, int]) -> "tuple[RowHash, ...]":
     """The ways in which a row may be hashed.
 
-    None where the table does not record all of them, or the SQL of models is not installed.
+    None where rows have no hashes, where the table does not record all of them, or the SQL of models is not
+    installed.
     """
-    if find_spec("sqlglot") is None:
+    if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
         return ()
     from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
 
-    text = table.properties.get(ROW_HASHES)
-    if text is None:
-        return ()
-    names = {number: name for name, number in numbers().items()}
-    return tuple(hashes_of_property(text, names) or ())
+    names = {number: name for name, number in numbers.items()}
+    return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
 
 
 def numbers_of(fields: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The ids of fields by their names."""
     return {each["name"]: int(each["id"]) for each in fields}
-
-
-def read_marks(shape: Shape, rows: Iterable[Mapping[str, Any]]) -> tuple[RememberedMark, ...]:
-    """The marks that rows without a key set for every key."""
-    marks = []
-    for values in rows:
-        row = Judged(shape, LawTerms()).row(0, values)
-        if row.kind is not None and row.start is not None and row.ended_at is None:
-            marks.append(RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time))
-    return tuple(marks)
 
 
 def settled(table: ToldTable) -> tuple[int | None, int] | None:

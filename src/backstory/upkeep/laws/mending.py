@@ -6,36 +6,22 @@ version ends where the next begins; flags and states follow the ends; recorded t
 back, and so are past statements that overlap. Healthy rows stay as they are.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 
 from backstory.model.remembered import Role
 from backstory.upkeep.laws import remembered
 from backstory.upkeep.laws.folding import refolded
-from backstory.upkeep.laws.rule import (
-    CHANGED,
-    DELETED,
-    NEW,
-    WORDS,
-    has_length,
-    is_mark,
-    is_open,
-    is_version,
-    marked,
-    until,
-    violations,
-)
-from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
+from backstory.upkeep.laws.terms import CHANGED, DELETED, INFINITY, NEW, WORDS, Law, LawTerms, RecordRow
 
 
-def mended(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """The rows as they should have been written; what is not among them goes.
+def mended(rows: Sequence[RecordRow], terms: LawTerms, broken: Collection[Law]) -> list[RecordRow]:
+    """The rows as they should have been written, by the laws that they break; what is not among them goes.
 
     Rows without a key go, for no question ever finds them. What cannot be mended stays as it is: a hash, an
     end that nothing tells, and a version whose row is gone.
     """
-    broken = violations(rows, terms)
     if not broken:
         return list(rows)
     if set(broken) == {Law.FOLD}:
@@ -47,7 +33,49 @@ def mended(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     versions = _one_after_another([row for row in kept if row.role is None], terms)
     others = [row for row in kept if row.role is not None and _may_stay(row, terms)]
     after = _without_overlaps(_recorded(versions, terms), _without_repeated(versions, others))
-    return _refold(after, terms) if set(violations(after, terms)) == {Law.FOLD} else after
+    return _refold(after, terms) if set(remembered.broken_together(after, terms)) == {Law.FOLD} else after
+
+
+def is_mark(row: RecordRow) -> bool:
+    """Whether a row of no key speaks of all of them (V3)."""
+    return row.role == "fact" and row.kind in {"copy", "truncate"}
+
+
+def is_version(row: RecordRow) -> bool:
+    """Whether a row is a version: it has no role, or a length in spite of one (V116)."""
+    return row.role is None or (row.start is not None and (row.end is None or row.end > row.start))
+
+
+def is_open(row: RecordRow, terms: LawTerms) -> bool:
+    """Whether its end says that it is still true."""
+    if terms.far is not None and row.end is not None:
+        return row.end >= terms.far
+    return row.end is None and not terms.grain
+
+
+def until(row: RecordRow, terms: LawTerms) -> int:
+    """The instant that a version does not reach; of one that tells no end, its own start."""
+    if is_open(row, terms):
+        return INFINITY
+    return (row.start or 0) if row.end is None else row.end
+
+
+def has_length(row: RecordRow, terms: LawTerms) -> bool:
+    """Whether it was true at some instant; a closed one ends a grain before its successor begins."""
+    if row.start is None or (row.end is None and not is_open(row, terms)):
+        return False
+    return row.start < until(row, terms) + terms.grain
+
+
+def marked(row: RecordRow, versions: Sequence[RecordRow], terms: LawTerms) -> bool:
+    """Whether flag, state and end agree. A state is judged where the record has no words of a model's own."""
+    if terms.flagged:
+        return row.flag is is_open(row, terms)
+    if not terms.stated:
+        return True
+    if row.state is None or not {each.state for each in versions} <= WORDS | {None}:
+        return row.state is not None
+    return row.state != (DELETED if is_open(row, terms) else NEW)
 
 
 def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
@@ -57,7 +85,7 @@ def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
         return list(rows)
     versions = [row for row in folded if row.role is None]
     after = _without_overlaps(versions, [row for row in folded if row.role is not None])
-    return list(rows) if violations(after, terms) else after
+    return list(rows) if any(remembered.broken_together(after, terms)) else after
 
 
 def _distinct(rows: Iterable[RecordRow]) -> list[RecordRow]:

@@ -1,4 +1,4 @@
-"""The laws of what a record of layout `versions` remembers, in plain Python (native.md V3, V6, V114)."""
+"""The rule of what a record of layout `versions` remembers, in plain Python (native.md V3, V6, V114)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -14,16 +14,8 @@ EVENTS = frozenset({Told.UPSERT, Told.DELETE})
 State = Mapping[str, Any] | None
 
 
-def broken_memory(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
-    """A law for each row, or pair of rows, that breaks one of the six."""
-    for row in rows:
-        if not is_of_its_kind(row):
-            yield Law.MEMORY
-        if not is_recorded(row, terms.newest):
-            yield Law.RECORDED
-        # Of a log the last position of a record stays (V135), and truncates, which each has its instant of.
-        if row.role == Role.FACT and row.time is None and is_settled(row.start, terms):
-            yield Law.SETTLED
+def broken_together(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
+    """A law for each row or pair that breaks one of the three about several rows of a record."""
     keyed = [row for row in rows if row.keyed]
     yield from [Law.ONE_BELIEF] * overlapping(keyed)
     yield from [Law.ONE_FACT] * _repeated(rows, terms)
@@ -178,7 +170,10 @@ class Said:
 
 def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> Said:
     """The versions and facts of a record, and the marks that apply to every key."""
-    versions = sorted((row for row in rows if row.role is None), key=lambda row: row.start or 0)
+    versions = sorted(
+        (row for row in rows if row.role is None),
+        key=lambda row: (row.start or 0, row.start is None, INFINITY if row.end is None else row.end),
+    )
     events: dict[int, list[RecordRow]] = {}
     for row in rows:
         if is_fact(row) and row.start is not None and _is_event(row):

@@ -1,1 +1,0 @@
-"""The laws of small tables, judged without Spark: the same rule on all of their rows."""

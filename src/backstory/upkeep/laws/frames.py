@@ -1,0 +1,191 @@
+"""The laws of a table's rows, found by Spark in one scan; the rule of memory judges the rest in its tasks."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial, reduce
+from operator import or_
+from typing import TYPE_CHECKING, Any, Final
+
+from backstory.errors import MAX_KEYS
+from backstory.journal.chain import WATERMARK, snapshots
+from backstory.journal.log_table import log_rows
+from backstory.model.layout import MEMORY
+from backstory.model.remembered import RECORDED, ROLE, Role
+from backstory.model.schema import Shape
+from backstory.reading.frames.event_logs import identity_names, system_columns
+from backstory.reading.lifetimes import SPARK
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.snapshots import ancestry
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.workers import map_batches
+from backstory.upkeep.laws.judged import Judged, judged_rows, judged_spans, numbers_of, read_row_hashes
+from backstory.upkeep.laws.logs import facts_of, misplaced, wrong_offsets
+from backstory.upkeep.laws.queries import (
+    LAW_OF,
+    SUSPECT,
+    Engine,
+    Steps,
+    laws_of_events,
+    laws_of_keys,
+    laws_of_lives,
+    recorded,
+)
+from backstory.upkeep.laws.tally import FOUND, Broken, added_up, examine
+from backstory.upkeep.laws.terms import PREFIX, TIMELY, Law
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation
+
+# Whether a row's record breaks a law, or is suspected.
+_BROKEN: Final = PREFIX + "broken"
+_OFFSET: Final = PREFIX + "offset"
+
+
+def judged_by(store: Store, table: StoredTable) -> Judged:
+    """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
+    newest = next((told for each in ancestry(table) if (told := each.get_property(RECORDED))), None)
+    judged = judged_spans(table, _hashes(store, table), newest, _numbers(store, table))
+    if not judged.valued:
+        return judged
+    from pyspark.sql.functions import expr
+
+    # Iceberg prunes by the key, which is NULL in marks only.
+    rows = _rows(store, table)
+    rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
+    with translate_faults(table.shape.table):
+        known = recorded(Engine(SPARK, quoted, ()), judged)
+        marks = rows.select(*(expr(sql).alias(PREFIX + name) for name, sql in known.items()))
+        return judged.with_marks(marks.toArrow().to_pylist())
+
+
+def _rows(store: Store, table: StoredTable) -> "DataFrame":
+    return store.spark.table(store.sql_name(table.shape.table))
+
+
+def _numbers(store: Store, table: StoredTable) -> Mapping[str, int]:
+    return numbers_of(fields_of(store.jvm, table.iceberg.schema()))
+
+
+def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
+    """The hashes that a row may have, in Spark's words."""
+    if not (ways := read_row_hashes(table, _numbers(store, table))):
+        return ()
+    from backstory.stores.sql.dialects.spark import Spark
+
+    return tuple(each.sql(Spark(), quoted) for each in ways)
+
+
+def suspected(rows: "DataFrame", judged: Judged) -> "DataFrame":
+    """The rows of records that break a law, or that the rule has to look at; with what their columns say."""
+    from pyspark.sql.functions import expr
+
+    key, shape, span = list(map(quoted, judged.identity)), judged.shape, judged.shape.layout.span
+    engine = Engine(SPARK, quoted, key)
+    assert span is not None
+    written = shape.column(span.written)
+    if written is not None and written.type.kind in TIMELY:  # by it some are mended
+        rows = rows.withColumn(f"{PREFIX}written", expr(engine.micros(shape, span.written)))
+    steps = laws_of_lives(engine, judged)
+    return _of_broken_records(rows, key, steps, f"{PREFIX}start")
+
+
+def _of_broken_records(rows: "DataFrame", key: Sequence[str], steps: Steps, order: str) -> "DataFrame":
+    """The rows of records of which a row is suspected, or breaks a law, record by record; with all laws."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import expr
+    from pyspark.sql.functions import max as greatest
+
+    known, laws = [*rows.columns, *steps[0]], [*steps[-1]]
+    for step in steps:
+        rows = rows.withColumns({name: expr(sql) for name, sql in step.items()})
+    record = Window.partitionBy(*key)
+    rows = rows.withColumn(_BROKEN, greatest(reduce(or_, map(column, laws))).over(record))
+    if SUSPECT in laws:
+        rows = rows.withColumn(SUSPECT, greatest(SUSPECT).over(record))
+    rows = rows.where(column(_BROKEN)).sortWithinPartitions(*key, quoted(order))
+    return rows.select(*map(quoted, dict.fromkeys([*known, *laws])))
+
+
+def broken_spans(store: Store, table: StoredTable) -> Broken:
+    """The laws that versions of records break, how often, and up to ten keys of each."""
+    return broken_among(_rows(store, table), judged_by(store, table))
+
+
+def broken_among(rows: "DataFrame", judged: Judged) -> Broken:
+    """The same of versions in a frame."""
+    found = suspected(rows, judged)
+    judge = judged.memory if judged.terms.remembers else None
+    own = judged.terms.tracked if judged.valued else ()
+    asked = [each for each in found.columns if each.startswith(PREFIX) and (judge or each in LAW_OF)]
+    found = found.select(*map(quoted, dict.fromkeys([*judged.identity, *judged.naming, *own, *asked])))
+    return _run(judged.shape, found, partial(examine, judge, judged.identity, judged.naming))
+
+
+def broken_rows(store: Store, table: StoredTable) -> Broken:
+    """The laws of keys of a table that has each record once; and of its hashes, if it has them."""
+    judged = judged_rows(table, _hashes(store, table))
+    if not (identity := judged.identity):
+        return {}
+    key = list(map(quoted, identity))
+    steps = laws_of_keys(Engine(SPARK, quoted, key), judged)
+    found = _of_broken_records(_rows(store, table), key, steps, f"{PREFIX}keyed")
+    found = found.select(*map(quoted, dict.fromkeys([*identity, *judged.naming, *steps[-1]])))
+    return _run(judged.shape, found, partial(examine, None, identity, judged.naming))
+
+
+def broken_log(store: Store, table: StoredTable) -> Broken:
+    """The laws that a dataset's rows break, how often, and up to ten keys of each."""
+    from pyspark.sql import Observation
+
+    names, shape = system_columns(table), table.shape
+    newest = next((told for each in ancestry(table) if (told := each.get_property(WATERMARK))), None)
+    log = facts_of(table, names, newest)
+    identity = list(shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
+    shown, key = shape.key or (names["offset"],), list(map(quoted, identity))
+    steps = laws_of_events(Engine(SPARK, quoted, key), shape, names, log)
+    seen = Observation()
+    asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
+    rows = _rows(store, table).select(*map(quoted, dict.fromkeys([*asked, *identity, *shown])))
+    rows = _observed(rows, steps[0][_OFFSET], seen)
+    found = _of_broken_records(rows, key, steps, _OFFSET)
+    found = found.select(*map(quoted, dict.fromkeys([*identity, *shown, *steps[-1]])))
+    broken = _run(shape, found, partial(examine, None, identity, shown))
+    missed = _offsets(store, table, names["offset"], seen.get)
+    return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
+
+
+def _observed(rows: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
+    """The same rows; on the way their offsets are counted and added up."""
+    from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
+
+    hashed = rows.withColumn(f"{PREFIX}hash", xxhash64(expr(offset)))
+    observed = hashed.observe(
+        seen, count(lit(1)).alias("rows"), bit_xor(quoted(f"{PREFIX}hash")).alias("hash")
+    )
+    return observed.drop(f"{PREFIX}hash")
+
+
+def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, Any]) -> tuple[int, list[str]]:
+    """How many offsets are missing, too many or of no block, and the first ten of them.
+
+    The numbers from 0 on have one count and one hash; only where the log has others is it read again.
+    """
+    from pyspark.sql.functions import bit_xor, xxhash64
+
+    told, wanted = wrong_offsets(log_rows(store, table.shape.table), snapshots(table), seen["rows"])
+    (whole,) = store.spark.range(wanted).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
+    if (seen["rows"], seen["hash"]) == (wanted, whole["hash"]):
+        return len(told), told[:MAX_KEYS]
+    source = f"(SELECT CAST({quoted(offset)} AS BIGINT) AS place FROM {store.sql_name(table.shape.table)})"
+    wrong = store.spark.sql(misplaced(source, wanted))
+    with translate_faults(table.shape.table):
+        keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
+        (total,) = wrong.selectExpr("sum(times) AS times").collect()
+    return int(total["times"] or 0) + len(told), keys
+
+
+def _run(shape: Shape, found: "DataFrame", look: Any) -> Broken:
+    """What tasks find in the rows of a frame."""
+    with translate_faults(shape.table):
+        return added_up(map_batches(found, look, FOUND).toArrow().to_pylist())

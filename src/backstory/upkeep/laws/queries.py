@@ -1,0 +1,330 @@
+"""The laws of rows as SQL, which DuckDB and Spark run: for each law, which rows break it.
+
+A query is a list of steps: each adds columns to the rows, by expressions over columns that are there.
+Instants are microseconds since 1970. In the last step a column with the name of a law is true in rows that
+break it, and `SUSPECT` in rows whose record the rule of memory has to look at.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from backstory.model import remembered as memory
+from backstory.model.layout import MEMORY, ROW_HASH
+from backstory.model.remembered import Role, Told
+from backstory.model.schema import Shape
+from backstory.model.types import Kind
+from backstory.reading.lifetimes import DUCKDB, SPARK, Words
+from backstory.strategies.events.terms import LETTERS, Op
+from backstory.upkeep.laws.judged import Judged
+from backstory.upkeep.laws.logs import LogFacts
+from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms
+
+SUSPECT: Final = PREFIX + "suspect"
+HALF: Final = "half"  # a pair of operations that lacks its second row
+# The law that a column of the last step is of.
+LAW_OF: Final = {PREFIX + law: law for law in Law} | {PREFIX + HALF: Law.OPERATIONS}
+Step = dict[str, str]
+Steps = list[Step]
+
+_DAY: Final = 86_400_000_000
+_MICROS: Final = {
+    DUCKDB: {Kind.UTC_DATETIME: "epoch_us({})", Kind.NAIVE_DATETIME: "epoch_us({})"}
+    | {Kind.NAIVE_DATE: f"({{}} - DATE '1970-01-01') * {_DAY}"},
+    SPARK: {
+        Kind.UTC_DATETIME: "unix_micros({})",
+        Kind.NAIVE_DATE: f"CAST(unix_date({{}}) AS BIGINT) * {_DAY}",
+    }
+    | {Kind.NAIVE_DATETIME: "timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {})"},
+}
+_ODD_LETTER: Final = {
+    DUCKDB: "regexp_matches({hash}, '[^0-9a-f]')",
+    SPARK: "regexp_like({hash}, '[^0-9a-f]')",
+}
+_RECORD: Final = "OVER (PARTITION BY {key} ORDER BY {start} NULLS FIRST, {until}"
+_BEFORE: Final = f"{_RECORD} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)"
+_AFTER: Final = f"{_RECORD} ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING)"
+_WHOLE: Final = f"{_RECORD} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)"
+_EVENTS: Final = "OVER (PARTITION BY {key} ORDER BY {offset})"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """How an engine writes the columns of a table, and those by which it tells records apart."""
+
+    words: Words
+    column: Callable[[str], str]
+    key: Sequence[str]
+
+    def steps(self, known: Mapping[str, str], *steps: Mapping[str, str]) -> Steps:
+        """The steps behind columns that are known, with names for the words in braces."""
+        names = _Names({"key": ", ".join(self.key)}, self.words)
+        filled = [{name: text.format_map(names) for name, text in each.items()} for each in steps]
+        return [{PREFIX + name: sql for name, sql in each.items()} for each in (known, *filled) if each]
+
+    def micros(self, shape: Shape, name: str) -> str:
+        """The instants in a column."""
+        column = shape.column(name)
+        kind = Kind.UTC_DATETIME if column is None else column.type.kind
+        return _MICROS[self.words].get(kind, _MICROS[self.words][Kind.UTC_DATETIME]).format(self.column(name))
+
+    def keyed(self, names: Sequence[str]) -> str:
+        """Whether no part of a key is NULL."""
+        return " AND ".join(f"{self.column(name)} IS NOT NULL" for name in names) or "TRUE"
+
+    def hashes(self, judged: Judged) -> Step:
+        """The hash of a row, and whether it is one that the row may have."""
+        if not judged.terms.hashed:
+            return {}
+        own = self.column(ROW_HASH)
+        allowed = ", ".join(["'erased'", *judged.hashes])
+        return {"hash": own} | ({"rightly": f"{own} IN ({allowed})"} if judged.hashes else {})
+
+    def hashed(self, judged: Judged) -> str:
+        """Whether a row has the hash of its values, or records that they were erased."""
+        form = f"length({{hash}}) = 64 AND NOT {_ODD_LETTER[self.words]}"
+        return f"COALESCE({'{rightly}, ' if judged.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
+
+
+class _Names(dict[str, str]):
+    """Names of columns in an engine's quotes."""
+
+    def __init__(self, known: Mapping[str, str], words: Words) -> None:
+        super().__init__(known)
+        self.words = words
+
+    def __missing__(self, name: str) -> str:
+        return self.words.name(PREFIX + name)
+
+
+def recorded(engine: Engine, judged: Judged) -> Step:
+    """The columns that the laws of versions are about, from those of the layout."""
+    shape, span = judged.shape, judged.shape.layout.span
+    assert span is not None
+    columns = {"start": engine.micros(shape, span.start), "end": engine.micros(shape, span.end)}
+    columns["keyed"] = engine.keyed(judged.identity)
+    columns |= {
+        name: engine.column(each) for name, each in (("flag", span.flag), ("state", span.state)) if each
+    }
+    if judged.terms.remembers:
+        columns["written"] = engine.micros(shape, span.written)
+        plain = (memory.ROLE, memory.KIND, memory.SCOPE, memory.COLUMNS)
+        timed = (memory.ENDED_AT, memory.END_BEFORE, memory.OWN_TIME)
+        within = {name: f"({engine.column(MEMORY)}).{engine.words.name(name)}" for name in (*plain, *timed)}
+        columns |= {name: within[name] for name in plain}
+        columns |= {name: _MICROS[engine.words][Kind.UTC_DATETIME].format(within[name]) for name in timed}
+        if judged.sequenced:
+            columns["sequence"] = f"({engine.column(MEMORY)}).{engine.words.name(memory.SEQUENCE)}"
+    values = {f"value {place}": engine.column(name) for place, name in enumerate(judged.foldable)}
+    return columns | values | engine.hashes(judged)
+
+
+def laws_of_lives(engine: Engine, judged: Judged) -> Steps:
+    """The laws of versions, which follow on one another in a record."""
+    terms = judged.terms
+    is_open, version, until, opened, endless = "{end} IS NULL", "{keyed}", "{end}", "{version} AND {open}", ""
+    if terms.far is not None:
+        is_open = f"COALESCE({{end}} >= {terms.far}, {'FALSE' if terms.grain else 'TRUE'})"
+    if terms.remembers:
+        length = "{start} IS NOT NULL AND ({end} IS NULL OR {end} > {start})"
+        version = f"{{keyed}} AND ({{role}} IS NULL OR COALESCE({length}, FALSE))"
+    if terms.grain:
+        # A version without an end is open by its flag, and breaks the law of the marker.
+        until = f"CASE WHEN {{end}} < {terms.far} THEN {{end}} + {terms.grain} END"
+        opened = "{version} AND ({open} OR COALESCE({flag}, FALSE))"
+        endless = " AND NOT ({end} IS NULL AND {start} IS NOT NULL)"
+    lasting = f"COALESCE({{version}} AND {{start}} IS NOT NULL AND ({{open}} OR {{start}} < {until}), FALSE)"
+    windows = {
+        "last start": f"MAX(CASE WHEN {{version}} THEN {{start}} END) {_BEFORE}",
+        "reached": f"MAX(CASE WHEN {{lasting}} THEN {{until}} END) {_BEFORE}",
+        "was open": f"MAX(CASE WHEN {{opened}} THEN 1 END) {_BEFORE}",
+    }
+    laws: dict[str, str] = {
+        Law.NULL_KEY: f"NOT ({{keyed}} OR {_IS_MARK})" if terms.remembers else "NOT {keyed}",
+        Law.UNIQUE_START: "{version} AND COALESCE({start} = {last start}, FALSE)",
+        Law.START_BEFORE_END: "{version} AND NOT {lasting}" + endless,
+        Law.NO_OVERLAP: "{lasting} AND COALESCE({start} < {reached}, FALSE)",
+        Law.ONE_OPEN: "{opened} AND {was open} IS NOT NULL",
+    }
+    if terms.flagged:
+        laws[Law.OPEN_MARKER] = "{version} AND {flag} IS DISTINCT FROM {open}"
+    if terms.stated:
+        # A state is judged where the record has no words of a model's own.
+        words = ", ".join(f"'{each}'" for each in sorted(WORDS))
+        windows["own"] = f"MAX(CASE WHEN {{version}} AND {{state}} NOT IN ({words}) THEN 1 END) {_WHOLE}"
+        wrong = f"{{own}} IS NULL AND {{state}} = CASE WHEN {{open}} THEN '{DELETED}' ELSE '{NEW}' END"
+        laws[Law.OPEN_MARKER] = f"{{version}} AND ({{state}} IS NULL OR ({wrong}))"
+    if terms.hashed:
+        laws[Law.ROW_HASH] = "{keyed} AND {wrong hash}"
+    same: dict[str, str] = {}
+    if terms.remembers:
+        windows |= _windows_of_memory(judged)
+        same = _same_values(judged)
+        laws |= _laws_of_memory(terms) | {"suspect": _suspect(judged)}
+    until = f"CASE WHEN {{open}} THEN {INFINITY} ELSE COALESCE({{end}}, {{start}}, 0) END"
+    ends = {"until": until, "lasting": lasting, "opened": opened}
+    known = recorded(engine, judged)
+    first = {"version": version, "open": is_open}
+    # What a row tells of itself is not sorted with the others.
+    first |= {"wrong hash": f"NOT {engine.hashed(judged)}"} if terms.hashed else {}
+    return engine.steps(known, first, ends, windows, same, laws)
+
+
+_IS_MARK: Final = (
+    f"COALESCE({{role}} = '{Role.FACT}' AND {{kind}} IN ('{Told.COPY}', '{Told.TRUNCATE}'), FALSE)"
+)
+_MAY_BE_VERSION: Final = f"COALESCE({{kind}} = '{Told.UPSERT}', TRUE)"
+_OF_ITS_KIND: Final = f"""COALESCE(CASE
+  WHEN {{role}} IS NULL THEN {_MAY_BE_VERSION} AND {{scope}} IS NULL
+  WHEN {{start}} IS DISTINCT FROM {{end}} OR {{start}} IS NULL THEN FALSE
+  WHEN {{role}} = '{Role.PAST}' THEN {{keyed}} AND {_MAY_BE_VERSION}
+  WHEN {{role}} = '{Role.FACT}' AND {{keyed}}
+    THEN {{kind}} IN ('{Told.UPSERT}', '{Told.DELETE}', '{Told.VOID}')
+  ELSE {_IS_MARK} END, FALSE)"""
+_RECORDED: Final = "{written} IS NOT NULL AND ({ended_at} IS NULL OR {written} < {ended_at})"
+
+
+def _laws_of_memory(terms: LawTerms) -> dict[str, str]:
+    """The laws of single rows of layout `versions` (native.md V3, V6, V33)."""
+    known = "" if terms.newest is None else f" AND COALESCE({{ended_at}}, {{written}}) <= {terms.newest}"
+    is_fact = f"COALESCE({{role}} = '{Role.FACT}', FALSE) AND {{time}} IS NULL"
+    return {
+        Law.MEMORY: f"NOT {_OF_ITS_KIND}",
+        Law.RECORDED: f"NOT ({_RECORDED}{known})",
+        Law.SETTLED: f"{is_fact} AND {_is_settled('{start}', terms)}",
+    }
+
+
+def _windows_of_memory(judged: Judged) -> dict[str, str]:
+    """What is asked of the rows beside one, to see that a life is plain."""
+    windows = {
+        "next": f"LEAD({{start}}) {_RECORD})",
+        "floor": f"MIN({{written}}) {_AFTER}",
+        "facts": f"MAX(CASE WHEN {{kind}} IS NOT NULL THEN 1 END) {_WHOLE}",
+        "last end": f"LAG({{end}}) {_RECORD})",
+    }
+    if judged.sequenced:
+        windows["position"] = f"MAX(CASE WHEN {{time}} IS NOT NULL THEN {{sequence}} END) {_BEFORE}"
+    values = range(len(judged.foldable))
+    return windows | {f"before {each}": f"LAG({{value {each}}}) {_RECORD})" for each in values}
+
+
+def _same_values(judged: Judged) -> dict[str, str]:
+    """Whether each value is that of the version which ends where this one begins."""
+    before = "CASE WHEN {{last end}} = {{start}} THEN {{before {0}}} END"
+    text = f"{{{{value {{0}}}}}} IS NOT DISTINCT FROM {before}"
+    return {f"same {each}": text.format(each) for each in range(len(judged.foldable))}
+
+
+def _suspect(judged: Judged) -> str:
+    """Whether it is not sure of a row that its record has one belief, no fact twice, and is its facts' fold.
+
+    It is sure of plain lives: of changes, whole or in part, each of which began a version, and of copies.
+    """
+    position = "{sequence} IS NOT NULL AND ({position} IS NULL OR {sequence} > {position})"
+    sure = (
+        *("{keyed}", "{role} IS NULL", "{scope} IS NULL", _MAY_BE_VERSION, "{lasting}", _RECORDED),
+        "({next} IS NULL OR (NOT {open} AND {next} > {start} AND {next} >= {end}))",
+        "({ended_at} IS NULL OR {floor} IS NULL OR {ended_at} <= {floor})",
+        f"({{time}} IS NULL OR ({position}))" if judged.sequenced else "{time} IS NULL",
+        _surely_folded(judged),
+    )
+    return f"NOT COALESCE({' AND '.join(sure)}, FALSE)"
+
+
+def _surely_folded(judged: Judged) -> str:
+    """Whether a version begins and ends as the facts say (V22 to V24). Without facts and copies none does."""
+    terms = judged.terms
+    if not judged.foldable:
+        return "FALSE" if terms.marks else "{kind} IS NULL"
+    values = range(len(judged.foldable))
+    numbers = [terms.numbers[name] for name in terms.tracked]
+    assigned = " AND ".join(
+        f"(array_contains({{columns}}, {number}) OR {{same {each}}})"
+        for each, number in zip(values, numbers, strict=True)
+    )
+    other = " AND ".join(f"{{same {each}}}" for each in values)
+    changed = f"({{last end}} IS DISTINCT FROM {{start}} OR NOT ({other}))"
+    upserted = f"(COALESCE({{kind}} = '{Told.UPSERT}', FALSE) AND ({{columns}} IS NULL OR ({assigned})))"
+    begins = f"({_is_copied('{start}', terms)} OR {upserted}) AND {changed}"
+    ends = f"{{end}} IS NULL OR COALESCE({{next}} = {{end}}, FALSE) OR {_is_copied('{end}', terms)}"
+    settled = [_is_settled(each, terms) for each in ("{start}", "{end}")]
+    folded = f"(({begins}) OR {settled[0]}) AND ({ends} OR {settled[1]})"
+    return f"({folded})" if terms.marks else f"({{facts}} IS NULL OR ({folded}))"
+
+
+def _is_copied(instant: str, terms: LawTerms) -> str:
+    if not terms.marks:
+        return "FALSE"
+    return f"COALESCE({instant} IN ({', '.join(str(each.at) for each in terms.marks)}), FALSE)"
+
+
+def _is_settled(instant: str, terms: LawTerms) -> str:
+    if terms.settled is None:
+        return "FALSE"
+    first, last = terms.settled
+    since = "" if first is None else f" AND {instant} >= {first}"
+    return f"COALESCE({instant} <= {last}{since}, FALSE)"
+
+
+def laws_of_keys(engine: Engine, judged: Judged) -> Steps:
+    """The laws of rows of which each record has one."""
+    laws: Step = {Law.NULL_KEY: "NOT {keyed}", Law.UNIQUE_KEY: "{keyed} AND {nth} > 1"}
+    laws |= {Law.ROW_HASH: f"NOT {engine.hashed(judged)}"} if judged.terms.hashed else {}
+    known = {"keyed": engine.keyed(judged.identity), **engine.hashes(judged)}
+    return engine.steps(known, {"nth": "ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {keyed})"}, laws)
+
+
+def laws_of_events(engine: Engine, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Steps:
+    """The laws of events, which follow one another (odf-ingest.md 2.10); `names` are the system columns."""
+    known = {
+        "op": _op(engine, names),
+        "time": engine.micros(shape, names["event_time"]),
+        "offset": f"CAST({engine.column(names['offset'])} AS BIGINT)",
+        "keyed": engine.keyed(shape.key),
+    }
+    was = "{before} IS NOT DISTINCT FROM"
+    follows = " OR ".join(
+        f"({was} {'NULL' if one is None else int(one)} AND {{known}} = {int(other)})"
+        for one in (None, *Op)
+        for other in Op
+        if log.follows(one, other)
+    )
+    steps = [
+        {"known": f"CASE WHEN {{op}} IN ({', '.join(map(str, map(int, Op)))}) THEN {{op}} END"},
+        {"before": f"LAG({{known}}) {_EVENTS}", "last": f"LEAD(1) {_EVENTS} IS NULL"},
+        {"follows": f"COALESCE({follows}, FALSE)"},
+    ]
+    fits, gone = "{follows}", int(Op.CORRECT_FROM)
+    if log.corrects:
+        # Whether the ledger has an event of this time, to correct it, or has none, to add it.
+        then = "LAG({known}) OVER (PARTITION BY {key}, {time}, {follows} ORDER BY {offset})"
+        steps.append({"then": then})
+        fits = f"{{follows}} AND COALESCE({{then}} <> {gone}, FALSE) = ({{known}} = {gone})"
+    halved = log.keyed and log.paired and log.strict
+    laws = {
+        Law.NULL_KEY: "NOT {keyed}",
+        Law.OPERATIONS: f"NOT ({fits})",
+        Law.WATERMARK: "FALSE" if log.watermark is None else f"COALESCE({{time}} > {log.watermark}, TRUE)",
+        HALF: f"{{last}} AND COALESCE({{known}} = {gone}, FALSE)" if halved else "FALSE",
+    }
+    return engine.steps(known, *steps, laws)
+
+
+def _op(engine: Engine, names: Mapping[str, Any]) -> str:
+    """What an event does, by its code."""
+    if names["op"] is not None:
+        return engine.column(names["op"])
+    if names["observed"] is None:
+        return str(int(Op.APPEND))
+    cases = (f"WHEN '{LETTERS[op]}' THEN {int(op)}" for op in (Op.APPEND, Op.RETRACT))
+    return f"CASE {engine.column(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
+
+
+def nested(steps: Steps) -> str:
+    """The steps as one relation of DuckDB."""
+    text = DUCKDB.rows
+    for step in steps:
+        more = ", ".join(f"{sql} AS {DUCKDB.name(name)}" for name, sql in step.items())
+        text = f"(SELECT *, {more} FROM {text})"
+    return text

@@ -1,0 +1,122 @@
+"""How often the rows of one record break each law, in plain Python: slow, obvious, right.
+
+Sources: native.md V114 and V116; fivetran-destination.md section 5.1 (a version ends a millisecond before
+its successor begins, so one that lived less ends before its own start); historization.md sections 2.2, 2.4;
+odf-ingest.md section 2.10.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from backstory.model.remembered import Role
+from backstory.strategies.events.terms import Op
+from backstory.upkeep.laws.logs import LogFacts
+from backstory.upkeep.laws.mending import has_length, is_mark, is_open, is_version, marked, until
+from backstory.upkeep.laws.remembered import broken_together, is_of_its_kind, is_recorded, is_settled
+from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
+
+HASH = re.compile("[0-9a-f]{64}|erased")
+
+
+def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
+    """How often the rows of one record break each law; rows without a key are of no record."""
+    found: Counter[Law] = Counter()
+    if terms.remembers:
+        found.update(broken_memory(rows, terms))
+    lives = [row for row in rows if row.keyed]
+    found[Law.NULL_KEY] += sum(not row.keyed and not is_mark(row) for row in rows)
+    versions = [row for row in lives if is_version(row)]
+    found.update(spans(versions, terms))
+    found[Law.OPEN_MARKER] += sum(not marked(row, versions, terms) for row in versions)
+    if terms.hashed:
+        found[Law.ROW_HASH] += sum(not is_hashed(row) for row in lives)
+    return +found
+
+
+def is_hashed(row: RecordRow) -> bool:
+    """Whether a row has the hash of its values, or says that they were erased."""
+    return HASH.fullmatch(row.hash or "") is not None and row.rightly is not False
+
+
+def broken_memory(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
+    """A law for each row, or pair of rows, that breaks one of the six of memory."""
+    for row in rows:
+        if not is_of_its_kind(row):
+            yield Law.MEMORY
+        if not is_recorded(row, terms.newest):
+            yield Law.RECORDED
+        # Of a log the last position of a record stays (V135), and truncates, which each has its instant of.
+        if row.role == Role.FACT and row.time is None and is_settled(row.start, terms):
+            yield Law.SETTLED
+    yield from broken_together(rows, terms)
+
+
+def in_order(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
+    """Versions that have a length, by their starts."""
+    return sorted(
+        (row for row in rows if has_length(row, terms)), key=lambda row: (row.start or 0, until(row, terms))
+    )
+
+
+def spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
+    """A law for each version that breaks it by its start or its end."""
+    starts = Counter(row.start for row in versions if row.start is not None)
+    for times in starts.values():
+        yield from [Law.UNIQUE_START] * (times - 1)
+    # A version of Fivetran's that tells no end breaks the law of the marker.
+    endless = {row.place for row in versions if row.end is None and terms.grain and row.start is not None}
+    for row in versions:
+        if not has_length(row, terms) and row.place not in endless:
+            yield Law.START_BEFORE_END
+    ordered = in_order(versions, terms)
+    for place, row in enumerate(ordered):
+        if any((row.start or 0) < until(before, terms) for before in ordered[:place]):
+            yield Law.NO_OVERLAP
+    open_ = sum(is_open(row, terms) or (bool(terms.grain) and row.flag is True) for row in versions)
+    yield from [Law.ONE_OPEN] * (open_ - 1)
+
+
+def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
+    """How often the rows of one key break each law, in a table that has each record once."""
+    found: Counter[Law] = Counter()
+    keyed = [row for row in rows if row.keyed]
+    found[Law.NULL_KEY] += len(rows) - len(keyed)
+    found[Law.UNIQUE_KEY] += max(len(keyed) - 1, 0)
+    if terms.hashed:
+        found[Law.ROW_HASH] += sum(not is_hashed(row) for row in rows)
+    return +found
+
+
+@dataclass(frozen=True, slots=True)
+class LogRow:
+    """A row of the log, in the order of offsets; `op` is None where it is none of the four."""
+
+    op: int | None
+    time: int | None
+    keyed: bool = True
+
+
+def broken_events(events: Sequence[LogRow], log: LogFacts) -> Counter[Law]:
+    """How often the events of one record break each law."""
+    found: Counter[Law] = Counter()
+    before: Op | None = None
+    there: set[int | None] = set()
+    for event in events:
+        op = Op(event.op) if event.op in set(Op) else None
+        found[Law.NULL_KEY] += log.keyed and not event.keyed
+        found[Law.OPERATIONS] += op is None or not (log.follows(before, op) and _fits(log, op, event, there))
+        late = log.watermark is not None and (event.time is None or event.time > log.watermark)
+        found[Law.WATERMARK] += late
+        before = op
+    half = log.keyed and log.paired and log.strict and before is Op.CORRECT_FROM
+    found[Law.OPERATIONS] += half
+    return +found
+
+
+def _fits(log: LogFacts, op: Op, event: LogRow, there: set[int | None]) -> bool:
+    """Whether the ledger has, or has not, an event of this time to correct, or to add; `there` keeps up."""
+    fits = not log.corrects or (event.time in there) is (op is Op.CORRECT_FROM)
+    (there.discard if op is Op.CORRECT_FROM else there.add)(event.time)
+    return fits
