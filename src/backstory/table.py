@@ -247,9 +247,9 @@ class Table:
 
     def check(self) -> list[dict[str, Any]]:
         """A record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""
-        from backstory.upkeep.checking import check
+        from backstory.upkeep.checking import check_files_first
 
-        return check(self.store, self.name)
+        return check_files_first(self.store, self.name)
 
     def repair(self, *, apply: bool = False, note: str | None = None, author: str | None = None) -> "Repair":
         """The repair of the records that break a law; `apply` makes it, in one commit."""

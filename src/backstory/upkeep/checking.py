@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -59,6 +60,21 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
         return _records(stored, _broken(store, stored) if stored.rows else {})
 
 
+def check_files_first(store: Store, table: TableName) -> list[dict[str, Any]]:
+    """The same out of the table's files if they can be read without Spark and the memory holds them."""
+    from backstory.stores.metadata.hidden import Unreadable
+    from backstory.stores.metadata.in_session import InSession
+    from backstory.stores.metadata.rows import Files
+
+    catalog = InSession(store)
+    with translate_faults(table):
+        described = catalog.describe(table)
+    if described is not None:
+        with store.memory.lease() as lease, suppress(Unreadable, OSError):
+            return check_small(Files(described, catalog, lease))
+    return check(store, table)
+
+
 def check_small(files: "Files") -> list[dict[str, Any]]:
     """The same of a small table, out of its files; Unreadable for what Spark alone reads."""
     table = require_known_layout(files.table)
@@ -95,7 +111,7 @@ def checked(store: Store, named: Sequence[TableName], *, every: bool = False) ->
     names = tables(store) if every else named
     found = apart(
         names,
-        partial(check, store),
+        partial(check_files_first, store),
         every=every,
         alone=len(named) == 1 and not every,
     )

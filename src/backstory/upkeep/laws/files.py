@@ -16,7 +16,7 @@ from backstory.journal.small_log import log_rows_here, snapshots_here
 from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.remembered import RECORDED, Role
 from backstory.model.schema import Shape
-from backstory.reading.arrow.versions import answer, held, record_numbers
+from backstory.reading.arrow.versions import SORTED, answer, held, record_numbers
 from backstory.reading.frames.event_logs import identity_names, system_columns
 from backstory.reading.lifetimes import DUCKDB
 from backstory.stores.metadata.hidden import Unreadable
@@ -62,9 +62,10 @@ class Rows:
         """The answer to a query of the rows, their places and the numbers of their records."""
         own = {_PLACE: integers(np.arange(len(records))), _RECORD: integers(records)}
         columns = {f"c{place}": _zoneless(each) for place, each in enumerate(self.table.columns)}
-        with held(self.lease, "laws", sum(each.nbytes for each in own.values())):
+        rows = pa.table(own | columns)
+        with held(self.lease, "laws", SORTED * rows.nbytes):
             try:
-                return answer(pa.table(own | columns), query)
+                return answer(rows, query)
             except duckdb.Error:
                 raise Unreadable("values that DuckDB has not") from None
 
