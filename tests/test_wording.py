@@ -68,10 +68,9 @@ FLAGS = {
         ("explorer/copies.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")
     ),  # commands to copy
     *(  # for spark-submit
-        ("spark/jars.py", f"--{name}")
-        for name in ("master", "class", "load-spark-defaults", "properties-file")
+        ("spark/jars.py", f"--{name}") for name in ("master", "class", "properties-file")
     ),
-    ("spark/launch.py", "--load-spark-defaults"),
+    ("spark/versions.py", "--load-spark-defaults"),
     ("spark/launch.py", "--properties-file"),
 }
 # Of Spark, Java and style sheets, which nobody reads.

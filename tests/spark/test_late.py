@@ -22,6 +22,8 @@ from backstory.doors.odf.inspecting import newest_rows
 from backstory.errors import Refused
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
+from backstory.spark.java_names import java_class
+from backstory.spark.versions import sessions_class
 from backstory.stores.iceberg.store import Store
 from backstory.table import Table
 from backstory.upkeep.checking import checked
@@ -171,7 +173,7 @@ def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
 def test_a_thread_that_is_older_than_the_session_has_its_settings(spark, tmp_path):
     """Spark asks the thread's Java for them: Iceberg's own catalog, by which frames are written, is one."""
     java = spark._jvm
-    sessions = java.org.apache.spark.sql.classic.SparkSession
+    sessions = java_class(java, sessions_class())
 
     def active():
         sessions.clearActiveSession()  # as a thread is that began before the session

@@ -12,6 +12,7 @@ from backstory.cli.output import show, tell_line
 from backstory.cli.starting import busy, starting
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName, meanings, resolve_name, table_name
+from backstory.spark.versions import arrow_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -230,4 +231,4 @@ def _computed(frame: "DataFrame", limit: int | None, options: Options, table: Ta
     from backstory.reading.queries import answering
 
     with answering(table), busy(options, "Reading ..."):
-        return (frame if limit is None else frame.limit(limit)).toArrow()
+        return arrow_of(frame if limit is None else frame.limit(limit))

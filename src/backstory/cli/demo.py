@@ -20,6 +20,7 @@ from backstory.cli.projects import show_receipts
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
+from backstory.spark.versions import arrow_of
 from backstory.table import Table
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ def _tell(store: "Store") -> None:
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        versions = point_in_time.timeline(store, TABLE, {"code": code}).toArrow().to_pylist()
+        versions = arrow_of(point_in_time.timeline(store, TABLE, {"code": code})).to_pylist()
         for line in draw(versions, columns, UNTIL):
             console.print(line, markup=False)
 
@@ -168,7 +169,7 @@ def _every_night(warehouse: "Warehouse") -> None:
 
 
 def _sorted(frame: Any) -> list[dict[str, Any]]:
-    return sorted(frame.toArrow().to_pylist(), key=lambda row: row["code"])
+    return sorted(arrow_of(frame).to_pylist(), key=lambda row: row["code"])
 
 
 def _euro(rows: Sequence[dict[str, Any]]) -> set[str]:

@@ -18,6 +18,7 @@ from backstory.engine.staging import is_local
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import Pieces
 from backstory.model.places import FILE, POSITION
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import collected, hold_collected
 from backstory.stores.iceberg.slice import PLACE, of_keys, searched_columns
 from backstory.stores.iceberg.store import Store as IcebergStore
@@ -224,7 +225,7 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
     hold_collected(terms.spark_store, lease, name, unpacked_size(MANY, len(side.schema), 0))
     frame = side.frame().toDF(*(f"c{place}" for place in range(len(side.schema))))
     keys = keys.rename_columns([f"c{side.schema.get_field_index(each)}" for each in keys.column_names])
-    rows = of_keys(terms.spark_store, frame, keys).limit(MANY + 1).toArrow()
+    rows = arrow_of(of_keys(terms.spark_store, frame, keys).limit(MANY + 1))
     lease.hold(name, 0)
     if len(rows) > MANY:
         raise TooLarge

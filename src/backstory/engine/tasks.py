@@ -18,6 +18,7 @@ from backstory.engine.task_sift import count_values, sift_frames
 from backstory.engine.wire import Wire, with_numbered_files
 from backstory.model.places import FILE
 from backstory.spark.on_disk import persist_on_disk
+from backstory.spark.versions import checkpoint_on_disk
 from backstory.stores.iceberg.buckets import BUCKET, bucket_of, buckets_for, bytes_of
 from backstory.stores.iceberg.frames import TaggedRows, side_rows, tag_sides
 from backstory.stores.iceberg.literals import instant, literal
@@ -107,9 +108,7 @@ def _answers_of(
     rows = by_bucket(tagged.rows, buckets) if terms.key else tagged.rows
     answers = rows.mapInArrow(task, wire.spark_schema)
     if terms.checkpointed:
-        from pyspark import StorageLevel
-
-        answers = answers.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+        answers = checkpoint_on_disk(answers)
     else:
         answers = persist_on_disk(answers)
         kept.callback(answers.unpersist)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from backstory.model.places import FILE
+from backstory.spark.versions import arrow_of
 from backstory.strategies.part_plan import PartPlan, PlanSums
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class Wire:
         """The sums of each part."""
         from pyspark.sql.functions import col
 
-        packed = answers.where(col(KIND) == SUM).select(SUMS).toArrow()
+        packed = arrow_of(answers.where(col(KIND) == SUM).select(SUMS))
         return [_unpacked(each) for each in packed[SUMS].to_pylist()]
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from backstory.journal.chain import Block
 from backstory.journal.row_hash import Slice, slice_hashes
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.spark_types import spark_schema
@@ -68,8 +69,7 @@ class SparkRows:
         """The rows of the snapshot that the blocks were read from, by the names that columns have now."""
         store, table = self.store, self.table
         snapshot = table.iceberg.currentSnapshot()
-        reader = store.spark.read.option("versionAsOf", int(snapshot.snapshotId()))
-        rows = reader.table(store.sql_name(table.shape.table))
+        rows = rows_at(store, table.shape.table, int(snapshot.snapshotId()))
         now = {each["id"]: each["name"] for each in fields_of(store.jvm, table.iceberg.schema())}
         then = {
             each["name"]: each["id"]

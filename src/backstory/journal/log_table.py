@@ -17,6 +17,7 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
@@ -129,7 +130,7 @@ def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
     if log is None or not log.rows:
         return []
     with translate_faults(name):
-        return store.spark.table(store.sql_name(name)).orderBy(NUMBER).toArrow().to_pylist()
+        return arrow_of(store.spark.table(store.sql_name(name)).orderBy(NUMBER)).to_pylist()
 
 
 def _log_table(store: Store, dataset: TableName) -> StoredTable | None:
@@ -186,5 +187,5 @@ def _newest_logged(store: Store, log: StoredTable) -> Block | None:
     name = log.shape.table
     with translate_faults(name):
         rows = store.spark.table(store.sql_name(name)).orderBy(NUMBER, ascending=False).limit(1)
-        found = rows.toArrow().to_pylist()
+        found = arrow_of(rows).to_pylist()
     return block_of(found[0]) if found else None

@@ -24,6 +24,7 @@ from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.declarations import Declaration, Project
 from backstory.projects.receipts import RunReceipt
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
@@ -160,7 +161,7 @@ def rows_of_log(store: Store) -> list[dict[str, Any]]:
         with store.memory.lease() as lease:
             rows = LocalRows(store, log, lease).read(COLUMNS)
     except (Unreadable, TooLarge):
-        rows = store.spark.table(store.sql_name(log.shape.table)).toArrow()
+        rows = arrow_of(store.spark.table(store.sql_name(log.shape.table)))
     return _in_order(rows)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from backstory.model.change import COUNTS, DOOR
 from backstory.model.table import TableName
 from backstory.reading.lives import value_text
+from backstory.spark.versions import arrow_of
 from backstory.stores.metadata.values import rows_of
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def drawn_in_notebooks(differences: "DataFrame") -> "DataFrame":
 
 def differences_as_html(differences: "DataFrame") -> str:
     """The first records as a table; what there is beyond them is said below it."""
-    records = rows_of(differences.limit(MOST + 1).toArrow())
+    records = rows_of(arrow_of(differences.limit(MOST + 1)))
     rows = [cells for record in records[:MOST] for cells in _rows(record)]
     more = f"<p>The first {MOST} records are shown.</p>" if len(records) > MOST else ""
     nothing = "" if records else "<p>Nothing changed.</p>"

@@ -29,6 +29,7 @@ def run_query(store: Store, query: str) -> "DataFrame":
     looks at anything. Raises UsageError for anything else, and for what Spark cannot read.
     """
     from pyspark.errors import AnalysisException
+    from pyspark.errors.exceptions.captured import UnsupportedOperationException
 
     with _here(store):
         named = _names_to_look_up(store, query)
@@ -38,7 +39,7 @@ def run_query(store: Store, query: str) -> "DataFrame":
         _refresh(store, read)
         try:
             return store.spark.sql(query)
-        except AnalysisException as wrong:
+        except (AnalysisException, UnsupportedOperationException) as wrong:  # of types too, in Spark 3.5
             raise UsageError("wrong-query", cause_of(wrong), REMEDY) from None
 
 

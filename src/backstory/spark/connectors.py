@@ -1,10 +1,10 @@
 """The jars that Spark needs beside itself: which they are, and the properties by which a session has them."""
 
 from collections.abc import Mapping
-from importlib.metadata import version
 from typing import Final
 
 from backstory.spark.jars import PACKAGES, fetch, kept
+from backstory.spark.versions import installed, suffix
 
 ICEBERG: Final = "1.12.0"
 SQLITE_JDBC: Final = "3.54.1.0"
@@ -44,10 +44,9 @@ def missing(given: Mapping[str, str]) -> bool:
     return bool(packages) and kept(packages, given) is None
 
 
-def runtime(spark: str | None = None) -> str:
-    """The package of Iceberg for a Spark of this version, or for the one that is installed."""
-    told = ".".join((spark or version("pyspark")).split(".")[:2])
-    return f"org.apache.iceberg:iceberg-spark-runtime-{told}_2.13:{ICEBERG}"
+def runtime(spark: str | None = None, scala: str | None = None) -> str:
+    """The package of Iceberg for a Spark of this version and Scala, or for the one that is installed."""
+    return f"org.apache.iceberg:iceberg-spark-runtime-{suffix(spark or installed(), scala)}:{ICEBERG}"
 
 
 def _ours() -> list[str]:

@@ -27,6 +27,7 @@ from backstory.spark.java_faults import reason
 from backstory.spark.launch import properties_file
 from backstory.spark.own_folders import kept_folder, private, temporary_folder
 from backstory.spark.python_path import has_modules
+from backstory.spark.versions import resolver_folder, submit_options
 
 PACKAGES, IVY = "spark.jars.packages", "spark.jars.ivy"
 # Settings of the resolver that decide what a package is.
@@ -134,7 +135,7 @@ def _resolve(part: Path, packages: Sequence[str], given: Mapping[str, str]) -> s
     submit = Path(_find_spark_home(), "bin", "spark-submit")  # type: ignore[no-untyped-call]
     options = f"{_PATIENCE} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
     with properties_file(chosen) as file:
-        words = [str(submit), "--load-spark-defaults", "--properties-file", str(file), *_NOTHING]
+        words = [str(submit), *submit_options(), "--properties-file", str(file), *_NOTHING]
         done = subprocess.run(  # noqa: S603 - Spark's own program
             words,
             env=os.environ | {"SPARK_SUBMIT_OPTS": options},
@@ -250,7 +251,7 @@ def _writable(given: Mapping[str, str]) -> Path:
 
 
 def _resolver_folder(given: Mapping[str, str]) -> Path:
-    return Path(given[IVY]).expanduser() if given.get(IVY) else _java_home() / ".ivy2.5.2"
+    return Path(given[IVY]).expanduser() if given.get(IVY) else _java_home() / resolver_folder()
 
 
 def _java_home() -> Path:

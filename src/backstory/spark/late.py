@@ -3,16 +3,16 @@
 from collections.abc import Callable
 from contextlib import suppress
 from threading import Lock, RLock, local
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from backstory.settings import Settings
 from backstory.spark.forks import of_another_process
+from backstory.spark.versions import sessions_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-SESSIONS: Final = "org.apache.spark.sql.classic.SparkSession"
 # By thread: the session that was last seen active in its Java.
 _seen = local()
 
@@ -26,7 +26,7 @@ def active_here(spark: "SparkSession") -> "SparkSession":
     if getattr(_seen, "session", None) is not spark:
         from backstory.spark.java_names import java_class
 
-        sessions = java_class(spark._jvm, SESSIONS)  # noqa: SLF001 - Python has no name for it
+        sessions = java_class(spark._jvm, sessions_class())  # noqa: SLF001 - Python has no name for it
         now = sessions.getActiveSession()
         if now.isEmpty() or now.get().sparkContext().isStopped():
             sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - Python has no name for it

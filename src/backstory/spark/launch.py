@@ -12,6 +12,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from backstory.spark.forks import hold_to_this_process
+from backstory.spark.versions import own_defaults, submit_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -86,7 +87,8 @@ def properties_file(chosen: Mapping[str, str]) -> Iterator[Path]:
     """The properties in a private file, as spark-submit reads them."""
     with tempfile.TemporaryDirectory(prefix="backstory-spark-") as folder:
         path = Path(folder, "properties")
-        path.write_text("".join(f"{_escaped(name)}={_escaped(chosen[name])}\n" for name in chosen), "ascii")
+        lines = (f"{_escaped(name)}={_escaped(chosen[name])}\n" for name in chosen)
+        path.write_text("".join([own_defaults(os.environ), *lines]), "utf-8")
         path.chmod(0o600)
         yield path
 
@@ -96,7 +98,7 @@ def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
     """Have spark-submit, which is started meanwhile, read the properties from a private file."""
     own = os.environ.get(ARGUMENTS)
     with properties_file(chosen) as path:
-        arguments = f"--load-spark-defaults --properties-file {quote(str(path))}"
+        arguments = " ".join([*submit_options(), "--properties-file", quote(str(path))])
         os.environ[ARGUMENTS] = f"{arguments} {own or 'pyspark-shell'}"
         try:
             yield

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import UsageError
 from backstory.spark.late import LateSpark
+from backstory.spark.versions import naming_columns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,8 @@ def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
     session = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
     _hold(spark, session)
     try:
-        yield
+        with naming_columns(spark):
+            yield
     finally:
         _release(spark, session)
 

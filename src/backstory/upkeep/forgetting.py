@@ -19,6 +19,7 @@ from backstory.reading.frames.records import is_record
 from backstory.reading.keys import key_of
 from backstory.stores.iceberg.erasures import Erased, Erasure, refuse_unfinished
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.places import Surroundings, surroundings
 from backstory.stores.iceberg.searching import FoundFiles, search, with_ids
@@ -209,8 +210,9 @@ def _rows(
         store.spark.catalog.refreshTable(name)
         native = table.shape.layout is Layout.VERSIONS
         role = coalesce(column(MEMORY)[ROLE], lit(VERSION)) if native else lit(_word(table.shape.layout))
-        reader = store.spark.read if snapshot is None else store.spark.read.option("versionAsOf", snapshot)
-        found = reader.table(name).where(condition).groupBy(role.alias("role")).count()
+        stored = table.shape.table
+        rows = store.spark.table(name) if snapshot is None else rows_at(store, stored, snapshot)
+        found = rows.where(condition).groupBy(role.alias("role")).count()
         return {row["role"]: row["count"] for row in found.collect()}
 
 

@@ -18,6 +18,7 @@ from backstory.model.receipt import Receipt
 from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
 from backstory.spark.on_disk import persist_on_disk
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quoted
@@ -106,7 +107,7 @@ class _Repairing:
         acts = persist_on_disk(map_batches(suspects, partial(mend, judged, names), _schema(suspects, names)))
         try:
             with translate_faults(self.table):
-                records = acts.where(column(ACT) == TOLD).select(quoted(SAID)).toArrow()
+                records = arrow_of(acts.where(column(ACT) == TOLD).select(quoted(SAID)))
             tally = MendTally()
             for text in records[SAID].to_pylist():
                 tally.add(text)

@@ -16,8 +16,10 @@ from backstory.model.change import Change, Note
 from backstory.model.instant import iso, parse_instant
 from backstory.model.layout import HIST_SUFFIX, Layout
 from backstory.model.table import TableName
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.lineage import UPDATED_IN, keeps_row_ids
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
@@ -165,12 +167,12 @@ def _lost(
     name, key = table.shape.table, table.shape.key
     with translate_faults(name):
         rows = store.spark.table(store.sql_name(name))
-        before = store.spark.read.option("versionAsOf", then.id).table(store.sql_name(name))
+        before = rows_at(store, name, then.id)
         counts = {"rows": rows.count(), "rows_then": before.count()}
         if not (key and keeps_row_ids(table)):
             return counts, []
         new = rows.where(column(UPDATED_IN) > int(then.java.sequenceNumber())).select(*map(quoted, key))
-        return counts, new.distinct().orderBy(*map(quoted, key)).limit(MAX_KEYS).toArrow().to_pylist()
+        return counts, arrow_of(new.distinct().orderBy(*map(quoted, key)).limit(MAX_KEYS)).to_pylist()
 
 
 def _cut_log(store: Store, dataset: StoredTable) -> None:

@@ -37,13 +37,13 @@ LIFE = (
     "ALTER TABLE {t} RENAME COLUMN v TO w",
     "ALTER TABLE {t} ADD COLUMN more STRING",
     "ALTER TABLE {t} ALTER COLUMN n TYPE BIGINT",
-    "INSERT INTO {t} (id, w, n, more) VALUES (9, 'j', 5000000000, 'new'), (3, 'd', 3, NULL)",
+    "INSERT INTO {t} VALUES (9, 'j', 5000000000, NULL, 'new'), (3, 'd', 3, NULL, NULL)",
     "UPDATE {t} SET more = 'too' WHERE id IN (3, 8)",
     "CALL backstory.system.rewrite_position_delete_files(table => '{name}', options => map('rewrite-all', 'true'))",
     "DELETE FROM {t} WHERE id IN (0, 9)",
     "DELETE FROM {t}",
-    "INSERT INTO {t} (id, w) VALUES (1, 'again')",
-    "INSERT OVERWRITE {t} (id, w) VALUES (1, 'again'), (2, 'b')",
+    "INSERT INTO {t} VALUES (1, 'again', NULL, NULL, NULL)",
+    "INSERT OVERWRITE {t} VALUES (1, 'again', NULL, NULL, NULL), (2, 'b', NULL, NULL, NULL)",
 )
 
 
@@ -113,7 +113,7 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
     assert 0 < moved.bytes <= 1.2 * min(held, size)
     moved.release(store)
     store.spark.sql(
-        f"CALL backstory.system.rewrite_data_files('{fed.name}', options => map('rewrite-all', 'true'))"
+        f"CALL backstory.system.rewrite_data_files(table => '{fed.name}', options => map('rewrite-all', 'true'))"
     )
     table = fed.now
     whole = moved_rows(store, table, None, lineage_of(store, table).commits)

@@ -28,6 +28,7 @@ from backstory.formats.wrapping.batch_file import Format
 from backstory.model.layout import ROW_HASH
 from backstory.model.places import FILE, POSITION
 from backstory.model.table import TableName
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
@@ -110,7 +111,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.Ch
         except (TooLarge, Unreadable):
             pass
     with translate_faults(hist.wanted.table):
-        return of_keys(work.store, earlier_versions(work, hist, terms), pa.table(searched)).toArrow()
+        return arrow_of(of_keys(work.store, earlier_versions(work, hist, terms), pa.table(searched)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,7 +270,7 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
         rest = LocalRows(work.store, hist.table, lease).at(rows, names)
     except (TooLarge, Unreadable):
         versions = hist.rows.where(column(ColumnRole.ENDED).isNull())
-        found = _whole_versions(hist, of_keys(work.store, versions, rows.select([key]))).toArrow()
+        found = arrow_of(_whole_versions(hist, of_keys(work.store, versions, rows.select([key]))))
         return found.take(pc.index_in(rows[key], value_set=found[key].combine_chunks())).cast(schema)
     values = [(rest if name in names else rows)[name] for name in schema.names]
     return pa.table(values, names=schema.names).cast(schema)

@@ -38,6 +38,7 @@ from backstory.formats.delivered import in_schema
 from backstory.model.change import NOTHING, Change, Pieces
 from backstory.model.instant import iso
 from backstory.model.layout import ROW_HASH
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.session_caches import announcing_later
@@ -253,7 +254,7 @@ def _moved(terms: LoadTerms, planned: Planned) -> list[str]:
         rows.toDF(*(f"{side}{n}" for n, _ in enumerate(names))) for side, rows in (("c", came), ("w", went))
     )
     same = (came[f"c{n}"].eqNullSafe(went[f"w{n}"]) for n, _ in enumerate(names))
-    both = came.join(went, reduce(and_, same), "left_semi").orderBy(*came.columns).limit(LOOKED_AT).toArrow()
+    both = arrow_of(came.join(went, reduce(and_, same), "left_semi").orderBy(*came.columns).limit(LOOKED_AT))
     return few_keys(terms, both.rename_columns(names))
 
 

@@ -32,6 +32,7 @@ from backstory.formats.memory import MemoryLease, unpacked_size
 from backstory.model.change import Pieces
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.metadata.hidden import Unreadable
@@ -191,7 +192,7 @@ class PlannedCopy:
         schema = side_schemas(self.sides)[DELIVERED]
         keyed = pa.schema([schema.field(name) for name in key])
         return {
-            kind: rows.limit(MAX_KEYS).toArrow().rename_columns(key).cast(keyed)
+            kind: arrow_of(rows.limit(MAX_KEYS)).rename_columns(key).cast(keyed)
             for kind, rows in few_of.items()
         }
 
@@ -303,4 +304,4 @@ def _elsewhere(sides: CopySides, keys: pa.Table) -> Iterable[pa.Table]:
         except Unreadable:
             pass
     named = _versions_elsewhere(sides).select(*map(quoted, names))
-    yield of_keys(sides.store, named, keys).toArrow().rename_columns(names).cast(keys.schema)
+    yield arrow_of(of_keys(sides.store, named, keys)).rename_columns(names).cast(keys.schema)

@@ -25,6 +25,7 @@ from backstory.model.change import Pieces
 from backstory.model.layout import IS_CURRENT, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.places import ROW_ID
 from backstory.spark.on_disk import persist_on_disk
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.schema import spark_type
 from backstory.strategies.comparable import fingerprint
@@ -96,7 +97,7 @@ def first_frames(sides: CopySides, kept: ExitStack) -> FirstRows | None:
     appearing = delivered.select(*key)
     types = {each.name: each.type for each in terms.columns}
     schema = arrow_schema({name: types[name] for name in terms.key})
-    few = appearing.limit(MAX_KEYS).toArrow().rename_columns(schema.names).cast(schema)
+    few = arrow_of(appearing.limit(MAX_KEYS)).rename_columns(schema.names).cast(schema)
     sums = PlanSums(counts, {APPEARED: few} if number else {}, {}, Counter({ADDED: number, APPEARED: number}))
     return FirstRows(sums, {ADDED: _opening(sides, delivered), APPEARED: appearing})
 

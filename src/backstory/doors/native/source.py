@@ -14,6 +14,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current, keeps_all
 from backstory.reading.frames.versions import HISTORIES
+from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.search_bounds import without
@@ -51,7 +52,7 @@ class Source:
 
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> Source:
     """The rows of a frame."""
-    return Source(frame.schema, lambda: frame, size)
+    return Source(frame_fields(frame), lambda: frame, size)
 
 
 def rows_of_table(store: Store, table: TableName) -> Source:

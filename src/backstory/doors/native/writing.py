@@ -17,6 +17,7 @@ from backstory.model.instant import iso
 from backstory.model.layout import MEMORY, VALID_FROM
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import MEMORY_SINCE, SCOPE, SETTLED
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.positions import FEW, add_places, coded_file
@@ -69,7 +70,7 @@ def _marks(sides: CopySides, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     if not restated:
         return own, nowhere
     scope = column(MEMORY).getField(SCOPE).eqNullSafe(lit(place.scope))
-    here = sides.stored.where(marked() & scope & (column(VALID_FROM) == instant(terms.at))).toArrow()
+    here = arrow_of(sides.stored.where(marked() & scope & (column(VALID_FROM) == instant(terms.at))))
     former = shaped(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
 

@@ -14,6 +14,7 @@ from backstory.doors.odf.merging import key_of
 from backstory.doors.odf.schemas import Expected, conformed, storable
 from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused
+from backstory.spark.versions import frame_fields, require_fields, try_cast
 from backstory.stores.iceberg.literals import quoted
 from backstory.strategies.comparable import holds_map
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
@@ -66,7 +67,7 @@ def batch(
 
     read = frame.columns
     frame = _refused_or_renamed(frame, source, columns, inferred=inferred)
-    found = {field.name: field for field in frame.schema}
+    found = {field.name: field for field in frame_fields(frame)}
     fields = dict(found)
     has_arrival = fields.pop(ARRIVAL, None) is not None
     op = _op(source, columns, fields)
@@ -83,6 +84,7 @@ def batch(
     required = expected.required if expected else ()
     if time is not None and time.unreadable is not None:
         op = when(time.unreadable, lit(UNREADABLE)).otherwise(op)
+    require_fields(len(data), "Rows" if time is None else "Rows with nothing but a time")
     own = (values.get(f.name, col(quoted(f.name))).cast(f.dataType).alias(f.name) for f in data)
     sides = {
         OP: op,
@@ -176,7 +178,7 @@ def _op(source: Source, columns: LogColumns, fields: "dict[str, StructField]") -
     type_ = fields.pop(name).dataType
     if not isinstance(type_, IntegralType | StringType):
         raise _bad(f"The column {name} is of type {type_.simpleString()}.", "It must be an integer.", [name])
-    return col(quoted(name)).try_cast("int")
+    return try_cast(col(quoted(name)), "int")
 
 
 def _require_named(source: Source, columns: LogColumns, names: Sequence[str], *, timed: bool) -> None:

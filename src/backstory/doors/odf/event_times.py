@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Refused
+from backstory.spark.versions import try_cast
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -134,6 +135,6 @@ def _text(column: "Column", *, inferred: bool) -> EventTime:
     year = column.rlike(YEAR)
     value = when(year, _year(when(year, column)))
     if inferred:
-        value = value.when(column.rlike(ZONED), column.try_cast("timestamp"))
-        value = value.when(column.rlike(RFC3339), in_utc(column.try_cast("timestamp_ntz")))
+        value = value.when(column.rlike(ZONED), try_cast(column, "timestamp"))
+        value = value.when(column.rlike(RFC3339), in_utc(try_cast(column, "timestamp_ntz")))
     return _within_years(column, value)

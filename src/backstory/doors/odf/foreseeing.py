@@ -13,6 +13,7 @@ from backstory.doors.odf.lints import Lint, lints_of
 from backstory.doors.odf.querying import names_others, run_query
 from backstory.doors.odf.registry import Registered
 from backstory.errors import UsageError
+from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ def output_of(store: Store, dataset: Registered, path: Path_, source: Source) ->
             return None
         raise UsageError(wrong.code, f"{place}: {wrong.message}", wrong.remedy) from None
     except PySparkException as fault:  # texts and formats in a query are looked at before any row
-        told = f"{place}: The query of preprocess cannot be analysed ({fault.getCondition()})."
+        told = f"{place}: The query of preprocess cannot be analysed ({condition_of(fault)})."
         raise UsageError("wrong-query", told, "Fix the query.") from None
 
 

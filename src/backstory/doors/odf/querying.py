@@ -13,6 +13,7 @@ from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
 from backstory.spark.parsed_queries import cause_of, refuse_session_values
 from backstory.spark.settled import hold_settings
+from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store
 
@@ -71,7 +72,7 @@ def refuse_failing_rows() -> Iterator[None]:
             raise
         raise Refused(
             "query-failed",
-            f"The query of preprocess fails on a value of the batch ({fault.getCondition()}).",
+            f"The query of preprocess fails on a value of the batch ({condition_of(fault)}).",
             "Nothing was written; use try_cast or the like, or filter such rows out.",
         ) from None
 

@@ -81,7 +81,7 @@ def _storable(type_: "DataType", name: str) -> "DataType":  # noqa: PLR0911 - a 
             return spark.MapType(_storable(type_.keyType, name), _storable(type_.valueType, name), True)
         case spark.StructType():
             return spark.StructType([storable(field) for field in type_])
-        case spark.DayTimeIntervalType() | spark.YearMonthIntervalType() | spark.CalendarIntervalType():
+        case _ if type_.simpleString().startswith("interval"):
             raise Refused(
                 "bad-input-schema",
                 f"The column {name} is of type {type_.simpleString()}, which tables cannot hold.",

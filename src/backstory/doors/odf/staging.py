@@ -23,6 +23,7 @@ from backstory.formats.parquet.plain import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.reading import rows_of
 from backstory.formats.unchanged import stamp_of
+from backstory.spark.versions import metadata_column
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -59,5 +60,5 @@ def read_batch(
 
 def _placed_by_spark(frame: "DataFrame") -> "DataFrame":
     # Asked for in this way, it is Spark's even if a column has the same name.
-    place = frame.metadataColumn("_metadata")["row_index"]
+    place = metadata_column(frame, "_metadata")["row_index"]
     return frame.select("*", place.alias(ARRIVAL))

@@ -11,6 +11,7 @@ from backstory.reading.frames.point_in_time import current
 from backstory.reading.frames.statements import statements
 from backstory.reading.frames.versions import HISTORIES, ranking, versions
 from backstory.reading.lives import TOLD_FROM
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing
@@ -33,7 +34,7 @@ def export(store: Store, table: TableName, place: Place) -> Export:
     if first:
         rows = rows.orderBy(*map(column, first))
     with translate_faults(table):
-        schema = rows.limit(0).toArrow().schema
+        schema = arrow_of(rows.limit(0)).schema
         return place.write(table, schema, _batches(rows, schema))
 
 

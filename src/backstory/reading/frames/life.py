@@ -12,6 +12,7 @@ from backstory.reading.frames.versions import RECORDING, versions
 from backstory.reading.keys import shown_key_of
 from backstory.reading.selection import Selection
 from backstory.reading.timelines import Axis, Timeline, timeline_of
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing
@@ -46,7 +47,7 @@ def life(
     wanted = shown_key_of(shape, key)
     names = Selection(columns=columns).chosen(table, list(wanted), told.columns)
     with translate_faults(table):
-        found = rows_of(told.select(*map(column, names)).toArrow())
+        found = rows_of(arrow_of(told.select(*map(column, names))))
     commits = commits_of(InSession(store).describe(table))
     return timeline_of(table, wanted, found, commits, axis, known_at)
 

@@ -3,6 +3,8 @@
 import re
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.spark.versions import condition_of
+
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
@@ -30,7 +32,7 @@ def first_line(name: str, text: str | None) -> str:
 def spark_cause(fault: "PySparkException") -> str:
     """What Spark names its error by; of one in a Python worker its class."""
     raised = _RAISED.findall(str(fault))
-    name = fault.getCondition() or type(fault).__name__
+    name = condition_of(fault) or type(fault).__name__
     return f"{name}: {raised[-1]}" if raised and "Traceback" in str(fault) else name
 
 

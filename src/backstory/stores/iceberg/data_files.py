@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 from backstory.model.layout import START
 from backstory.model.places import ROW_ID
+from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.jvm import data_file, rewriting
 from backstory.stores.iceberg.lineage import FIELD_IDS, keeps_row_ids, without_row_ids
@@ -24,6 +25,8 @@ from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.openings import local
 
+# The option by which Iceberg's writer leaves what it wrote to whoever commits it.
+REWRITE_OPTION = "rewritten-file-scan-task-set-id"
 ROWS_IN_FILE = 500_000
 ROWS_IN_GROUP = 1 << 15
 THREADS = 2
@@ -111,11 +114,18 @@ def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
     Of the frame's columns those of the table are written, and `_row_id` and the number of a row's last
     update if it has them: the writer is the one with which Iceberg itself moves rows.
     """
-    lineage = [name for name in FIELD_IDS if keeps_row_ids(table) and name in frame.columns]
+    kept = FIELD_IDS if keeps_row_ids(table) else ()
+    lineage = [name for name in kept if name in frame.columns]
     names = [field["name"] for field in fields_of(store.jvm, table.iceberg.schema())]
     frame = frame.select(*map(quoted, [*names, *lineage]))
     with rewriting(store.jvm, table.iceberg) as (group, written):
-        frame.write.format("iceberg").mode("append").save(group)
+        options = {}
+        if rewrites_by_options():  # the table then has both columns of lineage; NULL is none
+            options[REWRITE_OPTION] = group
+            frame = frame.selectExpr(
+                "*", *(f"CAST(NULL AS BIGINT) AS {each}" for each in kept if each not in lineage)
+            )
+        frame.write.format("iceberg").mode("append").options(**options).save(group)
         return written()
 
 

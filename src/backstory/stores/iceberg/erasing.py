@@ -20,7 +20,7 @@ from backstory.stores.iceberg.reachable import (
     named_files,
 )
 from backstory.stores.iceberg.rewriting import Rewritten, rewrite, stage_rewrite
-from backstory.stores.iceberg.scripts import files_of_scan
+from backstory.stores.iceberg.scripts import all_in_one, files_of_scan
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.unfinished import LEFT, UNFINISHED, Unfinished, is_location
 
@@ -156,7 +156,7 @@ def _commit(
             transaction.newDelete().commit()  # leaves out manifests that tell of deletes which went alone
         # Manifests tell the bounds of files that went, until they are written anew.
         tidied = transaction.rewriteManifests()
-        tidied.clusterBy(store.jvm.com.google.common.base.Functions.constant("all"))
+        tidied.clusterBy(all_in_one(store.jvm))
 
     def alone() -> None:
         left = int(transaction.currentMetadata().currentSnapshot().snapshotId())

@@ -10,6 +10,7 @@ from backstory.formats.memory import TooLarge
 from backstory.formats.wrapping.room import no_room, no_room_by
 from backstory.model.table import TableName
 from backstory.spark.interrupts import broken_off
+from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.causes import first_line, root_cause, spark_cause
 from backstory.stores.iceberg.workers import carried
 from backstory.stores.refusals import conflict, file_lost
@@ -89,7 +90,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             "The table is as it was; fix the storage, then send it again.",
         ) from fault
     except PySparkException as fault:
-        if "INCOMPATIBLE_TABLE_CHANGE" in (fault.getCondition() or ""):
+        if "INCOMPATIBLE_TABLE_CHANGE" in (condition_of(fault) or ""):
             raise conflict(table) from fault
         if any(word in str(fault) for word in CLOCK_BACK):
             raise _clock_back(table) from fault

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 from backstory.errors import UsageError
 from backstory.spark.connectors import runtime
 from backstory.spark.launch import spells
+from backstory.spark.versions import OLDEST as OLDEST_SPARK
+from backstory.spark.versions import TESTED, is_older, scala_of
 from backstory.stores.iceberg.jvm import (
     ICEBERG_CATALOG,
     SPARK_CATALOG,
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
 
 # Its writers keep the ids of rows; what else is needed of it is asked for by name.
 OLDEST = (1, 11)
-OLDEST_SPARK = (4, 0)
 # The catalog that every session has, in which Iceberg's stands beside Spark's own.
 SESSION_CATALOG = "spark_catalog"
 
@@ -38,13 +39,14 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
             "Give a classic session (SparkSession.builder.master(...), no .remote(...) and no SPARK_REMOTE), "
             "or backstory.open(FOLDER).",
         )
-    if _older(str(spark.version), OLDEST_SPARK):
+    if is_older(str(spark.version), OLDEST_SPARK):
         raise UsageError(
             "other-spark",
             f"Spark {spark.version} is not supported.",
-            "Use Spark 4.0 or 4.1, with which backstory is tested.",
+            f"Use {TESTED}, with which backstory is tested.",
         )
-    jvm, package = gateway(spark), runtime(str(spark.version))
+    jvm = gateway(spark)
+    package = runtime(str(spark.version), scala_of(jvm))
     _require_iceberg_catalog(jvm, spark.conf.get(f"spark.sql.catalog.{catalog}", None), catalog, package)
     folder = str(spark.conf.get(f"spark.sql.catalog.{catalog}.warehouse", "") or "")
     if not spells(jvm, folder):
@@ -54,7 +56,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
             "Start the process with LC_ALL=C.UTF-8, or name a warehouse without letters beyond ASCII.",
         )
     missing, installed = lacking(jvm), version(jvm)
-    if missing or _older(installed, OLDEST):
+    if missing or is_older(installed, OLDEST):
         raise UsageError(
             "other-iceberg",
             f"Iceberg {installed} is not supported{f': it lacks {missing[0]}' if missing else ''}.",
@@ -90,9 +92,3 @@ def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package:
 def _line(setting: str, value: str) -> str:
     """The line of a builder that sets it."""
     return f'.config("{setting}", "{value}")'
-
-
-def _older(version: str, oldest: tuple[int, int]) -> bool:
-    """Whether a version is known to be too old; a vendor's own spelling is not."""
-    parts = version.split(".")[:2]
-    return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest

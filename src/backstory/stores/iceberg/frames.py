@@ -10,6 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.table import TableName
+from backstory.spark.versions import arrow_of, frame_of_arrow
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.lineage import with_row_ids
 from backstory.stores.iceberg.literals import quoted
@@ -27,7 +29,7 @@ OF_HEAP: Final = 8
 def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
     """The rows as a DataFrame; naive times stay naive, whatever the session's time zone."""
     whole = pa.Table.from_arrays([_unsliced(column) for column in rows.columns], schema=rows.schema)
-    return store.spark.createDataFrame(whole, spark_fields(rows.schema))
+    return frame_of_arrow(store.spark, whole, spark_fields(rows.schema))
 
 
 def _unsliced(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -89,7 +91,7 @@ def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
     if len(sides) == 1:
         return {side: _named_apart(frame) for side, frame in sides.items()}
     together = tag_sides(sides)
-    rows = together.rows.toArrow()
+    rows = arrow_of(together.rows)
     return {
         side: side_rows(rows, number, together.shared[side], frame.columns)
         for number, (side, frame) in enumerate(sides.items())
@@ -99,7 +101,7 @@ def collected(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
 def _named_apart(frame: "DataFrame") -> pa.Table:
     """The rows of a frame, two of whose columns may be one to Spark but for the case of their letters."""
     names = list(_shared(frame.schema, {}))
-    return frame.toDF(*names).toArrow().rename_columns(frame.columns)
+    return arrow_of(frame.toDF(*names)).rename_columns(frame.columns)
 
 
 def _shared(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:
@@ -115,6 +117,14 @@ def rows_of(store: Store, table: StoredTable) -> "DataFrame":
     """Every row of the table."""
     with translate_faults(table.shape.table):
         return store.spark.table(store.sql_name(table.shape.table))
+
+
+def rows_at(store: Store, table: TableName, snapshot: int) -> "DataFrame":
+    """Every row of a snapshot of the table, in the columns of then.
+
+    In SQL: Spark 3.5 overlooks options of a reader that is asked for a table.
+    """
+    return store.spark.sql(f"SELECT * FROM {store.sql_name(table)} VERSION AS OF {snapshot}")  # noqa: S608
 
 
 def rows_with_ids(store: Store, table: StoredTable) -> "DataFrame":

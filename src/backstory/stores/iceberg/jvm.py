@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from backstory.spark.late import LateSpark
+from backstory.spark.versions import rewrites_by_options, sessions_class
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,6 +36,7 @@ spark.Spark3Util spark.SparkSchemaUtil spark.SparkTableCache spark.source.HasIce
 spark.source.SparkRewriteTable spark.source.SparkTable
 """
 NEEDED: Final = tuple(_NEEDED.split())
+REWRITE_TABLE: Final = "spark.source.SparkRewriteTable"
 
 
 def gateway(session: "SparkSession | LateSpark") -> Any:
@@ -54,7 +56,8 @@ def version(jvm: Any) -> str:
 
 def lacking(jvm: Any) -> list[str]:
     """The classes of `NEEDED` that this Iceberg does not have."""
-    return [name for name in NEEDED if java_class_or_none(jvm, f"{ICEBERG}.{name}") is None]
+    needed = (name for name in NEEDED if name != REWRITE_TABLE or not rewrites_by_options())
+    return [name for name in needed if java_class_or_none(jvm, f"{ICEBERG}.{name}") is None]
 
 
 def java_class_or_none(jvm: Any, name: str) -> Any:
@@ -72,7 +75,7 @@ def catalog(spark: "SparkSession", name: str) -> Any:
     It is looked up in the session's settings, which are a thread's own.
     """
     session = spark._jsparkSession  # noqa: SLF001
-    _java(gateway(spark), "org.apache.spark.sql.classic.SparkSession").setActiveSession(session)
+    _java(gateway(spark), sessions_class()).setActiveSession(session)
     return _iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
 
 

@@ -89,7 +89,7 @@ class MovedRows:
         if self.tables is None:
             whole = store.spark.table(store.sql_name(self.table.shape.table))
             return whole.select("*", FILE, POSITION).limit(0)
-        return rows_of_tasks(store, self.tables)
+        return rows_of_tasks(store, self.group, self.tables)
 
     def frame(self, store: Store) -> "DataFrame":
         """The rows: the table's columns, the commit's number, version and time, 1 or -1 for came or went."""

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyroaring import BitMap64
 
 from backstory.model.places import FILE, POSITION
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
 from backstory.stores.iceberg.vectors import positions_by_file
@@ -54,7 +55,7 @@ def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitM
     """
     places = frame.select(FILE, POSITION)
     if count is not None and count <= FEW:
-        return positions_by_file(places.toArrow()) if count else {}
+        return positions_by_file(arrow_of(places)) if count else {}
     file = places.schema[FILE].dataType.simpleString()
     packed = map_batches(places, _pack, f"file {file}, positions binary").collect()
     positions: dict[Any, BitMap64] = {}

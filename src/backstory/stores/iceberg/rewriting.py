@@ -8,7 +8,7 @@ from backstory.model.layout import YEAR
 from backstory.stores.iceberg.data_files import write_frame
 from backstory.stores.iceberg.jvm import rewriting
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.scripts import forget_tasks, scan_tasks_of, stage_tasks
+from backstory.stores.iceberg.scripts import TASKS_OPTION, forget_tasks, scan_tasks_of, stage_tasks
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.refusals import conflict
 
@@ -51,7 +51,7 @@ def rewrite(
     with rewriting(store.jvm, table.iceberg) as (group, _):
         stage_tasks(store.jvm, table.iceberg, group, store.jvm.java.util.ArrayList(tasks))
         try:
-            rows = store.spark.read.format("iceberg").option("scan-task-set-id", group).load(group)
+            rows = store.spark.read.format("iceberg").option(TASKS_OPTION, group).load(group)
             return Rewritten(tasks, write_frame(store, table, _sorted(table, keeping(rows), size)))
         finally:
             forget_tasks(store.jvm, table.iceberg, group)

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backstory.model.remembered import RECORDED
+from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.jvm import ICEBERG, script
 
+# The option by which Iceberg's reader finds staged tasks.
+TASKS_OPTION: Final = "scan-task-set-id"
 _SCAN: Final = {"scan": f"{ICEBERG}.TableScan", "locations": "java.util.Set"}
 _PLAN: Final = f"""
 java.util.Map found = new java.util.HashMap();
@@ -177,8 +180,18 @@ return new Object[] {{
   new {ICEBERG}.spark.source.SparkTable(table), new {ICEBERG}.spark.source.SparkRewriteTable(table, group)
 }};
 """
+_STAGE_BY_OPTION: Final = f"""
+{ICEBERG}.spark.ScanTaskSetManager.get().stageTasks(table, group, tasks);
+return new Object[] {{ new {ICEBERG}.spark.source.SparkTable(table, false), null }};
+"""
 _FORGET: Final = f"""
 return {ICEBERG}.spark.ScanTaskSetManager.get().removeTasks(table, group);
+"""
+# Whatever it is asked for, the answer is one: Guava's own constant is no function of Java's in Spark 3.5.
+_CONSTANT: Final = """
+return new java.util.function.Function() {
+  public Object apply(Object any) { return "all"; }
+};
 """
 
 
@@ -261,11 +274,18 @@ def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int
 def stage_tasks(jvm: Any, table: Any, group: str, tasks: Any) -> tuple[Any, Any]:
     """Put scan tasks where Iceberg's reader finds them by a name, until they are forgotten.
 
-    Gives the table as Spark has it, and the one by which Spark reads these tasks alone.
+    Gives the table as Spark has it, and the one by which Spark reads these tasks alone; None for the latter
+    where the first reads them by the option `TASKS_OPTION`.
     """
     types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String", "tasks": "java.util.List"}
-    ordinary, staged = script(jvm, _STAGE, "java.lang.Object", **types)(table, group, tasks)
+    source = _STAGE_BY_OPTION if rewrites_by_options() else _STAGE
+    ordinary, staged = script(jvm, source, "java.lang.Object", **types)(table, group, tasks)
     return ordinary, staged
+
+
+def all_in_one(jvm: Any) -> Any:
+    """A function by which all files of a kind are in one manifest."""
+    return script(jvm, _CONSTANT, "java.util.function.Function")()
 
 
 def forget_tasks(jvm: Any, table: Any, group: str) -> None:

@@ -128,7 +128,7 @@ class _Searching:
         tasks = tasks_of(jvm, iceberg, named.rows, dict.fromkeys(locations))
         tables = stage_tasks(jvm, iceberg, group, tasks)
         try:
-            rows = rows_of_tasks(self.store, tables).where(self.condition)
+            rows = rows_of_tasks(self.store, group, tables).where(self.condition)
             return {row[FILE] for row in rows.select(FILE).distinct().collect()}
         finally:
             forget_tasks(jvm, iceberg, group)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from backstory.spark.late import LateSpark
+from backstory.spark.versions import renew_kept_rows
 from backstory.stores.iceberg.jvm import caches, catalog, loaded_catalog
 
 if TYPE_CHECKING:
@@ -102,5 +103,5 @@ def _refresh_rows(store: "Store", table: "TableName", metadata: str | None) -> N
     if metadata is None or _COMPARED.get((store.address, name)) != metadata:
         # The table was dropped; or a cached frame cannot be planned again, and is no longer cached then.
         with suppress(PySparkException, Py4JJavaError):
-            store.spark.sql(f"REFRESH TABLE {name}")
+            renew_kept_rows(store.spark, name)
         _COMPARED[store.address, name] = metadata or ""

@@ -3,6 +3,8 @@
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
+from backstory.spark.versions import try_cast
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
@@ -27,7 +29,7 @@ def _shortest(single: "Column") -> "Column":
     wide = single.cast("double")
     digits = reversed(range(_DIGITS))
     # The text of NULL is no number.
-    numbers = [format_string(f"%.{each}e", wide).try_cast("double") for each in digits]
+    numbers = [try_cast(format_string(f"%.{each}e", wide), "double") for each in digits]
     return reduce(
         lambda longer, number: when(number.cast("float") == single, number).otherwise(longer), numbers, wide
     )

@@ -12,6 +12,7 @@ from backstory.formats.delivered import arrow_schema
 from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
 from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.lineage import keeps_row_ids
@@ -63,7 +64,7 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
             return here.cast(schema)
         frame = _with_keys(store, store.spark.table(store.sql_name(table.shape.table)), distinct, since)
         names = [quoted(name) for name in schema.names]
-        return frame.select(*names).toArrow().cast(schema)
+        return arrow_of(frame.select(*names)).cast(schema)
 
 
 def may_be_touched(since: int) -> "Column":

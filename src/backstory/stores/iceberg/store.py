@@ -14,8 +14,10 @@ from backstory.model.foreign_writes import COLUMNS_STATE, foreign_writes
 from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
+from backstory.model.types import ColumnType
 from backstory.settings import DRIVER_MEMORY
 from backstory.spark.late import LateSpark, active_here
+from backstory.spark.versions import require_known_types
 from backstory.stores import whereabouts
 from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import (
@@ -278,7 +280,13 @@ def existing_as_is(store: Store, table: TableName) -> StoredTable:
     found = load(store, table)
     if found is None:
         raise no_table(table, searched=store.searched)
+    require_known_types(table, [each.name for each in found.shape.columns if _is_variant(each.type)])
     return found
+
+
+def _is_variant(type_: ColumnType) -> bool:
+    """Whether a column of this type holds variants, within its parts too."""
+    return type_.foreign == "variant" or any(_is_variant(part) for _, part in type_.parts)
 
 
 def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:

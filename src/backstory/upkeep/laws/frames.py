@@ -13,6 +13,7 @@ from backstory.model.remembered import RECORDED, ROLE, Role
 from backstory.model.schema import Shape
 from backstory.reading.frames.event_logs import identity_names, system_columns
 from backstory.reading.lifetimes import SPARK
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.schema import fields_of
@@ -56,7 +57,7 @@ def judged_by(store: Store, table: StoredTable) -> Judged:
     with translate_faults(table.shape.table):
         known = recorded(Engine(SPARK, quoted, ()), judged)
         marks = rows.select(*(expr(sql).alias(PREFIX + name) for name, sql in known.items()))
-        return judged.with_marks(marks.toArrow().to_pylist())
+        return judged.with_marks(arrow_of(marks).to_pylist())
 
 
 def _rows(store: Store, table: StoredTable) -> "DataFrame":
@@ -188,4 +189,4 @@ def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, A
 def _run(shape: Shape, found: "DataFrame", look: Any) -> Broken:
     """What tasks find in the rows of a frame."""
     with translate_faults(shape.table):
-        return added_up(map_batches(found, look, FOUND).toArrow().to_pylist())
+        return added_up(arrow_of(map_batches(found, look, FOUND)).to_pylist())

@@ -49,6 +49,7 @@ from backstory.model.layout import MEMORY, VALID_FROM
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import OWN_TIME, SEQUENCE, Told
 from backstory.spark.on_disk import persist_on_disk
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.schema import spark_type
@@ -342,7 +343,7 @@ def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, tuple[int | None,
         first(timely).alias("first"),
         last(at).alias("last"),
     ).collect()[0]
-    truncates = events.where(kind == Told.TRUNCATE.value).toArrow()
+    truncates = arrow_of(events.where(kind == Told.TRUNCATE.value))
     back = {number: name for name, number in names.items()}
     truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
     return (
@@ -373,7 +374,7 @@ def _read_stored(feed: Feed, terms: FeedTerms, events: _Events, log: LogProgress
             return _read_stored_here(feed, terms, events.rows, since, low)
     since = _first_moving(feed, since, low)
     live = live_frame(feed.store, feed.table, since, low)
-    marks = in_schema(live.where(column(terms.key[0]).isNull()).toArrow(), nothing.schema)
+    marks = in_schema(arrow_of(live.where(column(terms.key[0]).isNull())), nothing.schema)
     return _StoredSlice(since, _with_truncates(feed, terms, marks, since, [0]), None, low)
 
 

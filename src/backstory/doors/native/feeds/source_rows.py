@@ -12,6 +12,7 @@ from backstory.doors.native.feeds.options import Expression
 from backstory.doors.native.source import Source
 from backstory.engine.frame_size import few_rows, hold_frame
 from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.store import Store
 from backstory.stores.metadata.hidden import Unreadable
 
@@ -29,7 +30,7 @@ def read_rows(
             return rows
     frame, few = frame_of_feed(source, computed), few_rows(store, len(source.fields))
     sure = hold_frame(store, frame, source.size, "feed", lease)
-    rows = (frame if sure else frame.limit(few + 1)).toArrow()
+    rows = arrow_of(frame if sure else frame.limit(few + 1))
     if not sure and len(rows) > few:
         raise TooLarge
     lease.hold("feed", rows.nbytes)

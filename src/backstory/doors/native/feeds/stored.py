@@ -18,6 +18,7 @@ from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import ENDED_AT, KIND, OWN_COLUMNS, OWN_TIME, ROLE, SEQUENCE, Role, Told
 from backstory.model.schema import Column
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.lineage import keeps_row_ids, with_row_ids
 from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
@@ -112,7 +113,7 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
             )
         except (TooLarge, Unreadable):
             frame = live_frame(store, table, since).where(column(key).isNull())
-            rows = frame.select(*[quoted(name) for name in frame.columns if name in own]).toArrow()
+            rows = arrow_of(frame.select(*[quoted(name) for name in frame.columns if name in own]))
     return in_schema(rows, schema)
 
 
@@ -284,4 +285,4 @@ def _read_by_spark(
     if keys is not None:
         marks = rows.where(column(table.shape.key[0]).isNull())
         rows = of_keys(store, rows, keys).unionByName(marks)
-    return in_schema(rows.toArrow(), schema)
+    return in_schema(arrow_of(rows), schema)

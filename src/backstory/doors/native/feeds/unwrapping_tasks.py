@@ -26,6 +26,7 @@ from backstory.formats.envelopes.log_positions import refuse_several
 from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.kept_cells import KEEPS
 from backstory.model.change_feed import COMMIT_VERSION
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.buckets import bucket_of, buckets_for, bytes_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.workers import carrying, map_batches
@@ -140,7 +141,7 @@ def _changes(
 ) -> "tuple[MessageTypes, DataFrame]":
     """Rows of a feed of changes: those of a record in one commit are unwrapped together."""
     nothing = messages.limit(0)
-    rows = unwrap_messages(nothing.toArrow(), request, key)
+    rows = unwrap_messages(arrow_of(nothing), request, key)
     images = pa.struct([(name, rows.rows[name].type) for name in rows.own])
     types = MessageTypes(
         pa.schema([*rows.rows.schema, (BEFORE, images)]), rows.own, rows.order, frozenset(rows.own), rows.log

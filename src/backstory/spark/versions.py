@@ -1,0 +1,253 @@
+"""What differs between the versions of Spark that are supported, and nothing of it anywhere else.
+
+Spark 4 moved the classes of a session that has Java, takes and gives Arrow tables, and renamed a few things.
+Spark 3.5, whose Scala is 2.12, does without.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from backstory.errors import UsageError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.errors import PySparkException
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+Version = tuple[int, int]
+
+OLDEST: Final = (3, 5)
+TESTED: Final = "Spark 3.5, 4.0 or 4.1"
+_FOUR: Final = (4, 0)
+_FOUR_ONE: Final = (4, 1)
+DEFAULTS: Final = "spark-defaults.conf"
+
+
+def installed() -> str:
+    """The version of pyspark that a session of ours would have."""
+    from importlib.metadata import version
+
+    return version("pyspark")
+
+
+@cache
+def _is_before(version: Version) -> bool:
+    """Whether this process's pyspark, which a session of others brought or not, is older."""
+    from pyspark.version import __version__
+
+    return is_older(__version__, version)
+
+
+def is_before_4() -> bool:
+    """Whether this process has Spark 3."""
+    return _is_before(_FOUR)
+
+
+def is_older(version: str, oldest: Version) -> bool:
+    """Whether a version is known to be older than another; a vendor's own spelling is not."""
+    parts = version.split(".")[:2]
+    return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest
+
+
+def suffix(spark: str, scala: str | None = None) -> str:
+    """How packages for a Spark of this version are called at their end, as `3.5_2.12`.
+
+    Spark 4 is of Scala 2.13; Spark 3.5 is of 2.12 unless its Java names another `scala`.
+    """
+    short = ".".join((scala or "2.12").split(".")[:2]) if is_older(spark, _FOUR) else "2.13"
+    return f"{'.'.join(spark.split('.')[:2])}_{short}"
+
+
+def scala_of(jvm: Any) -> str | None:
+    """The version of Scala in a session's Java, where Spark was built for two of them."""
+    return str(jvm.scala.util.Properties.versionNumberString()) if is_before_4() else None
+
+
+def sessions_class() -> str:
+    """Java's class of sessions."""
+    return f"org.apache.spark.sql.{'' if is_before_4() else 'classic.'}SparkSession"
+
+
+@contextmanager
+def naming_columns(spark: "SparkSession") -> Iterator[None]:
+    """Meanwhile columns are named in this session: Spark 3.5 settles there and then how their casts fail.
+
+    Spark 4 settles it in the session of the frame that they become part of.
+    """
+    if not is_before_4():
+        yield
+        return
+    from backstory.spark.java_names import java_class
+
+    sessions = java_class(spark._jvm, sessions_class())  # noqa: SLF001 - Python has no name for it
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+
+
+def frame_of_plan(spark: "SparkSession", jvm: Any, plan: Any) -> "DataFrame":
+    """The frame of a logical plan."""
+    from pyspark.sql import DataFrame
+
+    sql = jvm.org.apache.spark.sql
+    datasets = sql.Dataset if is_before_4() else sql.classic.Dataset
+    return DataFrame(datasets.ofRows(spark._jsparkSession, plan), spark)  # noqa: SLF001
+
+
+def rewrites_by_options() -> bool:
+    """Whether options have Iceberg's ordinary table read and write as its rewriting does.
+
+    For Spark 4.1 Iceberg has a table of its own for that.
+    """
+    return _is_before(_FOUR_ONE)
+
+
+def resolver_folder() -> str:
+    """Where the resolver of packages keeps its copies, in its user's home."""
+    return ".ivy2" if is_before_4() else ".ivy2.5.2"
+
+
+def submit_options() -> tuple[str, ...]:
+    """The options by which spark-submit reads a file of properties and its own defaults beside it."""
+    return () if is_before_4() else ("--load-spark-defaults",)
+
+
+def own_defaults(environ: Mapping[str, str]) -> str:
+    """The lines of Spark's own defaults, with which a file of properties begins that takes their place."""
+    if not is_before_4():
+        return ""
+    from pyspark.find_spark_home import _find_spark_home
+
+    folder = environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf")  # type: ignore[no-untyped-call]
+    file = Path(folder, DEFAULTS)
+    return file.read_text("utf-8") + "\n" if file.is_file() else ""
+
+
+def condition_of(fault: "PySparkException") -> str | None:
+    """How Spark calls an error of this kind."""
+    return fault.getErrorClass() if is_before_4() else fault.getCondition()
+
+
+def arrow_of(frame: "DataFrame") -> "pa.Table":
+    """The rows of a frame as an Arrow table, on the driver."""
+    if not is_before_4():
+        return frame.toArrow()
+    import pyarrow as pa
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    schema = to_arrow_schema(frame.schema)
+    batches = frame._collect_as_arrow()  # type: ignore[operator]  # noqa: SLF001 - Spark 4 calls it toArrow
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+
+
+def frame_of_arrow(spark: "SparkSession", rows: "pa.Table", fields: "StructType") -> "DataFrame":
+    """An Arrow table as a frame with these columns."""
+    if not is_before_4():
+        return spark.createDataFrame(rows, fields)
+    from pyspark.sql import DataFrame
+    from pyspark.sql.pandas.serializers import ArrowStreamSerializer
+    from pyspark.sql.pandas.types import to_arrow_schema
+
+    context: Any = spark.sparkContext
+    util = context._jvm.PythonSQLUtils  # noqa: SLF001 - as pyspark does it with pandas' tables
+    most = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
+    batches = rows.cast(to_arrow_schema(fields)).to_batches(max_chunksize=most if most > 0 else None)
+    found = context._serialize_to_jvm(  # noqa: SLF001
+        batches,
+        ArrowStreamSerializer(),
+        util.readArrowStreamFromFile,
+        context._jvm.ArrowIteratorServer,  # noqa: SLF001
+    )
+    return DataFrame(util.toDataFrame(found, fields.json(), spark._jsparkSession), spark)  # noqa: SLF001
+
+
+def try_cast(value: "Column", type_: str) -> "Column":
+    """The value as another type, NULL where it is none."""
+    if not is_before_4():
+        return value.try_cast(type_)
+    from pyspark import SparkContext
+
+    jvm: Any = SparkContext._active_spark_context._jvm  # type: ignore[union-attr]  # noqa: SLF001
+    named: Any = value._jc  # noqa: SLF001 - Spark 4 has a method for it
+    sql = jvm.org.apache.spark.sql
+    expressions, wanted = sql.catalyst.expressions, sql.types.DataType.fromDDL(type_)
+    cast = expressions.Cast(named.expr(), wanted, jvm.scala.Option.empty(), expressions.EvalMode.TRY())
+    return _column(sql.Column(cast))
+
+
+def renew_kept_rows(spark: "SparkSession", name: str) -> None:
+    """Rows of a table that somebody keeps are those that it has now, or before Spark 4.1 are kept no longer.
+
+    Older ones would compute them anew from the table as it was.
+    """
+    if _is_before(_FOUR_ONE):
+        spark.catalog.uncacheTable(name)
+    else:
+        spark.sql(f"REFRESH TABLE {name}")
+
+
+def checkpoint_on_disk(frame: "DataFrame") -> "DataFrame":
+    """The rows of a frame, computed once and written to local disks; by Spark 3.5 once its memory is full."""
+    if is_before_4():
+        return frame.localCheckpoint()
+    from pyspark import StorageLevel
+
+    return frame.localCheckpoint(storageLevel=StorageLevel.DISK_ONLY)
+
+
+def frame_fields(frame: "DataFrame") -> "StructType":
+    """A frame's columns; UsageError for a type that Python does not know, as Spark 3.5 has for intervals."""
+    from pyspark.errors import PySparkValueError
+
+    try:
+        return frame.schema
+    except PySparkValueError as unknown:
+        raise UsageError(
+            "other-spark",
+            "A column of the frame is of a type that Spark 3.5 has not for Python, such as an interval.",
+            "Cast it to a number or a text, or leave it out.",
+        ) from unknown
+
+
+def require_fields(number: int, what: str) -> None:
+    """Raises UsageError for rows without columns, which Spark 3.5 cannot hold beside others."""
+    if is_before_4() and not number:
+        raise UsageError(
+            "other-spark",
+            f"{what} have no column of their own, and Spark 3.5 holds no such rows.",
+            "Give them a column, or use Spark 4.0 or 4.1.",
+        )
+
+
+def require_known_types(table: object, variants: Sequence[str]) -> None:
+    """Raises UsageError for a table with columns of type variant, which came with Spark 4."""
+    if is_before_4() and variants:
+        raise UsageError(
+            "other-spark",
+            f"{table} has columns of type variant, which Spark 3.5 does not read: {', '.join(variants)}.",
+            "Use Spark 4.0 or 4.1 for this table.",
+            variants,
+        )
+
+
+def metadata_column(frame: "DataFrame", name: str) -> "Column":
+    """A column of a source's own, even if a column of the rows has the same name."""
+    if not is_before_4():
+        return frame.metadataColumn(name)
+    return _column(frame._jdf.metadataColumn(name))  # noqa: SLF001 - Spark 4 has a method for it
+
+
+def _column(of_java: Any) -> "Column":
+    """Java's column as Python's, where that is no more than a name for it."""
+    from pyspark.sql import Column
+
+    made: Any = Column
+    return made(of_java)

@@ -1,0 +1,150 @@
+"""What differs between the versions of Spark: each way means the same, and what one cannot do is refused."""
+
+from datetime import date, datetime
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.functions import col
+from test_architecture import MODULES, shown
+
+import backstory
+from backstory.errors import UsageError
+from backstory.model.table import TableName
+from backstory.spark.java_names import java_class
+from backstory.spark.settled import SETTLED, hold_settings
+from backstory.spark.versions import (
+    arrow_of,
+    is_before_4,
+    own_defaults,
+    require_fields,
+    sessions_class,
+    submit_options,
+    suffix,
+    try_cast,
+)
+from backstory.stores.iceberg.frames import frame_of, rows_at
+from backstory.stores.iceberg.store import existing
+
+# Spark 4 alone has these; a reader's option of a version is one that Spark 3.5 overlooks.
+OF_SPARK_4 = (".toArrow(", ".getCondition(", ".try_cast(", ".metadataColumn(", "sql.classic", "storageLevel=")
+OVERLOOKED = ("versionAsOf", "timestampAsOf")
+ROWS = pa.table(
+    {
+        "k": pa.array([1, None], pa.int64()),
+        "n": pa.array([Decimal("1.50"), None], pa.decimal128(9, 2)),
+        "d": pa.array([date(1583, 1, 1), date(9999, 12, 31)]),
+        "t": pa.array([datetime(1969, 12, 31, 23, 59, 59, 999_999), None], pa.timestamp("us", "UTC")),
+        "w": pa.array([datetime(2026, 3, 29, 2, 30), None], pa.timestamp("us")),
+        "b": pa.array([b"\0", b""]),
+        "s": pa.array(
+            [{"a": 1, "b": ["x"]}, None], pa.struct([("a", pa.int32()), ("b", pa.list_(pa.string()))])
+        ),
+        "m": pa.array([[("x", 1.5)], []], pa.map_(pa.string(), pa.float64())),
+    }
+)
+spark_3 = pytest.mark.skipif(not is_before_4(), reason="Spark 4 can do it")
+
+
+@pytest.mark.parametrize("path", MODULES, ids=shown)
+def test_what_differs_is_called_in_one_place(path):
+    text = path.read_text(encoding="utf-8")
+    assert shown(path) == "spark/versions.py" or not [each for each in OF_SPARK_4 if each in text]
+    assert not [each for each in OVERLOOKED if each in text]
+
+
+@pytest.mark.parametrize(
+    ("spark_version", "scala", "told"),
+    [
+        ("3.5.6-amzn-0", None, "3.5_2.12"),
+        ("3.5.9", "2.12.18", "3.5_2.12"),
+        ("3.5.1", "2.13.8", "3.5_2.13"),
+        ("4.0.2", None, "4.0_2.13"),
+        ("4.1.3", None, "4.1_2.13"),
+    ],
+)
+def test_a_package_is_for_a_spark_and_its_scala(spark_version, scala, told):
+    assert suffix(spark_version, scala) == told
+
+
+@pytest.mark.parametrize("rows", [ROWS, ROWS.slice(1), ROWS.slice(0, 0), ROWS.schema.empty_table()])
+def test_arrow_tables_go_to_spark_and_come_back_exactly(store, rows):
+    assert arrow_of(frame_of(store, rows)).cast(rows.schema).equals(rows)
+
+
+def test_a_value_that_cannot_be_cast_is_null(spark):
+    texts = spark.createDataFrame([("1.5",), ("x",), (None,)], "v string")
+    assert [row[0] for row in texts.select(try_cast(col("v"), "double")).collect()] == [1.5, None, None]
+
+
+def test_a_snapshot_is_read_in_its_own_columns(spark, store):
+    """Also where nothing was written since its table got another column."""
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.versions")
+    spark.sql("CREATE TABLE backstory.versions.t USING iceberg AS SELECT 1 AS k")
+    name = TableName("versions", "t")
+    first = int(existing(store, name).iceberg.currentSnapshot().snapshotId())
+    spark.sql("ALTER TABLE backstory.versions.t ADD COLUMN later INT")
+    spark.sql("INSERT INTO backstory.versions.t VALUES (2, 2)")
+    assert [tuple(row) for row in rows_at(store, name, first).collect()] == [(1,)]
+
+
+def test_casts_fail_in_a_session_that_is_held_whatever_session_is_active(spark):
+    """Without ANSI mode a text that is no number would be NULL, and nobody would hear of it."""
+    other, own = spark.newSession(), spark.newSession()
+    for each in (other, own):
+        each.conf.set("spark.sql.ansi.enabled", "false")
+    sessions = java_class(spark._jvm, sessions_class())
+    sessions.setActiveSession(other._jsparkSession)
+    try:
+        with hold_settings(own):
+            assert {name: own.conf.get(name) for name in SETTLED} == SETTLED
+            texts = own.sql("SELECT 'x' AS v")
+            with pytest.raises(PySparkException, match="CAST_INVALID_INPUT"):
+                texts.select(col("v").cast("int")).collect()
+        assert sessions.getActiveSession().get().equals(other._jsparkSession)
+    finally:
+        sessions.setActiveSession(spark._jsparkSession)
+
+
+def test_sparks_own_defaults_hold_beside_ours(tmp_path):
+    """spark-submit of Spark 4 reads them by an option; else they come first in our file."""
+    assert not own_defaults({"SPARK_CONF_DIR": str(tmp_path)})
+    (tmp_path / "spark-defaults.conf").write_text("spark.eventLog.enabled  false\n", "utf-8")
+    told = own_defaults({"SPARK_CONF_DIR": str(tmp_path)})
+    assert bool(told) is not bool(submit_options())
+    assert told.strip() in {"", "spark.eventLog.enabled  false"}
+
+
+def refusal(act):
+    with pytest.raises(UsageError) as caught:
+        act()
+    return caught.value
+
+
+@spark_3
+def test_a_table_with_variants_is_for_spark_4(spark, store):
+    java, types = store.jvm.org.apache.iceberg, store.jvm.org.apache.iceberg.types.Types
+    optional = types.NestedField.optional
+    columns = [optional(1, "id", types.LongType.get()), optional(2, "x", types.VariantType.get())]
+    schema, version = java.Schema(columns), {"format-version": "3"}
+    name = java.catalog.TableIdentifier.of(store.namespace("versions"), "variants")
+    spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.versions")
+    store.iceberg().createTable(name, schema, java.PartitionSpec.unpartitioned(), version)
+    warehouse = backstory.open(spark=spark)
+    told = refusal(lambda: warehouse.table("versions.variants").current())
+    assert (told.code, list(told.keys)) == ("other-spark", ["x"])
+    assert refusal(lambda: warehouse.sql("SELECT * FROM versions.variants")).code == "wrong-query"
+
+
+@spark_3
+def test_an_interval_has_no_type_in_python(spark):
+    rows = spark.sql("SELECT 1 AS id, make_interval(1) AS x")
+    told = refusal(lambda: backstory.open(spark=spark).snapshot(rows, into="versions.intervals", key="id"))
+    assert told.code == "other-spark"
+
+
+@spark_3
+def test_rows_without_columns_are_for_spark_4(spark):
+    assert refusal(lambda: require_fields(0, "Rows")).code == "other-spark"
+    require_fields(1, "Rows")
