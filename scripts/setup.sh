@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Set up .venv with the locked packages, and Java; with --tests also what only tests need: a PostgreSQL and
-# a MariaDB server, Chromium, rsync, DuckDB in the oldest version that is supported and in that for which its Iceberg
-# extension is packed, and a server of S3's interface (moto).
+# a MariaDB server, Chromium, rsync, Spark 3.5, DuckDB in the oldest version that is supported and in that for which its
+# Iceberg extension is packed, and a server of S3's interface (moto).
 # As root on Debian or Ubuntu it installs what is missing; elsewhere it says in one line what to do.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -43,6 +43,10 @@ if [ "${1:-}" = --tests ]; then
   [ .venv/duckdb-oldest/ready -nt tests/duckdb-oldest.lock ] || {
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/duckdb-oldest -r tests/duckdb-oldest.lock
     touch .venv/duckdb-oldest/ready
+  }
+  [ .venv/spark35/ready -nt tests/spark-3.5.lock ] || {
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/spark35 -r tests/spark-3.5.lock
+    touch .venv/spark35/ready
   }
   [ .venv/moto/ready -nt tests/moto.lock ] || {
     .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/moto -r tests/moto.lock

@@ -1,5 +1,7 @@
 """Fetch every jar that the tests need, before two processes of theirs ask for it at once."""
 
+import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,9 +19,21 @@ from backstory.doors.native.jdbc_rows import MARIADB  # noqa: E402
 from backstory.spark.connectors import packages_of  # noqa: E402
 from backstory.spark.jars import fetch  # noqa: E402
 
-if __name__ == "__main__":
+OF_SESSIONS = "--of-sessions"
+
+
+def fetch_of_sessions() -> None:
+    """Fetch the jars of sessions, which are those for the Spark of this process."""
     for given in ({}, conftest.SPARK):
         fetch(packages_of(given), given)
+
+
+if __name__ == "__main__":
+    fetch_of_sessions()
+    if OF_SESSIONS in sys.argv:
+        sys.exit()
+    older = os.environ | {"PYTHONPATH": str(Path(sys.prefix, "spark35"))}
+    subprocess.run([sys.executable, __file__, OF_SESSIONS], env=older, check=True)
     fetch([MARIADB], {})
     rest_catalog.jars()
     kafka_stream.classes()

@@ -90,12 +90,16 @@ def warehouse(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def spark(warehouse):
+    from older_spark import ask_as_spark_4
+
     from backstory.settings import Settings
     from backstory.spark.session import start
+    from backstory.spark.versions import is_before_4
 
-    session = start(
-        Settings(warehouse, spark=SPARK | {"spark.driver.extraClassPath": kafka_stream.classes()})
-    )
+    ask_as_spark_4()
+    # Spark 3.5 cannot load the classes of Spark 4's connector.
+    connector = {} if is_before_4() else {"spark.driver.extraClassPath": kafka_stream.classes()}
+    session = start(Settings(warehouse, spark=SPARK | connector))
     java.without_checksums(session)
     yield session
     session.stop()

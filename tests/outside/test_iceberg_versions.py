@@ -1,20 +1,25 @@
 """The store on the other Iceberg that is supported: one session has one Iceberg, so it is a process's own."""
 
+import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
 
 from backstory.spark.connectors import ICEBERG, runtime
+from backstory.spark.versions import is_older
 
 pytestmark = pytest.mark.process
 
 OTHER = "1.11.0"
+OLDER = Path(sys.prefix) / "spark35"  # as test_spark_versions has it
 WALK = """
 import sys
 from pathlib import Path
 from destination import serving
+from older_spark import ask_as_spark_4
 from java import PLANS
 from own_sessions import ANSWERS, catalog_of, own_session, walk
 from store_contract import check
@@ -25,11 +30,12 @@ from backstory.stores.iceberg.jvm import version
 from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender
 folder, package = Path(sys.argv[1]), sys.argv[2]
+ask_as_spark_4()
 own = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"} | PLANS
 spark = start(Settings(folder / "warehouse", spark={**own, "spark.jars.packages": package}))
 backstory.open(spark=spark)
 store = Store(spark)
-print("Iceberg", version(store.jvm), flush=True)
+print("Iceberg", version(store.jvm), "Spark", spark.version[:3], flush=True)
 with serving({"backstory": store}) as address:
     check(Sender.to(address, folder), store, "contract")
 settings = catalog_of("jdbc", folder)
@@ -39,15 +45,17 @@ print("done", flush=True)
 """
 
 
-def test_the_store_does_the_same_on_the_older_iceberg(tmp_path):
+@pytest.mark.parametrize("spark", [version("pyspark"), "3.5.9"], ids=lambda each: each[:3])
+def test_the_store_does_the_same_on_the_older_iceberg(tmp_path, spark):
     """Iceberg's package among the settings takes the place of ours, and keeps the store's contract.
 
     So does it in a session that caches: to this Iceberg tables of one name are equal, whatever their snapshot.
     """
     assert ICEBERG != OTHER
-    package = runtime().replace(ICEBERG, OTHER)
+    package = runtime(spark).replace(ICEBERG, OTHER)
     tests = Path(__file__).parents[1]
+    environ = {**os.environ, **({"PYTHONPATH": str(OLDER)} if is_older(spark, (4, 0)) else {})}
     command = [sys.executable, "-c", WALK, str(tmp_path), package]
-    done = subprocess.run(command, cwd=tests, capture_output=True, text=True, timeout=600)
-    assert f"Iceberg {OTHER}" in done.stdout, done.stderr
+    done = subprocess.run(command, cwd=tests, env=environ, capture_output=True, text=True, timeout=600)
+    assert f"Iceberg {OTHER} Spark {spark[:3]}" in done.stdout, done.stderr
     assert done.stdout.endswith("done\n"), done.stderr

@@ -49,7 +49,7 @@ def now(lake, name, key):
 
 
 def versions(lake, name):
-    rows = lake.spark.sql(f"SELECT * EXCEPT (recorded_at, _memory) FROM backstory.{name}").toArrow()
+    rows = lake.spark.table(f"backstory.{name}").drop("recorded_at", "_memory").toArrow()
     return sorted(map(repr, rows.select(sorted(rows.column_names)).to_pylist()))
 
 
@@ -201,9 +201,8 @@ def apply_lines(lake, name, folder, *lines, **options):
 
 
 def shown_versions(lake, name):
-    rows = lake.spark.sql(
-        f"SELECT * EXCEPT (recorded_at, _memory) FROM backstory.{name} WHERE _memory.role IS NULL"
-    ).toArrow()
+    rows = lake.spark.table(f"backstory.{name}").where("_memory.role IS NULL")
+    rows = rows.drop("recorded_at", "_memory").toArrow()
     return sorted(map(repr, rows.select(sorted(rows.column_names)).to_pylist()))
 
 

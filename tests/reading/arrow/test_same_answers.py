@@ -390,7 +390,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     for change in CHANGES:
         store.spark.sql(f"ALTER TABLE {into} {change}")
     store.spark.sql(
-        f"INSERT INTO {into} (k, i, f, n, text, later) VALUES (5, 1L << 40, 0.1D, 9999999999.25, 'ä', 'new')"
+        f"INSERT INTO {into} (k, i, f, n, text, later) VALUES (5, 1099511627776L, 0.1D, 9999999999.25, 'ä', 'new')"
     )
     store.spark.sql(f"DELETE FROM {into} WHERE k = 4")
     spark, files = Table(store, found), files_of(warehouse, found)

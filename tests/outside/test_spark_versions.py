@@ -1,0 +1,73 @@
+"""Spark 3.5: laws of the store, of deliveries, readers and upkeep, run once more by a process with that Spark."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.process
+
+OLDER, VERSION = Path(sys.prefix) / "spark35", "3.5.9"
+TESTS = Path(__file__).parents[1]
+# What stands where and how it is committed, and what sessions are.
+STORES = """
+contracts/test_stores.py
+spark/test_versions.py
+spark/test_session.py
+spark/test_late.py
+spark/test_settled.py
+stores/iceberg/test_foreign_session.py
+stores/iceberg/test_jvm.py
+stores/iceberg/test_lineage.py
+stores/iceberg/test_moved_rows.py
+stores/iceberg/test_partitions.py
+"""
+# Deliveries, planned by the driver and in Spark's tasks; readers; upkeep; a load that is killed.
+DELIVERIES = """
+doors/native/test_snapshot.py::test_L3_L6_a_copy_that_is_large_gives_the_rules_rows
+doors/native/test_snapshot.py::test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks
+doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed
+doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
+doors/native/test_feeds.py
+doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
+doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
+doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks
+doors/odf/test_event_times.py
+reading/frames
+reading/changes/test_feed.py
+reading/test_exports.py
+upkeep/test_forgetting.py
+upkeep/test_rewinding.py::TestOtherLayouts
+journal/test_verify.py::test_r85_a_dataset_stays_what_it_was
+outside/historize/test_loads_on_spark.py::test_a_load_that_is_killed_goes_on_beside_another
+"""
+
+
+@pytest.fixture(scope="module")
+def environ():
+    assert OLDER.is_dir(), "scripts/setup.sh --tests puts it there."
+    environ = {**os.environ, "PYTHONPATH": str(OLDER)}
+    asked = [sys.executable, "-c", "import pyspark; print(pyspark.__version__)"]
+    version = subprocess.run(asked, env=environ, capture_output=True, text=True, check=True).stdout
+    assert version.strip() == VERSION
+    return environ
+
+
+@pytest.mark.parametrize("laws", [STORES, DELIVERIES], ids=["stores", "deliveries"])
+def test_laws_hold_on_spark_3_5(environ, laws):
+    paths = [TESTS / each for each in laws.split()]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "spark or process",
+        *paths,
+    ]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=900)
+    assert not done.returncode, done.stdout[-6000:] + done.stderr[-2000:]
