@@ -9,6 +9,7 @@ from threading import Event
 
 import pytest
 
+from backstory.cli.flags import in_fields
 from backstory.errors import TryAgain, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.receipt import exit_code
@@ -16,6 +17,7 @@ from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.acts import Terms
 from backstory.projects.declarations import read_project
+from backstory.projects.entries import FIELDS
 from backstory.projects.former import former_runs, freshness
 from backstory.projects.locks import holding
 from backstory.projects.log import LOG, PLACES, rows_of_log
@@ -458,7 +460,7 @@ CHANGES = (
     ("id,ts,a,b_taken_back\n1,{ts},x,7\n", []),
     (
         "id,ts,a\n1,{ts},z\n",
-        ["column b_taken_back is missing from the {delivery}; kept, NULL in new versions"],
+        ["column b_taken_back is missing from the {delivery}; {becomes}"],
     ),
     ("id,ts,a\n1,{ts},y\n", []),
     ("id,ts,a,b_taken_back,c\n1,{ts},y,7,z\n", ["new column c (STRING)"]),
@@ -481,7 +483,29 @@ def test_a_run_reports_every_change_of_columns(team, delivery, file, options, me
         told = team.run()["a"]
         assert (told.error, told.way) == (None, "driver" if memory else "tasks")
         changes = [each for each in told.schema_changes if not each.startswith("new table: ")]
-        assert changes == [each.format(delivery=delivery) for each in lines]
+        becomes = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}[delivery]
+        assert changes == [each.format(delivery=delivery, becomes=becomes) for each in lines]
+
+
+def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
+    """Of `defaults`, unless the table itself accepts them; the report has the remedy in the words of the file."""
+    declared = "defaults: {on_schema_change: refuse, key: id}\ntables:\n  s.a: {source: a.csv}\n"
+    feed = "  s.f: {source: f.csv, sequence_by: ts}\n  s.b: {source: a.csv, on-schema-change: accept}\n"
+    team.declare(declared + feed)
+    team.write("a.csv", "id,name,city\n1,Ann,Oslo\n")
+    team.write("f.csv", "id,name,ts\n1,Ann,2024-01-01\n")
+    team.run()
+    team.write("a.csv", "id,title,city\n1,Ann,Oslo\n")
+    team.write("f.csv", "id,ts\n1,2024-01-02\n")
+    receipts = team.run()
+    statuses = {name: each.status for name, each in receipts.items()}
+    assert statuses == {"a": "refused", "f": "refused", "b": "changed"}
+    error = receipts["a"].error
+    assert (error.code, error.keys, error.exit_code) == ("columns-changed", ["name"], 3)
+    fields = in_fields(error.remedy, FIELDS)
+    assert "`rename: {name: title}` for a new name, `on_schema_change: accept` once" in fields
+    team.declare(declared.replace("a.csv", "a.csv, rename: {name: title}") + feed)
+    assert team.run(select=[f"{team.schema}.a"])["a"].status == "changed"
 
 
 def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):

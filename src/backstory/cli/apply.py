@@ -15,7 +15,7 @@ from backstory.cli.options import (
 from backstory.cli.receipts import show_receipt
 from backstory.cli.starting import busy
 from backstory.doors.native.feeds.options import EnvelopeName, Late, parse_options
-from backstory.doors.native.request import TABLE, SnapshotRequest
+from backstory.doors.native.request import TABLE, OnSchemaChange, SnapshotRequest
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
 from backstory.sources.databases.address import is_database, parse_address
@@ -41,6 +41,7 @@ def apply(
     track: Names = (),
     ignore: Names = (),
     overwrite: Names = (),
+    on_schema_change: OnSchemaChange | None = None,
     late: Late = "refuse",
     restate_from: str | None = None,
     restate_until: str | None = None,
@@ -80,6 +81,8 @@ def apply(
         track: Columns whose changes make versions. Default: all.
         ignore: Columns whose changes make no versions.
         overwrite: Columns overwritten in place, with no history kept.
+        on_schema_change: Refuse a delivery that lacks a column of the last one; the table keeps `refuse`, and
+            `accept` is for this delivery alone.
         late: What happens to changes of a settled time.
         restate_from: Replace what is stored from this time on, of the delivered keys.
         restate_until: The end of what is replaced. Default: just after the last delivered time.
@@ -108,6 +111,7 @@ def apply(
         track=names_or_none(track),
         ignore=names_or_none(ignore),
         overwrite=names_or_none(overwrite),
+        on_schema_change=on_schema_change,
         late=late,
         restate_from=restate_from,
         restate_until=restate_until,

@@ -5,7 +5,7 @@ from backstory.cli.file_flags import FileFlags, parse_pairs
 from backstory.cli.options import NO_REMARK, Flag, Names, Options, RemarkFlags, names_or_none
 from backstory.cli.receipts import show_receipt
 from backstory.cli.starting import busy
-from backstory.doors.native.request import TABLE, Deletes, parse_options
+from backstory.doors.native.request import TABLE, Deletes, OnSchemaChange, parse_options
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
 from backstory.sources.databases.address import is_database, parse_address
@@ -28,6 +28,7 @@ def snapshot(
     track: Names = (),
     ignore: Names = (),
     overwrite: Names = (),
+    on_schema_change: OnSchemaChange | None = None,
     rename: Names = (),
     retype: Names = (),
     scope: Names = (),
@@ -64,6 +65,8 @@ def snapshot(
         track: Columns whose changes make versions. Default: all.
         ignore: Columns whose changes make no versions.
         overwrite: Columns overwritten in place, with no history kept.
+        on_schema_change: Refuse a copy that lacks a column of the last one, or in which a new column has the
+            values of a missing one; the table keeps `refuse`, and `accept` is for this copy alone.
         rename: New names of columns: old=new.
         retype: New types of columns: amount=DOUBLE. Refused where a stored value would change.
         scope: The part of the source that the copy is of: region=EU. Records outside it stay as they are.
@@ -92,6 +95,7 @@ def snapshot(
         track=names_or_none(track),
         ignore=names_or_none(ignore),
         overwrite=names_or_none(overwrite),
+        on_schema_change=on_schema_change,
         rename=parse_pairs(rename, "--rename old=new"),
         retype=parse_pairs(retype, "--retype column=TYPE"),
         scope=parse_pairs(scope, "--scope column=value"),

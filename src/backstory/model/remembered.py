@@ -80,6 +80,8 @@ MEMORY_SINCE: Final = "backstory.memory-since"
 TRACK: Final = "backstory.track"
 IGNORE: Final = "backstory.ignore"
 OVERWRITE: Final = "backstory.overwrite"
+# Of a table that refuses copies and feeds which lack its columns (N8).
+ON_SCHEMA_CHANGE: Final = "backstory.on-schema-change"
 ORDERED_BY: Final = "backstory.sequence"
 # Of which log the messages are, and how far it is known (V136).
 LOG: Final = "backstory.log"
@@ -91,3 +93,5 @@ FORMER_MEMORIES: Final = "backstory.former-memories"
 CURSOR_MAX_AGE: Final = "backstory.cursor-max-age"
 RECORDED: Final = "backstory.recorded-at"
 COPIED_AT: Final = "backstory.at"
+# The columns that the last copy and the last feed lacked: names by kind of delivery, as JSON.
+LACKS: Final = "backstory.lacks"

@@ -25,6 +25,7 @@ from backstory.model.remembered import (
     ENDED_AT,
     FORMER_MEMORIES,
     KNOWN_FROM,
+    LACKS,
     MEMORY_SINCE,
     OVERWRITE,
     RECORDED,
@@ -195,11 +196,14 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
 
 
 def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
-    """What the commit says: of the copies that stand again, the newest one's instant (V14)."""
-    copies = (each.get_property(COPIED_AT) for each in ancestry(table) if (_recorded(each) or time) <= time)
-    at = next((each for each in copies if each), None)
-    more = {RECORDED: iso(now)} if now else {}
-    return Note("native", f"rewind {iso(time)}", {**more, **({COPIED_AT: at} if at else {})})
+    """What the commit says of deliveries that stand again: the newest copy's instant (V14), and absences."""
+    standing = [each for each in ancestry(table) if (_recorded(each) or time) <= time]
+    at, lists = (
+        next(filter(None, (each.get_property(name) for each in standing)), None)
+        for name in (COPIED_AT, LACKS)
+    )
+    more = {RECORDED: now and iso(now), COPIED_AT: at, LACKS: lists or "{}"}
+    return Note("native", f"rewind {iso(time)}", {name: text for name, text in more.items() if text})
 
 
 def _recorded(snapshot: IcebergSnapshot) -> datetime | None:

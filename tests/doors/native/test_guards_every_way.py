@@ -23,7 +23,8 @@ COLUMNS = pa.schema({"k": pa.string(), "v": pa.string(), "r": pa.string()})
 IN_E, IN_U = {"scope": {"r": "e"}}, {"scope": {"r": "u"}}
 TWICE = "INSERT INTO {0} SELECT * FROM {0} WHERE k = 'k00007' AND is_current"
 
-# Of each guard of a copy: rows behind those of ROWS, or instead of them; options; its code; which tables can have it.
+# Of each guard of a copy: rows behind those of ROWS, or instead of them, or a column that goes by another name; options;
+# its code; which tables can have it.
 FIRST, THERE = "first", "there"
 COPIES = {
     NO_KEY: ([(None, "1", "e")], {}, "null-key", (FIRST, THERE)),
@@ -33,6 +34,7 @@ COPIES = {
     CLAIMED: ([("k00007", "1", "u")], IN_U, "same-instant", (THERE,)),
     "refuse_empty": (None, {"max_delete_ratio": 1}, "empty-snapshot", (FIRST, THERE)),
     "refuse_other_content": ([("x", "1", "e")], {"at": 1}, "same-instant", (THERE,)),
+    "refuse_absences": ("v", {"on_schema_change": "refuse"}, "columns-changed", (THERE,)),
     "refuse_mass_delete": ({"v": None, "keep": 5}, {"max_delete_ratio": 0.1}, "mass-delete", (THERE,)),
     "refuse_mass_null": ({"v": None, "keep": 2_000}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
 }
@@ -59,6 +61,8 @@ def test_every_guard_of_a_copy_has_a_row_here():
 def rows_of(change):
     if change is None:
         return []
+    if isinstance(change, str):
+        return rows_of([])
     if isinstance(change, dict):
         return [(k, change["v"], r) for k, (_, r) in list(ROWS.items())[: change["keep"]]]
     return [*((k, *rest) for k, rest in ROWS.items()), *change]
@@ -104,6 +108,8 @@ def test_a_copy_is_refused_in_every_way(store, monkeypatch, copied, guard, way):
         before = _snapshot(store, into)
         assert (before is None) == (stands == FIRST)
         source = table_of(rows_of(change), shuffled=shuffled)
+        if isinstance(change, str):
+            source = source.rename_columns({change: "another"})
         given = {"max_delete_ratio": 1, "at": 20, **options}
         at = given.pop("at")
         if guard == CLAIMED:
@@ -137,12 +143,13 @@ FEEDS = {
     arrival.MEETS: ([("a", "1", 4)], {"restate_from": day(3), "restate_until": day(12)}, "settled"),
     arrival.CONFLICT: ([("a", "1", 9), ("a", "2", 9)], {}, "sequence-conflict"),
     arrival.SPOILT: ([("a", "1", 9)], {}, "spoilt-table"),
+    "refuse_absences": ([("a", "1", 9)], {"drop": ["v"], "on_schema_change": "refuse"}, "columns-changed"),
 }
 
 
 def test_every_guard_of_a_feed_has_a_row_here():
     """A guard that is new in the code is tried in every way, or this fails."""
-    assert set(arrival.FAULTS) == set(FEEDS)
+    assert {*arrival.FAULTS, "refuse_absences"} == set(FEEDS)
 
 
 @pytest.fixture(scope="module")

@@ -1,51 +1,60 @@
 """Columns that a table has and a delivery lacks: a commit lists them, so that the next reports new ones."""
 
 import json
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from backstory.doors.native.evolution import Evolved
-from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
+from backstory.model.remembered import LACKS
+from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import StoredTable
 
-# The property of a commit: the names of these columns, as JSON.
-LACKS: Final = "backstory.lacks"
+Kind = Literal["copy", "feed"]
 # The property of a table: the names of columns that no source has, for they came by mistake, as JSON.
 TAKEN_BACK: Final = "backstory.taken-back"
 _IS_MISSING: Final = " is missing from the "
+# What becomes of such a column; a change of a feed sets the columns that it has (V50).
+_BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}
 
 
-def lacks(evolved: Evolved) -> Mapping[str, str]:
-    """What the commit of a delivery says of the columns that it lacks; nothing where it lacks none."""
-    missing = [each.name for each in evolved.missing]
-    return {LACKS: json.dumps(missing)} if missing else {}
+@dataclass(frozen=True, slots=True)
+class Absences:
+    """The columns that a delivery lacks: all of them, and those that the last one of its kind had.
+
+    `lists` are the names of both kinds of deliveries, as the commit has them.
+    """
+
+    kind: Kind
+    lacking: Sequence[str]
+    new: Sequence[str]
+    lists: Mapping[str, Sequence[str]]
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What the commit says of them."""
+        return {LACKS: json.dumps(self.lists, ensure_ascii=False)}
+
+    def in_words(self, *, all_of_them: bool) -> list[str]:
+        """The new ones, or all of them where columns come: one of these may be another's new name."""
+        names = self.lacking if all_of_them else self.new
+        return [f"column {name}{_IS_MISSING}{self.kind}; {_BECOMES[self.kind]}" for name in names]
 
 
-def lacked_before(table: StoredTable | None) -> Mapping[str, str]:
-    """What the newest commit says of columns that its delivery lacked, for a delivery without records."""
-    commit = None if table is None else _newest(table)
-    names = commit and commit.get_property(LACKS)
-    return {LACKS: names} if names else {}
-
-
-def new_absences(table: StoredTable | None, evolved: Evolved, delivery: str) -> list[str]:
-    """The columns that this delivery lacks, and the one committed before it did not, in words."""
+def absences(
+    table: StoredTable | None, evolved: Evolved, kind: Kind, *, sets_columns: bool = True
+) -> Absences:
+    """The columns that a delivery lacks; without `sets_columns` it has no rows that could have them."""
+    listed = (each.get_property(LACKS) for each in (() if table is None else ancestry(table)))
+    before = json.loads(next(filter(None, listed), "{}"))
+    lists = {each: [evolved.renamed.get(name, name) for name in names] for each, names in before.items()}
+    if not sets_columns:
+        return Absences(kind, (), (), lists)
     mistakes = _taken_back(table, evolved)
-    missing = [each.name for each in evolved.missing if each.name not in mistakes]
-    if table is None or not missing:
-        return []
-    newest = _newest(table)
-    before = json.loads((newest and newest.get_property(LACKS)) or "[]")
-    known = {evolved.renamed.get(name, name) for name in before}
-    return [
-        f"column {name}{_IS_MISSING}{delivery}; kept, NULL in new versions"
-        for name in missing
-        if name not in known or evolved.added
-    ]
-
-
-def _newest(table: StoredTable) -> IcebergSnapshot | None:
-    return next((each for each in ancestry(table) if each.operation != "replace"), None)
+    lacking = [each.name for each in evolved.missing if each.name not in mistakes]
+    new = [name for name in lacking if name not in lists.get(kind, ())]
+    lists = {each: names for each, names in {**lists, kind: lacking}.items() if names}
+    return Absences(kind, lacking, new, lists)
 
 
 def taken_back(table: StoredTable | None, evolved: Evolved) -> Mapping[str, str]:

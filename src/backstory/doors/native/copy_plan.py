@@ -110,12 +110,19 @@ class PlannedCopy:
         return {name: pair for name, pair in pairs.items() if pair[0]}
 
     @property
-    def likeness(self) -> dict[tuple[str, str], tuple[int, int]]:
-        """Of columns that are missing, each with a new one: records with one value in both, and any."""
-        return {
-            each: (self._count(f"{CARRIED}{number}"), self._count(f"{VALUED}{number}"))
+    def likely_renames(self) -> dict[str, str]:
+        """Of columns that are missing, the new ones that have at least nine in ten of their values."""
+        likely = sorted(
+            (alike, each)
             for number, each in enumerate(self.sides.terms.successions)
-        }
+            if (alike := self._count(f"{CARRIED}{number}"))
+            and 10 * alike >= 9 * self._count(f"{VALUED}{number}")
+        )
+        found = dict[str, str]()
+        for _, (old, new) in reversed(likely):
+            if old not in found and new not in found.values():
+                found[old] = new
+        return found
 
     @property
     def driving(self) -> dict[str, int]:

@@ -63,25 +63,22 @@ class SnapshotPlan(DeliveryPlan):
 
 def schema_changes(
     evolved: Evolved,
-    likeness: Mapping[tuple[str, str], tuple[int, int]],
+    renames: Mapping[str, str],
     with_commas: Collection[str],
     absences: Sequence[str],
     undo: str = "",
 ) -> list[str]:
     """What becomes of the columns, and what may have been meant otherwise.
 
-    A column that is missing while another comes may have another name; `likeness` tells in how many records
-    their values are one, of those that have any. `absences` are columns that went away,
-    in words, `undo` is the command that takes the delivery back.
+    `renames` are the likely new names of columns that are missing, `absences` are columns that went away, in
+    words, and `undo` is the command that takes the delivery back.
     New columns `with_commas` are texts that would be numbers if a comma were the decimal point.
     """
     anew = ["all rows are rewritten"] if evolved.retyped else []
-    by_likeness = sorted(likeness.items(), key=lambda each: each[1][0])
-    told = [pair for pair, (alike, valued) in by_likeness if alike and 10 * alike >= 9 * valued]
     after = f", after `{undo}` with {option('apply', value=True)}" if undo else ""
     asking = [
         f"column {new} has the values of {old}: renamed? {option('rename', {old: new})}{after}"
-        for old, new in dict(told).items()
+        for old, new in renames.items()
     ]
     new = {each.name for each in evolved.delivered} if evolved.stored is None else evolved.added
     commas = comma_notes(new.intersection(with_commas))

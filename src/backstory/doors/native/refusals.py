@@ -176,6 +176,25 @@ def refuse_empty(delivered: int, asked: SnapshotRequest) -> None:
         )
 
 
+def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: str) -> None:
+    """N8: columns are missing, and some that come may be the same under new names."""
+    if not names and not renames:
+        return
+    lacking = [*dict.fromkeys([*names, *renames])]
+    likely = "".join(f"; {new} has the values of {old}" for old, new in renames.items())
+    renamed = option("rename", dict(renames)) if renames else "`rename=`"
+    renamed += " of a full copy" if delivery == "feed" else ""
+    one = len(lacking) == 1
+    raise Refused(
+        "columns-changed",
+        f"{'Column' if one else 'Columns'} {', '.join(lacking)} {'is' if one else 'are'} missing from this "
+        f"{delivery}{likely}.",
+        f"Nothing was written; use {renamed} for a new name, "
+        f"{option('on_schema_change', 'accept')} once for columns that are gone, or mend the source.",
+        lacking,
+    )
+
+
 def refuse_mass_null(
     losses: Mapping[str, tuple[int, int]], asked: SnapshotRequest, keys: Callable[[str], list[str]]
 ) -> None:

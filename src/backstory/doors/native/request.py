@@ -14,6 +14,7 @@ from backstory.model.types import ColumnType, type_named
 from backstory.sources.databases.address import is_database
 
 Deletes = Literal["close", "ignore"]
+OnSchemaChange = Literal["accept", "refuse"]
 RATIO: Final = 0.5
 # What names a table of the warehouse as a source.
 TABLE: Final = "table:"
@@ -56,6 +57,10 @@ class TableRequest(Protocol):
     def overwrite(self) -> frozenset[str] | None:
         """Columns without history."""
 
+    @property
+    def on_schema_change(self) -> OnSchemaChange | None:
+        """What becomes of a delivery that lacks columns."""
+
 
 def _now() -> datetime:
     return datetime.now(UTC)
@@ -79,6 +84,7 @@ class SnapshotRequest:
     track: frozenset[str] | None = None
     ignore: frozenset[str] | None = None
     overwrite: frozenset[str] | None = None
+    on_schema_change: OnSchemaChange | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
     retype: Mapping[str, ColumnType] = field(default_factory=dict)
     scope: Mapping[str, Any] = field(default_factory=dict)
@@ -111,6 +117,9 @@ class SnapshotRequest:
     def __post_init__(self) -> None:
         if self.deletes not in {"close", "ignore"}:
             raise bad_option(f"`deletes=` must be close or ignore, not {self.deletes!r}.", "Use one of them.")
+        if self.on_schema_change not in {None, "accept", "refuse"}:
+            told = f"`on_schema_change=` must be accept or refuse, not {self.on_schema_change!r}."
+            raise bad_option(told, "Use one of them.")
         for name in ("max_delete_ratio", "max_null_ratio"):
             if not 0 <= (ratio := getattr(self, name)) <= 1:
                 told = f"`{name}=` must be between 0 and 1, not {ratio}."
@@ -139,6 +148,7 @@ class DeliveryOptions(TypedDict, total=False):
     track: Sequence[str] | None
     ignore: Sequence[str] | None
     overwrite: Sequence[str] | None
+    on_schema_change: OnSchemaChange | None
     format: FileFormat | None
     separator: str | None
     encoding: str | None
@@ -167,6 +177,9 @@ class SnapshotOptions(DeliveryOptions, total=False):
         track: columns whose changes make versions. Default: all.
         ignore: columns whose changes make no versions.
         overwrite: columns overwritten in place, with no history kept.
+        on_schema_change: `refuse` a copy that lacks a column of the last one, or in which a new column has
+            the values of a missing one: the table keeps this. `accept` takes such a copy, this one alone.
+            Default: `accept`.
         rename: new names of columns, by the old names.
         retype: new types of columns, by name. Refused where a stored value would change.
         scope: the part of the source that the copy is of, as values of columns: `{"region": "EU"}`. Records

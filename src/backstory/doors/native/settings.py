@@ -7,7 +7,7 @@ from typing import Final
 
 from backstory.doors.native.request import TableRequest, bad_option
 from backstory.errors import Refused
-from backstory.model.remembered import IGNORE, OVERWRITE, TRACK
+from backstory.model.remembered import IGNORE, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
 from backstory.model.spelling import spelling_hint
 
 _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
@@ -72,6 +72,17 @@ def agreed(stored: TableSettings | None, asked: TableRequest) -> TableSettings:
                 sorted(given ^ (kept or frozenset())),
             )
     return stored
+
+
+def refuses_absences(properties: Mapping[str, str], asked: TableRequest) -> bool:
+    """Whether a delivery that lacks columns is refused: as it says itself, else as the table does (N8)."""
+    return (asked.on_schema_change or properties.get(ON_SCHEMA_CHANGE)) == "refuse"
+
+
+def policy_property(properties: Mapping[str, str], asked: TableRequest) -> dict[str, str]:
+    """What the table keeps of it from now on, where that is new: `accept` is of one delivery."""
+    is_new = asked.on_schema_change == "refuse" and ON_SCHEMA_CHANGE not in properties
+    return {ON_SCHEMA_CHANGE: "refuse"} if is_new else {}
 
 
 def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[str]) -> None:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 
-from backstory.doors.native.absences import lacks, new_absences
+from backstory.doors.native.absences import Absences, absences
 from backstory.doors.native.columns import delivered_columns
 from backstory.doors.native.copy_plan import PlannedCopy, planned_copy
 from backstory.doors.native.evolution import Evolved, evolved, new_table
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
     decimal_commas,
+    refuse_absences,
     refuse_empty,
     refuse_faults,
     refuse_mass_delete,
@@ -25,7 +26,14 @@ from backstory.doors.native.refusals import (
 )
 from backstory.doors.native.request import SnapshotRequest
 from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped, with_floats_as_stored
-from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
+from backstory.doors.native.settings import (
+    TableSettings,
+    agreed,
+    policy_property,
+    refuse_unknown,
+    refuses_absences,
+    settings_of,
+)
 from backstory.doors.native.sides import CopySides, sides_of
 from backstory.doors.native.source import Source
 from backstory.doors.native.writing import change_of
@@ -76,13 +84,15 @@ class NativeSnapshot:
             if table is not None:
                 refuse_misfits(store, table, shape)
             sides = sides_of(store, table, source, evolved=shape, settings=settings, asked=self.asked)
+            absent = absences(table, shape, "copy")
             with planned_copy(sides) as copy:
-                _refuse(sides, copy)
-                change, receipt = change_of(sides, copy), self._receipt(sides, copy)
+                _refuse(sides, copy, absent)
+                change = change_of(sides, copy, is_told=self._tells(table, absent))
+                receipt = self._receipt(sides, copy, absent)
                 if change is not None:
                     change = replace(change, told=lambda _: {TOKEN: self._token(sides, copy)})
                 at, recorded = iso(sides.place.at), iso(sides.place.recorded)
-                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **lacks(shape)})
+                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absent.properties})
                 yield Plan(table, change, note, receipt, self.asked.dry_run)
 
     def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Source, Evolved, TableSettings]:
@@ -127,17 +137,25 @@ class NativeSnapshot:
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
+    def _tells(self, table: StoredTable | None, absent: Absences) -> bool:
+        """Whether the table is told of columns that are missing, or of what becomes of them, rows or none."""
+        accepted = self.asked.on_schema_change == "accept" and bool(absent.new)
+        return accepted or bool(table and policy_property(table.properties, self.asked))
+
     def _token(self, sides: CopySides, copy: PlannedCopy) -> str:
         """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
         content = [str(self.name), at, names, copy.delivered, copy.content]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
-    def _receipt(self, sides: CopySides, copy: PlannedCopy) -> Callable[[Committed | None], Answer]:
+    def _receipt(
+        self, sides: CopySides, copy: PlannedCopy, absent: Absences
+    ) -> Callable[[Committed | None], Answer]:
         table = str(self.name)
         foreign = () if sides.table is None else sides.table.foreign_writes
-        absences = new_absences(sides.table, sides.evolved, "copy")
-        in_words = partial(schema_changes, sides.evolved, copy.likeness, self.source.with_commas, absences)
+        evolved = sides.evolved
+        gone = absent.in_words(all_of_them=bool(evolved.added))
+        in_words = partial(schema_changes, evolved, copy.likely_renames, self.source.with_commas, gone)
         if self.asked.dry_run:
             keys = copy.keys_of_outcomes() if copy.differing else {}
             warnings = [*foreign, *warnings_of(copy.losses)]
@@ -156,12 +174,14 @@ class NativeSnapshot:
         return receipt
 
 
-def _refuse(sides: CopySides, copy: PlannedCopy) -> None:
+def _refuse(sides: CopySides, copy: PlannedCopy, absent: Absences) -> None:
     """Raise Refused for faults of rows and records, and then for a copy that changes too much."""
     asked, sums = sides.asked, copy.planned.sums
     refuse_faults(sides.store, sides.terms.key, sums.counts, sums.samples)
     if sides.place.stored and not asked.restate and copy.differing:
         refuse_other_content(sides.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing)
     refuse_empty(copy.delivered, asked)
+    if refuses_absences({} if sides.table is None else sides.table.properties, asked):
+        refuse_absences(absent.new, copy.likely_renames, absent.kind)
     refuse_mass_delete(copy.outcomes["closed"], copy.there, asked, lambda: copy.keys(CLOSED))
     refuse_mass_null(copy.losses, asked, lambda name: copy.keys(f"{LOSES}{name}"))

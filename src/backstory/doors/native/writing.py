@@ -9,6 +9,7 @@ import pyarrow as pa
 from backstory.doors.native.absences import taken_back
 from backstory.doors.native.copy_plan import PlannedCopy
 from backstory.doors.native.field_ids import ids_of_columns
+from backstory.doors.native.settings import policy_property
 from backstory.doors.native.sides import CopySides
 from backstory.engine.planned import join_rows
 from backstory.formats.delivered import shaped
@@ -29,17 +30,17 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
-    """What is to commit of a copy; None where nothing changes."""
+def change_of(sides: CopySides, copy: PlannedCopy, *, is_told: bool = False) -> Change | None:
+    """What is to commit of a copy; None where nothing changes, and the table is told of nothing."""
     evolved, rows = sides.evolved, copy.planned.rows(ADDED)
     marks, replaced = _marks(sides, copy)
     come = join_rows(sides.store, rows, marks)
     if sides.table is None:
-        told = {**sides.settings.properties(), **_memory(sides)}
+        told = {**sides.settings.properties(), **policy_property({}, sides.asked), **_memory(sides)}
         return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
     if evolved.retyped:
         return _replace_all_rows(sides, copy, marks, replaced)
-    if come is None and not evolved.changed:
+    if come is None and not evolved.changed and not is_told:
         return None
     return Change(
         copy.outcomes,
@@ -48,6 +49,7 @@ def change_of(sides: CopySides, copy: PlannedCopy) -> Change | None:
         evolved.shape if evolved.changed else None,
         evolved.renamed,
         _properties(sides),
+        snapshot=is_told,
         expected=None if come is None else copy.added + len(marks),
     )
 
@@ -120,9 +122,11 @@ def _in_few_files(sides: CopySides, come: Any, count: int) -> Any:
 
 def _properties(sides: CopySides) -> Mapping[str, str]:
     """What becomes of the properties of a table that is there."""
-    evolved = sides.evolved
+    evolved, table = sides.evolved, sides.table
+    assert table is not None
     kept = sides.settings.properties() if evolved.renamed else {}
-    return {**kept, **taken_back(sides.table, evolved), **_memory(sides)}
+    policy = policy_property(table.properties, sides.asked)
+    return {**kept, **policy, **taken_back(table, evolved), **_memory(sides)}
 
 
 def _memory(sides: CopySides) -> Mapping[str, str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from backstory.doors.native.absences import lacked_before, lacks, new_absences, taken_back
+from backstory.doors.native.absences import Absences, absences, taken_back
 from backstory.doors.native.feeds.agreement import agree
 from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.planning import PlannedFeed, planned_feed
@@ -23,7 +23,9 @@ from backstory.doors.native.feeds.stream import StreamBatch
 from backstory.doors.native.feeds.terms import Feed
 from backstory.doors.native.instants import interval_text
 from backstory.doors.native.receipts import columns_left_out
+from backstory.doors.native.refusals import refuse_absences
 from backstory.doors.native.retyping import with_floats_as_stored
+from backstory.doors.native.settings import policy_property, refuses_absences
 from backstory.doors.native.source import Source
 from backstory.engine.deliver import Plan
 from backstory.errors import Refused
@@ -78,24 +80,29 @@ class NativeFeed:
             remembered = remembering(store, table)
             feed = Feed(store, table, source, request, agreement, remembered)
             with planned_feed(feed) as planned:
+                absent = absences(table, agreement.evolved, "feed", sets_columns=planned.sets_columns)
+                if planned.added and refuses_absences(kept, self.request):
+                    refuse_absences(absent.new, {}, absent.kind)
                 change = _change(feed, planned, meaning_property(self.request, kept))
-                note = Note(DOOR, "") if change is None else self._note(feed, planned)
-                yield Plan(table, change, note, self._receipt(feed, planned), self.request.dry_run)
+                note = Note(DOOR, "") if change is None else self._note(feed, planned, absent)
+                yield Plan(table, change, note, self._receipt(feed, planned, absent), self.request.dry_run)
 
-    def _note(self, feed: Feed, planned: PlannedFeed) -> Note:
+    def _note(self, feed: Feed, planned: PlannedFeed, absent: Absences) -> Note:
         """What the commit says: its token is a digest of the events (V14)."""
         content = json.dumps([str(self.name), iso(feed.remembered.recorded), planned.content])
         token = hashlib.sha256(content.encode()).hexdigest()
         stream = {} if self.batch is None else self.batch.properties()
-        missing = lacks(feed.agreement.evolved) if planned.of_records else lacked_before(feed.table)
-        return Note(DOOR, token, {RECORDED: iso(feed.remembered.recorded), **missing, **stream})
+        recorded = {RECORDED: iso(feed.remembered.recorded)}
+        return Note(DOOR, token, {**recorded, **absent.properties, **stream})
 
-    def _receipt(self, feed: Feed, planned: PlannedFeed) -> Callable[[Committed | None], Answer]:
+    def _receipt(
+        self, feed: Feed, planned: PlannedFeed, absent: Absences
+    ) -> Callable[[Committed | None], Answer]:
         table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in COUNTS}
         evolved = feed.agreement.evolved
         foreign = () if feed.table is None else feed.table.foreign_writes
-        absences = new_absences(feed.table, evolved, "feed") if planned.of_records else []
-        changes = [*evolved.changes, *absences, *columns_left_out(evolved)] if planned.added else []
+        gone = absent.in_words(all_of_them=bool(evolved.added))
+        changes = [*evolved.changes, *gone, *columns_left_out(evolved)] if planned.added else []
         if self.request.dry_run:
             keys = {name: planned.keys(name) for name in COUNTS if counts[name]}
             driving = {
@@ -117,14 +124,16 @@ class NativeFeed:
 
 def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
     """What is to commit, and what rows mean from now on; None where nothing changes (V59)."""
-    if not planned.added:
-        return None
     agreement, table = feed.agreement, feed.table
+    policy = policy_property({} if table is None else table.properties, feed.request)
+    if not planned.added:
+        return Change(properties=policy, snapshot=True) if table is not None and policy else None
     evolved, settings = agreement.evolved, agreement.settings
     properties = {
         ORDERED_BY: agreement.ordering.as_property(),
         **feed.remembered.properties(),
         **settings.properties(),
+        **policy,
         **taken_back(table, evolved),
         **meaning,
         **_log_properties(feed, planned),

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Union, Unpack, cast, get_
 from backstory.doors.native.request import (
     ELSEWHERE,
     DeliveryOptions,
+    OnSchemaChange,
     bad_option,
     column_names,
     refuse_columns,
@@ -50,6 +51,7 @@ class FeedRequest:
     track: frozenset[str] | None = None
     ignore: frozenset[str] | None = None
     overwrite: frozenset[str] | None = None
+    on_schema_change: OnSchemaChange | None = None
     late: Late = "refuse"
     restate_from: datetime | None = None
     restate_until: datetime | None = None
@@ -98,7 +100,12 @@ class FeedRequest:
             )
 
     def _refuse_words(self) -> None:
-        words = {"late": Late, "envelope": EnvelopeName, "format": FileFormat}
+        words = {
+            "late": Late,
+            "envelope": EnvelopeName,
+            "format": FileFormat,
+            "on_schema_change": OnSchemaChange,
+        }
         for name, choices in words.items():
             word = getattr(self, name)
             if word is not None and word not in get_args(choices):
@@ -135,6 +142,8 @@ class FeedOptions(DeliveryOptions, total=False):
         track: columns whose changes make versions. Default: all.
         ignore: columns whose changes make no versions.
         overwrite: columns overwritten in place, with no history kept.
+        on_schema_change: `refuse` a delivery that lacks a column of the last one: the table keeps this.
+            `accept` takes such a delivery, this one alone. Default: `accept`.
         late: what happens to changes of a settled time: `refuse` (the default) or `drop`.
         restate_from: replace what is stored from this time on, of the delivered keys.
         restate_until: the end of what is replaced. Default: just after the last delivered time.

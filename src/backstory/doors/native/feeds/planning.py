@@ -77,7 +77,7 @@ class PlannedFeed:
 
     `samples` are a few keys of each outcome. `gone` are places of stored rows, `come` the rows to write, both
     None for none; `added` is their number. `content` is a number made of the events, `log` how far their log
-    is known with them. `of_records` is false where all events are truncates.
+    is known with them. `sets_columns` is false where all events delete.
     """
 
     feed: Feed
@@ -88,7 +88,7 @@ class PlannedFeed:
     added: int
     content: int
     log: LogProgress | None = None
-    of_records: bool = True
+    sets_columns: bool = True
 
     @property
     def taken_back(self) -> int:
@@ -111,6 +111,7 @@ class _Events:
 
     rows: "pa.Table | DataFrame"
     count: int
+    upserts: int
     content: int
     instants: np.ndarray
     last: int | None
@@ -159,7 +160,7 @@ def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
             sums.added[ADDED] + len(arrival.come),
             events.content,
             log,
-            events.count > len(events.truncates),
+            events.upserts > 0,
         )
 
 
@@ -232,6 +233,7 @@ def _events_here(feed: Feed) -> _Events | None:
         return _Events(
             events,
             len(events),
+            pc.sum(pc.equal(events[KIND], Told.UPSERT.value)).as_py() or 0,
             digest(events),
             at,
             int(at.max()) if len(at) else None,
@@ -245,10 +247,11 @@ def _events_by_spark(feed: Feed, kept: ExitStack) -> _Events:
     """The events as a frame, in numbered columns, that is kept once it is computed."""
     rows = persist_on_disk(_frame_of_events(feed))
     kept.callback(rows.unpersist)
-    count, content, instants, truncates = _facts(feed, rows)
+    count, upserts, content, instants, truncates = _facts(feed, rows)
     return _Events(
         rows,
         count,
+        upserts,
         content,
         np.array([each for each in instants if each is not None], np.int64),
         instants[1],
@@ -320,9 +323,9 @@ def _event_batches(
         yield from events.select(names).rename_columns([f"e{n}" for n in range(len(names))]).to_batches()
 
 
-def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, tuple[int | None, int | None], pa.Table]:
-    """How many events there are, a number made of them, their first and last instant; the truncates."""
-    from pyspark.sql.functions import bit_xor, coalesce, count, lit, unix_micros, xxhash64
+def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
+    """How many events there are, how many set columns, a number made of them, their bounds; the truncates."""
+    from pyspark.sql.functions import bit_xor, coalesce, count, count_if, lit, unix_micros, xxhash64
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
 
@@ -339,6 +342,7 @@ def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, tuple[int | None,
     hashed = xxhash64(*(column(name).cast("string") for name in names.values()))
     row = events.agg(
         count(lit(1)).alias("count"),
+        count_if(kind == Told.UPSERT.value).alias("upserts"),
         coalesce(bit_xor(hashed), lit(0)).alias("content"),
         first(timely).alias("first"),
         last(at).alias("last"),
@@ -348,6 +352,7 @@ def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, tuple[int | None,
     truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
     return (
         row["count"],
+        row["upserts"],
         row["content"],
         (row["first"], row["last"]),
         typed_events(feed.event_terms(counted=False), truncates),
