@@ -46,8 +46,9 @@ NOT_TYPED = {
     "docs/how-to/read-in-plain-sql.md": "shows SQL for any engine",
     "docs/how-to/troubleshoot.md": "shows no commands",
 }
-# What differs from run to run, and nothing else: ids of snapshots.
-CHANGING = re.compile(r"\b\d{15,19}\b")
+# What differs from run to run, and nothing else: ids of snapshots, and recorded times.
+TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
+CHANGING = re.compile(rf"\b\d{{15,19}}\b|{TIME.pattern}")
 
 
 def test_each_page_with_commands_is_typed_or_says_why_not():
@@ -126,7 +127,7 @@ class Shell:
     """A terminal of a given width in a folder, which keeps what is exported."""
 
     def __init__(self, folder, first_on_path=None):
-        self.folder, self.exported = folder, []
+        self.folder, self.exported, self.times = folder, [], {}
         places = [first_on_path, Path(sys.executable).parent, os.environ["PATH"]]
         path = os.pathsep.join(str(each) for each in places if each)
         self.settings = {**os.environ, "PATH": path, **TERMINAL}
@@ -135,6 +136,7 @@ class Shell:
         """Do what a line asks; hold what it prints, errors of one that fails included, to what is shown."""
         if line.startswith("export "):
             self.exported.append(line)
+        line = TIME.sub(lambda time: self.times.get(time[0], time[0]), line)
         code, printed, errors = self.run("\n".join([*self.exported, line]))
         if code:
             assert shown, f"{where}: {line}\nended with {code}\n{printed}{errors[-2000:]}"
@@ -144,6 +146,8 @@ class Shell:
         assert not shown or order(settled(printed)) == order(settled(shown)), (
             f"{where}: {line}\n{printed}{errors[-2000:]}"
         )
+        # A later line names a time that the page shows: here it is the one that was printed in its place.
+        self.times |= dict(zip(TIME.findall(shown), TIME.findall(printed), strict=False))
 
     def run(self, script):
         ours, theirs = pty.openpty()

@@ -503,7 +503,7 @@ def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
     error = receipts["a"].error
     assert (error.code, error.keys, error.exit_code) == ("columns-changed", ["name"], 3)
     fields = in_fields(error.remedy, FIELDS)
-    assert "`rename: {name: title}` for a new name, `on_schema_change: accept` once" in fields
+    assert "`rename: {name: title}` if a column has a new name, `on_schema_change: accept` if" in fields
     team.declare(declared.replace("a.csv", "a.csv, rename: {name: title}") + feed)
     assert team.run(select=[f"{team.schema}.a"])["a"].status == "changed"
 

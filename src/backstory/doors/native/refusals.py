@@ -189,8 +189,8 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
         "columns-changed",
         f"{'Column' if one else 'Columns'} {', '.join(lacking)} {'is' if one else 'are'} missing from this "
         f"{delivery}{likely}.",
-        f"Nothing was written; use {renamed} for a new name, "
-        f"{option('on_schema_change', 'accept')} once for columns that are gone, or mend the source.",
+        f"Nothing was written; use {renamed} if a column has a new name, "
+        f"{option('on_schema_change', 'accept')} if it is gone on purpose, or fix the source.",
         lacking,
     )
 
