@@ -22,13 +22,15 @@ _BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was
 class Absences:
     """The columns that a delivery lacks: all of them, and those that the last one of its kind had.
 
-    `lists` are the names of both kinds of deliveries, as the commit has them.
+    `lists` are the names of both kinds of deliveries, as the commit has them; `changed` says if they differ
+    from those of the newest commit that has some.
     """
 
     kind: Kind
     lacking: Sequence[str]
     new: Sequence[str]
     lists: Mapping[str, Sequence[str]]
+    changed: bool = False
 
     @property
     def properties(self) -> Mapping[str, str]:
@@ -54,7 +56,7 @@ def absences(
     lacking = [each.name for each in evolved.missing if each.name not in mistakes]
     new = [name for name in lacking if name not in lists.get(kind, ())]
     lists = {each: names for each, names in {**lists, kind: lacking}.items() if names}
-    return Absences(kind, lacking, new, lists)
+    return Absences(kind, lacking, new, lists, lists != before)
 
 
 def taken_back(table: StoredTable | None, evolved: Evolved) -> Mapping[str, str]:

@@ -138,9 +138,11 @@ class NativeSnapshot:
         return shape, settings
 
     def _tells(self, table: StoredTable | None, absent: Absences) -> bool:
-        """Whether the table is told of columns that are missing, or of what becomes of them, rows or none."""
-        accepted = self.asked.on_schema_change == "accept" and bool(absent.new)
-        return accepted or bool(table and policy_property(table.properties, self.asked))
+        """Whether a commit is to say, without rows too, what is missing, or that such copies are refused."""
+        if table is None:
+            return False
+        judged = self.asked.on_schema_change == "accept" or refuses_absences(table.properties, self.asked)
+        return (judged and absent.changed) or bool(policy_property(table.properties, self.asked))
 
     def _token(self, sides: CopySides, copy: PlannedCopy) -> str:
         """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""
