@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from backstory.doors.native.feeds.options import FeedOptions
     from backstory.doors.native.feeds.receipts import FeedPlan, FeedReceipt
     from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
-    from backstory.doors.native.request import SnapshotOptions
+    from backstory.doors.native.request import OnSchemaChange, SnapshotOptions
     from backstory.explorer.server import Explorer
     from backstory.projects.receipts import RunReceipt
     from backstory.stores.iceberg.store import Store
@@ -180,14 +180,16 @@ class Warehouse(Datasets):
         failed: bool = False,
         jobs: int = 4,
         dry_run: bool = False,
+        on_schema_change: "OnSchemaChange | None" = None,
         note: str | None = None,
         author: str | None = None,
     ) -> "list[RunReceipt]":
         """Deliver what a project file declares, `histories.yaml` by default; a receipt for each declaration.
 
         `select` are words of the command's option, `failed` takes only what did not end well the last time,
-        `jobs` is how many tables are delivered at once. `note` and `author` are on the commits of tables and
-        datasets, unless a declaration has its own. Raises UsageError for a wrong file or selection; what
+        `jobs` is how many tables are delivered at once. `on_schema_change` accepts or refuses that columns
+        are missing, whatever the file says of its tables. `note` and `author` are on the commits of tables
+        and datasets, unless a declaration has its own. Raises UsageError for a wrong file or selection; what
         goes wrong with a table is a receipt with an error.
         """
         from backstory.engine.remarks import Remark
@@ -198,7 +200,7 @@ class Warehouse(Datasets):
         project = read_project(file)
         words = [select] if isinstance(select, str) else list(select)
         request = RunRequest(words, failed, jobs, dry_run)
-        terms = Terms(project.folder, dry_run, self.rights, Remark(note, author))
+        terms = Terms(project.folder, dry_run, self.rights, Remark(note, author), on_schema_change)
         return run_project(self.store, project, request, terms)
 
     def runs(self) -> list[dict[str, Any]]:

@@ -506,6 +506,8 @@ def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
     assert "`rename: {name: title}` if a column has a new name, `on_schema_change: accept` if" in fields
     team.declare(declared.replace("a.csv", "a.csv, rename: {name: title}") + feed)
     assert team.run(select=[f"{team.schema}.a"])["a"].status == "changed"
+    once = {"select": [f"{team.schema}.f"], "on_schema_change": "accept"}  # goes before what the file says
+    assert team.run(**once)["f"].status == "changed"
 
 
 def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):

@@ -21,6 +21,7 @@ from backstory.cli.options import NO_REMARK, Flag, Limit, Names, Options, Remark
 from backstory.cli.outcomes import DRY, short
 from backstory.cli.output import console, show, tell_error, tell_line, without_idle
 from backstory.cli.run_progress import watching
+from backstory.doors.native.request import OnSchemaChange
 from backstory.errors import UsageError, Violated
 from backstory.model.receipt import exit_code
 
@@ -55,6 +56,7 @@ def run(
     failed: Flag = False,
     jobs: Jobs = 4,
     dry_run: Flag = False,
+    on_schema_change: OnSchemaChange | None = None,
     remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
@@ -74,6 +76,7 @@ def run(
         failed: Only what failed, was refused or did not start when the project last ran it.
         jobs: How many tables are delivered at once.
         dry_run: Print what would change; write nothing. Of several new files the first is compared.
+        on_schema_change: Accept, or refuse, that columns are missing, whatever the file says of its tables.
         remark: The note and the author of the commit.
         options: Common options.
     """
@@ -86,7 +89,8 @@ def run(
 
     project, words = read_project(file), parse_names(select)
     select_from(project, upstream_of(project), words)  # what is wrong is said at once, without Spark
-    terms = Terms(project.folder, dry_run, options.settings().rights, Remark(remark.note, remark.author))
+    by_whom = Remark(remark.note, remark.author)
+    terms = Terms(project.folder, dry_run, options.settings().rights, by_whom, on_schema_change)
     with opened(options) as warehouse, _ending() as stop, watching(options) as watcher:
         asked = RunRequest(words, failed, jobs, dry_run, stop, watcher)
         receipts = run_project(warehouse.store, project, asked, terms)

@@ -12,7 +12,7 @@ from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.native import door as native
 from backstory.doors.native.absences import changes_table
 from backstory.doors.native.feeds import options as feeds
-from backstory.doors.native.request import names_files
+from backstory.doors.native.request import OnSchemaChange, names_files
 from backstory.doors.odf import door as datasets
 from backstory.engine.remarks import Remark, remarked
 from backstory.engine.runs import RunNotes, taking_notes
@@ -39,12 +39,16 @@ _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What holds for all declarations of a run: the folder of their files, and whether it is a dry run."""
+    """What holds for all declarations of a run: the folder of their files, and whether it is a dry run.
+
+    `on_schema_change` goes before what tables say themselves.
+    """
 
     folder: Path
     dry_run: bool = False
     rights: Rights = field(default_factory=Rights)
     remark: Remark = field(default_factory=Remark)
+    on_schema_change: OnSchemaChange | None = None
 
 
 def carry_out(
@@ -125,6 +129,8 @@ def _bring(
 ) -> Mapping[str, Any]:
     """The receipt of one delivery to a table."""
     into, options = table_name(declared.name), dict(declared.options) | {"dry_run": terms.dry_run}
+    if terms.on_schema_change is not None:
+        options["on_schema_change"] = terms.on_schema_change
     if "query" in options:
         options["query"] = filled_in(options["query"], declared.place)
     if declared.kind == "apply":
