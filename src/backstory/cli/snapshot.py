@@ -56,7 +56,7 @@ def snapshot(
         into: The table, as schema.table.
         key: Key columns, separated by commas.
         at: The time the copy was taken, ISO 8601. Default: now. A copy that changes nothing leaves no trace
-            of its time unless the table remembers its copies (option --remember).
+            of its time unless the table (see option --remember) remembers its copies.
         deletes: What happens to records that are missing from the copy.
         max_delete_ratio: The largest share of the records that one copy may close.
         max_null_ratio: The largest share of a column's values that one copy may replace by NULL; a loss of
