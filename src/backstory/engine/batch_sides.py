@@ -38,7 +38,7 @@ from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, may_be_touched
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.iceberg.store import StoredTable as IcebergTable
-from backstory.stores.iceberg.workers import carrying
+from backstory.stores.iceberg.workers import carrying, freeze_imports
 from backstory.stores.port import Store, StoredTable
 from backstory.stores.tables import read_slice
 from backstory.strategies.actions import Actions
@@ -233,6 +233,7 @@ def _placed(batch: Shipment, kind: str, file: int, first: int, rows: Rows) -> pa
 def _decode(
     batch: Shipment, files: Sequence[Shipped], numbers: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
+    freeze_imports()
     for number in (number for part in numbers for number in part["id"].to_pylist()):
         first = 0
         with carrying(), files[number].opened() as file:

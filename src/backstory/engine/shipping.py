@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.workers import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,6 +73,7 @@ def parquet_frame(store: Store, files: Sequence[Shipped], schema: pa.Schema) -> 
 
 
 def _rows_of(files: Sequence[Shipped], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    freeze_imports()
     for number in (number for part in numbers for number in part["id"].to_pylist()):
         with files[number].opened() as file:
             yield from pq.ParquetFile(file.path).iter_batches()

@@ -23,7 +23,7 @@ from backstory.stores.iceberg.buckets import BUCKET, bucket_of, buckets_for, byt
 from backstory.stores.iceberg.frames import TaggedRows, side_rows, tag_sides
 from backstory.stores.iceberg.literals import instant, literal
 from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
-from backstory.stores.iceberg.workers import carrying
+from backstory.stores.iceberg.workers import carrying, freeze_imports
 from backstory.stores.port import StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
@@ -233,6 +233,7 @@ def _plan_batches(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """The plans of the buckets of a partition; each side has its columns among those that sides share."""
+    freeze_imports()
     for rows in buckets(batches):
         with carrying():
             part = {

@@ -1,11 +1,12 @@
 """Python workers: rows for them, and their errors, carried to the driver as themselves."""
 
+import gc
 import json
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
@@ -29,7 +30,14 @@ def map_batches(rows: "DataFrame", act: Callable[[Batches], Batches], schema: An
 
 
 def _named(act: Callable[[Batches], Batches], names: Sequence[str], batches: Batches) -> Batches:
+    freeze_imports()
     return act(batch.rename_columns(names) for batch in batches)
+
+
+@cache
+def freeze_imports() -> None:
+    """In a worker, once: after each task Spark collects garbage, and need not look through imports."""
+    gc.freeze()
 
 
 @contextmanager
