@@ -32,7 +32,9 @@ class Block:
         if self.language == "python":
             return []
         joined = self.text.replace("\\\n", " ")
-        lines = (SETTING.sub("", line.strip().removeprefix("$ ")) for line in joined.splitlines())
+        lines = [line.strip() for line in joined.splitlines()]
+        typed = [line.removeprefix("$ ") for line in lines if line.startswith("$ ")]
+        lines = [SETTING.sub("", line) for line in typed or lines]  # behind a prompt, or without any
         found = (
             shlex.split(re.split(r" [|&]", line)[0], comments=True)
             for line in lines

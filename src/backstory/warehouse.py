@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from pyspark.sql import DataFrame, SparkSession
 
+    from backstory.doctor import Diagnosis
     from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.doors.native.feeds.options import FeedOptions
@@ -263,6 +264,12 @@ class Warehouse(Datasets):
         names = [self.table(each).name for each in tables]
         with remarked(note, author):
             return maintenance.maintain_each(self.store, names, times, every=all, dry_run=dry_run)
+
+    def doctor(self) -> "Diagnosis":
+        """Versions, and what the session and its catalog can do, each ability tried on a scratch table."""
+        from backstory.doctor import examine
+
+        return examine(self)
 
     def explore(self, *, port: int | None = None, host: str = "127.0.0.1", token: str = "") -> "Explorer":
         """Show the histories in a browser, read only, until `stop` is called; a notebook shows the link.

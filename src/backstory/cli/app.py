@@ -85,6 +85,7 @@ COMMANDS = {
         keeping.maintain,
         keeping.drop,
         relocate.relocate,
+        keeping.doctor,
     ),
     DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
 }

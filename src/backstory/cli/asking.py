@@ -12,6 +12,7 @@ from backstory.cli.output import show, tell_line
 from backstory.cli.starting import busy, starting
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName, meanings, resolve_name, table_name
+from backstory.settings import CATALOG
 from backstory.spark.versions import arrow_of
 
 if TYPE_CHECKING:
@@ -136,7 +137,9 @@ def tell_people(options: Options) -> None:
 
 
 @contextmanager
-def opened(options: Options, *tables: str, brief: bool = False) -> Iterator["Warehouse"]:
+def opened(
+    options: Options, *tables: str, brief: bool = False, catalog: str = CATALOG
+) -> Iterator["Warehouse"]:
     """The warehouse of the options, while Spark runs; with `brief` it starts faster and computes slower.
 
     Of `tables` that must be there, one that is not is told of before Spark starts, where that is known.
@@ -148,7 +151,9 @@ def opened(options: Options, *tables: str, brief: bool = False) -> Iterator["War
     if brief:
         os.environ.setdefault("SPARK_SUBMIT_OPTS", FOR_A_MOMENT)
     with starting(options):
-        started = warehouse.open(options.warehouse, config=options.config, verbose=options.verbose)
+        started = warehouse.open(
+            options.warehouse, catalog=catalog, config=options.config, verbose=options.verbose
+        )
     with started as found:
         yield found
         sys.stdout.flush()

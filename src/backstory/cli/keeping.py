@@ -1,14 +1,15 @@
-"""What keeps tables in good order: `rewind`, `forget`, `maintain`, `drop`."""
+"""What keeps tables in good order: `rewind`, `forget`, `maintain`, `drop`, `doctor`."""
 
 from backstory.cli.asking import opened
 from backstory.cli.keys import parse_key, require_key
 from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
 from backstory.cli.outcomes import DRY
-from backstory.cli.output import console, show, show_one, tell_error, without_idle
+from backstory.cli.output import console, show, show_document, show_one, tell_error, without_idle
 from backstory.cli.starting import busy
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.keys import key_text
 from backstory.model.receipt import exit_code
+from backstory.settings import CATALOG
 
 DEFAULTS = Options()
 SHOWN = ("table", "files", "files_after", "bytes_rewritten", "snapshots_expired", "rows_settled")
@@ -212,3 +213,30 @@ def drop(table: str, *, archive: str | None = None, apply: Flag = False, options
         console.print(f"  cursors: {', '.join(done['cursors'])}", markup=False)
     if not apply:
         console.print(AGAIN)
+
+
+def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
+    """Try what a session and a catalog can do, on a scratch table that is removed again.
+
+    It prints the versions of everything, and for each ability whether it works. A report of a problem begins
+    with this. The exit code is 1 if something does not work.
+
+    Example: `backstory doctor --output json`
+
+    Args:
+        catalog: The catalog of the configuration that is examined.
+        options: Common options.
+    """
+    with opened(options, catalog=catalog) as store, busy(options, "Trying each ability ..."):
+        found = store.doctor()
+    told = found.to_dict()
+    if options.answer == "json":
+        show_document(told)
+    elif options.answer == "csv":
+        show(told["abilities"], "csv")
+    else:
+        show_one(told["versions"], options.answer, wide=options.wide)
+        rows = [{**each, "error": each["error"] and each["error"]["message"]} for each in told["abilities"]]
+        columns = ["ability", "status", "seconds", "error"]
+        show(rows, options.answer, without_idle(columns, rows, ("error",)), wide=options.wide)
+    return found.exit_code

@@ -40,7 +40,8 @@ def make_views(
     """
     if not dry_run:
         _require_extensions(store)
-    there = None if dry_run else _views_of(store, table.schema)
+    makes = not dry_run and holds_views(store.jvm, store.iceberg())
+    there = _views_of(store, table.schema) if makes else None
     holds = there is not None
     for name in wanted if there is not None else ():
         _require_free(store, table, name, there or set())

@@ -256,3 +256,25 @@ def test_there_are_two_policies(policed, word):
     assert policed.refused(policed.copy, 2, named(), on_schema_change=word).code == "bad-option"
     frame = pd.DataFrame({"k": ["0"], "at": [day(2)]})
     assert policed.refused(policed.feed, frame, sequence_by="at", on_schema_change=word).code == "bad-option"
+
+
+@pytest.mark.parametrize(
+    ("copy", "types"),
+    {
+        "a new one behind it": (
+            {"k": [1], "w": [5], "x": ["new"]},
+            {"k": "LONG", "w": "LONG", "x": "STRING"},
+        ),
+        "a wider type": ({"k": [1], "w": [5.5]}, {"k": "LONG", "w": "DOUBLE"}),
+    }.values(),
+    ids=["a new one behind it", "a wider type"],
+)
+def test_a_column_gets_a_name_and_more_in_one_copy(place, copy, types, request):
+    """Iceberg knows the column by its former name until all of it is committed."""
+    into = f"evolving.renamed_{request.node.callspec.id.replace(' ', '_')}"
+    place.snapshot(pa.table({"k": [1], "v": [5]}), into=into, key="k", at="2026-01-01")
+    retype = {"w": types["w"]} if types["w"] != "LONG" else None
+    place.snapshot(pa.table(copy), into=into, at="2026-01-02", rename={"v": "w"}, retype=retype)
+    shape = existing(place.store, place.table(into).name).shape
+    assert {each.name: str(each.type) for each in shape.user_columns} == types
+    assert [row["w"] for row in place.table(into).as_of("2026-01-01").collect()] == [5]

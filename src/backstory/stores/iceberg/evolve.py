@@ -101,12 +101,15 @@ def _evolve_columns(
     schema = transaction.updateSchema()
     known = {renamed.get(column.name, column.name): column.type for column in before.columns}
     former = {new: old for old, new in renamed.items()}
+    # Iceberg knows a column by its former name until the update is committed.
+    called: dict[str, str] = {}
     for old, new in renamed.items():
         wanted = into.column(new)
         # What becomes another column goes under its old name: Iceberg knows no other yet.
         stays = wanted is None or widens(known[new], wanted.type) or parts_added(known[new], wanted.type)
         if old != new and stays:
             schema.renameColumn(old, new)
+            called[new] = old
     for name in known.keys() - set(into.names):
         schema.deleteColumn(name)
     standing = [name for name in known if into.column(name)]
@@ -115,7 +118,7 @@ def _evolve_columns(
         if stored == column.type:
             continue
         if stored is not None and widens(stored, column.type):
-            _widen(store, schema, column, iceberg_name(stored))
+            _widen(store, schema, column, iceberg_name(stored), called.get(column.name, column.name))
             continue
         if stored is not None and (added := parts_added(stored, column.type)) is not None:
             for part in added:
@@ -127,17 +130,17 @@ def _evolve_columns(
             standing.remove(column.name)
         schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), column.doc)
         standing.append(column.name)
-    _order(schema, standing, into.names)
+    _order(schema, standing, into.names, called)
     schema.commit()
 
 
-def _widen(store: Store, schema: Any, column: Column, stored: str) -> None:
+def _widen(store: Store, schema: Any, column: Column, stored: str, called: str) -> None:
     if iceberg_name(column.type) != stored:
-        schema.updateColumn(column.name, iceberg_type(store.jvm, column.type))
-    schema.updateColumnDoc(column.name, column.doc)
+        schema.updateColumn(called, iceberg_type(store.jvm, column.type))
+    schema.updateColumnDoc(called, column.doc)
 
 
-def _order(schema: Any, standing: Sequence[str], wanted: Sequence[str]) -> None:
+def _order(schema: Any, standing: Sequence[str], wanted: Sequence[str], called: Mapping[str, str]) -> None:
     """Move columns until they stand in the order that the shape has them in."""
     order = list(standing)
     for place, name in enumerate(wanted):
@@ -146,6 +149,6 @@ def _order(schema: Any, standing: Sequence[str], wanted: Sequence[str]) -> None:
         order.remove(name)
         order.insert(place, name)
         if place:
-            schema.moveAfter(name, wanted[place - 1])
+            schema.moveAfter(called.get(name, name), called.get(wanted[place - 1], wanted[place - 1]))
         else:
-            schema.moveFirst(name)
+            schema.moveFirst(called.get(name, name))

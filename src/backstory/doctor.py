@@ -1,0 +1,228 @@
+"""What a session and a catalog can do: each ability is tried on a scratch table, which is removed again."""
+
+import platform
+import secrets
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from backstory.errors import BackstoryError, Failed, TryAgain, internal
+from backstory.model.change import Change, Note
+from backstory.model.receipt import Receipt
+from backstory.model.table import TableName
+from backstory.table import Table
+
+if TYPE_CHECKING:
+    from backstory.warehouse import Warehouse
+
+SCHEMA: Final = "backstory_doctor"
+WORKS, FAILS, UNTRIED, ABSENT = "works", "fails", "not tried", "absent"
+_ROWS: Final = 4  # for Python workers
+_FIRST, _SECOND, _THIRD, _FOURTH = (datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 5))
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Ability(Receipt):
+    """One ability, tried: its `status`, the seconds that it took, and its error if it fails.
+
+    An ability that needs another one, which fails, is `not tried`. Views are `absent` in a catalog that holds
+    none; nothing else needs them.
+    """
+
+    ability: str
+    status: str
+    seconds: float = 0.0
+    error: BackstoryError | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Diagnosis(Receipt):
+    """The versions of what a session consists of, and its abilities."""
+
+    versions: Mapping[str, str | None]
+    abilities: Sequence[Ability] = field(default_factory=list)
+
+    @property
+    def exit_code(self) -> int:
+        """0 if everything works, else that of an error."""
+        failed = any(each.status in {FAILS, UNTRIED} for each in self.abilities)
+        return Failed.exit_code if failed else 0
+
+
+def examine(warehouse: "Warehouse") -> Diagnosis:
+    """Try each ability on a table of the schema `backstory_doctor`; the table is dropped at the end."""
+    probe = _Probe(warehouse, TableName(SCHEMA, f"t_{secrets.token_hex(4)}"))
+    abilities = dict[str, Ability]()
+    with _removed(probe):
+        for name, (needs, act) in _ABILITIES.items():
+            if any(abilities[each].status != WORKS for each in needs):
+                abilities[name] = Ability(name, UNTRIED)
+            else:
+                abilities[name] = _tried(name, act, probe)
+    return Diagnosis(versions_of(warehouse), list(abilities.values()))
+
+
+def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
+    """The versions of backstory, Python, Java, Spark, Scala and Iceberg, and the class of the catalog."""
+    from backstory.stores.iceberg import jvm
+
+    store = warehouse.store
+    java = store.jvm.java.lang.System
+    return {
+        "backstory": version("backstory"),
+        "python": platform.python_version(),
+        "java": str(java.getProperty("java.version")),
+        "spark": str(store.spark.version),
+        "scala": str(store.jvm.scala.util.Properties.versionNumberString()),
+        "iceberg": jvm.version(store.jvm),
+        "catalog": f"{store.catalog}: {store.iceberg().getClass().getSimpleName()}",
+        "session": "backstory's own" if warehouse.embedded else "yours",
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """The warehouse that is examined, and the name of the scratch table."""
+
+    warehouse: "Warehouse"
+    name: TableName
+
+    @property
+    def table(self) -> Table:
+        return Table(self.warehouse.store, self.name)
+
+    def copy(self, at: datetime, rename: Mapping[str, str] | None = None, **columns: list[Any]) -> None:
+        self.warehouse.snapshot(pa.table(columns), into=str(self.name), key="id", at=at, rename=rename)
+
+
+def _tried(name: str, act: Callable[[_Probe], str | None], probe: _Probe) -> Ability:
+    """What comes of an ability; any error is its result."""
+    began, status, error = time.monotonic(), WORKS, None
+    try:
+        status = act(probe) or WORKS
+    except BackstoryError as stop:
+        status, error = FAILS, stop
+    except Exception as stop:  # noqa: BLE001 - whatever a catalog does is what was asked
+        status, error = FAILS, internal(stop)
+    return Ability(name, status, round(time.monotonic() - began, 2), error)
+
+
+@contextmanager
+def _removed(probe: _Probe) -> Iterator[None]:
+    """At the end the table and its schema go, whatever could be made of them."""
+    from backstory.stores.iceberg.create import drop
+
+    store = probe.warehouse.store
+    try:
+        yield
+    finally:
+        for name in (probe.name, _archive(probe)):
+            with suppress(Exception):
+                drop(store, name)
+        for view in ("current", "versions"):
+            with suppress(Exception):
+                store.spark.sql(f"DROP VIEW {store.sql_name(TableName(SCHEMA, f'{probe.name.name}_{view}'))}")
+        with suppress(Exception):  # it has other tables, where two are examined at once
+            store.iceberg().dropNamespace(store.namespace(SCHEMA))
+
+
+def _archive(probe: _Probe) -> TableName:
+    return TableName(SCHEMA, f"{probe.name.name}_renamed")
+
+
+def _create(probe: _Probe) -> None:
+    probe.copy(_FIRST, id=[1, 2, 3], name=["a", "b", "c"])
+
+
+def _change(probe: _Probe) -> None:
+    probe.copy(_SECOND, id=[1, 2], name=["a", "x"])
+
+
+def _read(probe: _Probe) -> None:
+    rows = (probe.table.current().count(), probe.table.as_of(_FIRST).count())
+    if rows != (2, 3):
+        raise Failed("wrong-rows", f"2 rows are true now and 3 before, and {rows} were read.", _REPORT)
+
+
+def _task(probe: _Probe) -> None:
+    from backstory.reading.queries import answering
+    from backstory.spark.versions import arrow_of
+    from backstory.stores.iceberg.workers import map_batches
+
+    rows = probe.warehouse.spark.range(_ROWS, numPartitions=2)
+    with answering(probe.name):
+        count = arrow_of(map_batches(rows, iter, "id BIGINT")).num_rows
+    if count != _ROWS:
+        raise Failed("wrong-rows", f"Python workers got {_ROWS} rows and gave {count}.", _REPORT)
+
+
+def _columns(probe: _Probe) -> None:
+    probe.copy(_THIRD, {"name": "label"}, id=[1, 2], label=["a", "x"], more=[1.5, None])
+
+
+def _conflict(probe: _Probe) -> None:
+    from backstory.stores.commit import commit
+    from backstory.stores.iceberg.store import existing
+
+    store, note = probe.warehouse.store, Note("native", "")
+    stale = existing(store, probe.name)
+    commit(store, existing(store, probe.name), Change(snapshot=True), note)
+    try:
+        commit(store, stale, Change(snapshot=True), note)
+    except TryAgain:
+        return
+    raise Failed("no-conflict", "A commit on an older state of the table was taken.", _ATOMIC)
+
+
+def _cursor(probe: _Probe) -> None:
+    with probe.table.changes(cursor="doctor", start="first") as feed:
+        feed.frame.count()
+
+
+def _maintain(probe: _Probe) -> None:
+    probe.table.maintain()
+
+
+def _views(probe: _Probe) -> str | None:
+    return None if any(each["made"] for each in probe.table.views()) else ABSENT
+
+
+def _forget(probe: _Probe) -> None:
+    probe.table.forget(2, drop_cursors=True, apply=True)
+
+
+def _rename(probe: _Probe) -> None:
+    probe.table.drop(archive=str(_archive(probe)), apply=True)
+
+
+def _drop(probe: _Probe) -> None:
+    from backstory.stores.iceberg.store import load
+
+    store = probe.warehouse.store
+    name = _archive(probe) if load(store, probe.name) is None else probe.name
+    Table(store, name).drop(apply=True)
+
+
+_REPORT: Final = "Report it, with what `backstory doctor` printed."
+_ATOMIC: Final = "Use a catalog that commits atomically, such as JDBC, REST, Hive or Glue."
+# Each ability with those that it needs, in their order.
+_ABILITIES: Final[Mapping[str, tuple[Sequence[str], Callable[[_Probe], str | None]]]] = {
+    "create a table and write rows": ((), _create),
+    "end rows and add versions": (("create a table and write rows",), _change),
+    "read by Spark": (("end rows and add versions",), _read),
+    "run Python workers": ((), _task),
+    "add and rename columns": (("create a table and write rows",), _columns),
+    "refuse the later of two writers": (("create a table and write rows",), _conflict),
+    "keep a cursor as a tag": (("create a table and write rows",), _cursor),
+    "compact and expire": (("create a table and write rows",), _maintain),
+    "make views": (("create a table and write rows",), _views),
+    "forget a record": (("end rows and add versions",), _forget),
+    "rename a table": (("create a table and write rows",), _rename),
+    "drop a table": (("create a table and write rows",), _drop),
+}

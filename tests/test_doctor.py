@@ -1,0 +1,53 @@
+"""`doctor` says what works in a session and a catalog, why the rest does not, and leaves nothing behind."""
+
+import json
+
+from backstory.doctor import ABSENT, FAILS, SCHEMA, UNTRIED, WORKS
+from backstory.formats.memory import Memory
+from backstory.stores.iceberg.store import Store, tables
+from backstory.warehouse import Warehouse
+
+ABILITIES = 12
+
+
+def statuses(diagnosis):
+    return {each.ability: each.status for each in diagnosis.abilities}
+
+
+def test_everything_works_in_the_session_of_the_tests_and_nothing_is_left(place):
+    found = place.doctor()
+    assert {each.ability: each.error for each in found.abilities if each.status != WORKS} == {}
+    assert (len(found.abilities), found.exit_code) == (ABILITIES, 0)
+    assert found.versions["spark"] == place.spark.version
+    assert all(found.versions.values())
+    assert not [each for each in tables(place.store) if each.schema == SCHEMA]
+    assert SCHEMA not in {
+        each.namespace for each in place.spark.sql("SHOW NAMESPACES IN backstory").collect()
+    }
+    json.dumps(found.to_dict())
+
+
+def test_what_a_catalog_cannot_do_has_its_error(spark, tmp_path):
+    """A Hadoop catalog renames no tables and holds no views; what it can do is tried all the same."""
+    spark.conf.set("spark.sql.catalog.folders", "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set("spark.sql.catalog.folders.type", "hadoop")
+    spark.conf.set("spark.sql.catalog.folders.warehouse", str(tmp_path))
+    found = Warehouse(Store(spark, "folders"), embedded=False).doctor()
+    assert {name: each for name, each in statuses(found).items() if each != WORKS} == {
+        "make views": ABSENT,
+        "rename a table": FAILS,
+    }
+    (error,) = (each.error for each in found.abilities if each.error)
+    assert (error.remedy, found.exit_code) != ("", 0)
+    assert not [*tmp_path.rglob("*.parquet")]
+
+
+def test_what_needs_an_ability_that_fails_is_not_tried(spark, tmp_path):
+    """Without a place to write to only Python workers work."""
+    (tmp_path / "file").write_text("no folder")
+    spark.conf.set("spark.sql.catalog.nowhere", "org.apache.iceberg.spark.SparkCatalog")
+    spark.conf.set("spark.sql.catalog.nowhere.type", "hadoop")
+    spark.conf.set("spark.sql.catalog.nowhere.warehouse", str(tmp_path / "file"))
+    found = statuses(Warehouse(Store(spark, "nowhere", 3, Memory(1 << 28)), embedded=False).doctor())
+    assert (found.pop("create a table and write rows"), found.pop("run Python workers")) == (FAILS, WORKS)
+    assert set(found.values()) == {UNTRIED}
