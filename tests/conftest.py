@@ -121,7 +121,7 @@ def program(name: str) -> str:
 
 
 @pytest.fixture
-def place(store):
+def python(store):
     """The warehouse of all tests, as Python has it."""
     from backstory.warehouse import Warehouse
 

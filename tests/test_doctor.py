@@ -14,15 +14,15 @@ def statuses(diagnosis):
     return {each.ability: each.status for each in diagnosis.abilities}
 
 
-def test_everything_works_in_the_session_of_the_tests_and_nothing_is_left(place):
-    found = place.doctor()
+def test_everything_works_in_the_session_of_the_tests_and_nothing_is_left(python):
+    found = python.doctor()
     assert {each.ability: each.error for each in found.abilities if each.status != WORKS} == {}
     assert (len(found.abilities), found.exit_code) == (ABILITIES, 0)
-    assert found.versions["spark"] == place.spark.version
+    assert found.versions["spark"] == python.spark.version
     assert all(found.versions.values())
-    assert not [each for each in tables(place.store) if each.schema == SCHEMA]
+    assert not [each for each in tables(python.store) if each.schema == SCHEMA]
     assert SCHEMA not in {
-        each.namespace for each in place.spark.sql("SHOW NAMESPACES IN backstory").collect()
+        each.namespace for each in python.spark.sql("SHOW NAMESPACES IN backstory").collect()
     }
     json.dumps(found.to_dict())
 
@@ -43,7 +43,7 @@ def test_what_a_catalog_cannot_do_has_its_error(spark, tmp_path):
 
 
 def test_what_needs_an_ability_that_fails_is_not_tried(spark, tmp_path):
-    """Without a place to write to only Python workers work."""
+    """Without a python to write to only Python workers work."""
     (tmp_path / "file").write_text("no folder")
     spark.conf.set("spark.sql.catalog.nowhere", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.nowhere.type", "hadoop")

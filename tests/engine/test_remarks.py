@@ -22,38 +22,38 @@ def remarks(table: Table):
     return [(each["note"], each["author"]) for each in table.log()]
 
 
-def test_every_deed_has_its_remark_and_none_is_repeated(place):
+def test_every_deed_has_its_remark_and_none_is_repeated(python):
     """Also those that keep the newest commit's properties: settling, compaction and erasure."""
     into = "remarks.deeds"
-    place.snapshot(rows(a=1, b=2), into=into, key="k", at=FIRST, remember=True, note="load", author="ada")
-    place.snapshot(rows(a=1, b=3), into=into, at=SECOND)
-    table = place.table(into)
+    python.snapshot(rows(a=1, b=2), into=into, key="k", at=FIRST, remember=True, note="load", author="ada")
+    python.snapshot(rows(a=1, b=3), into=into, at=SECOND)
+    table = python.table(into)
     assert remarks(table) == [(None, None), ("load", "ada")]
     table.rewind(FIRST, apply=True, note="wrong file")
     assert remarks(table)[0] == ("wrong file", None)
-    place.snapshot(rows(a=1, b=4), into=into, at="2024-01-03")
-    place.maintain(into, settle_before=FIRST, note="weekly", author="cron")
+    python.snapshot(rows(a=1, b=4), into=into, at="2024-01-03")
+    python.maintain(into, settle_before=FIRST, note="weekly", author="cron")
     assert remarks(table)[0] == ("weekly", "cron")
     table.forget("a", apply=True, note="request 7", author="bo")
     assert remarks(table)[0] == ("request 7", "bo")
-    place.snapshot(rows(b=5), into=into, at="2024-01-04", note="last")
+    python.snapshot(rows(b=5), into=into, at="2024-01-04", note="last")
     table.maintain()
     assert remarks(table)[:2] == [(None, None), ("last", None)]
 
 
-def test_a_feed_and_a_repair_have_remarks(place):
+def test_a_feed_and_a_repair_have_remarks(python):
     into = "remarks.feed"
     changes = pa.table({"k": ["a"], "v": [1], "at": ["2024-01-01T00:00:00Z"]})
-    place.apply(changes, into=into, key="k", sequence_by="at", note="fed", author="ada")
-    table = place.table(into)
+    python.apply(changes, into=into, key="k", sequence_by="at", note="fed", author="ada")
+    table = python.table(into)
     assert remarks(table) == [("fed", "ada")]
-    name = place.store.sql_name(table.name)
-    place.spark.sql(f"UPDATE {name} SET is_current = false")
+    name = python.store.sql_name(table.name)
+    python.spark.sql(f"UPDATE {name} SET is_current = false")
     assert table.repair(apply=True, note="mended").applied
     assert remarks(table)[0] == ("mended", None)
 
 
-def test_a_run_remarks_what_it_delivers_and_a_declaration_has_its_own(place, tmp_path):
+def test_a_run_remarks_what_it_delivers_and_a_declaration_has_its_own(python, tmp_path):
     """Of tables and datasets; a model's load keeps none."""
     (tmp_path / "a.csv").write_text("id,name\n1,Ann\n")
     (tmp_path / "manifest.yaml").write_text(
@@ -69,18 +69,18 @@ def test_a_run_remarks_what_it_delivers_and_a_declaration_has_its_own(place, tmp
         "  remarks.own: {source: a.csv, key: id, author: crm team}\n"
         "datasets: [manifest.yaml]\n"
     )
-    receipts = place.run(tmp_path / "histories.yaml", note="nightly", author="cron")
+    receipts = python.run(tmp_path / "histories.yaml", note="nightly", author="cron")
     assert {each.status for each in receipts} == {"changed"}
-    assert remarks(place.table("remarks.plain")) == [("nightly", "cron")]
-    assert remarks(place.table("remarks.own")) == [("nightly", "crm team")]
-    assert remarks(place.table("remarks.cities"))[0] == ("nightly", "cron")
+    assert remarks(python.table("remarks.plain")) == [("nightly", "cron")]
+    assert remarks(python.table("remarks.own")) == [("nightly", "crm team")]
+    assert remarks(python.table("remarks.cities"))[0] == ("nightly", "cron")
 
 
-def test_blame_has_the_remark_of_the_commit(place, warehouse):
-    place.snapshot(rows(a=1), into="remarks.blamed", key="k", at=FIRST, note="first", author="ada")
-    table = place.table("remarks.blamed")
+def test_blame_has_the_remark_of_the_commit(python, warehouse):
+    python.snapshot(rows(a=1), into="remarks.blamed", key="k", at=FIRST, note="first", author="ada")
+    table = python.table("remarks.blamed")
     catalog = EmbeddedCatalog(warehouse)
-    with place.store.memory.lease() as lease:
+    with python.store.memory.lease() as lease:
         commit = blame(Files(catalog.describe(table.name), catalog, lease), "a", "v").to_dict()["commit"]
     assert (commit["note"], commit["author"]) == ("first", "ada")
 
@@ -92,7 +92,7 @@ def test_an_inner_remark_takes_the_place_of_an_outer_one_part_by_part():
 
 
 @pytest.mark.parametrize("given", [{"note": "x" * (LONGEST + 1)}, {"author": 7}])
-def test_what_metadata_should_not_repeat_is_refused_before_anything_is_read(place, given):
+def test_what_metadata_should_not_repeat_is_refused_before_anything_is_read(python, given):
     with pytest.raises(UsageError) as refused:
-        place.snapshot(rows(a=1), into="remarks.refused", key="k", **given)
+        python.snapshot(rows(a=1), into="remarks.refused", key="k", **given)
     assert refused.value.code == "bad-option"

@@ -213,7 +213,7 @@ def test_folders_of_this_machine_are_shown_nowhere(asked, folder, tmp_path):
 
 def test_a_table_that_cannot_be_read_here_says_so_and_starts_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr("backstory.stores.metadata.rows.MOST_ROWS", 2)
+    monkeypatch.setattr("backstory.upkeep.laws.files.MOST_IN_ARROW", 2)
     monkeypatch.setattr("backstory.reading.arrow.first_rows.FEW", 0)
     with exploring(folder) as here:
         told = here.get("/check.json", table=NAME)

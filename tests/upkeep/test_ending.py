@@ -15,97 +15,97 @@ def rows(**values):
     return pa.table({"k": list(values), "v": list(values.values())})
 
 
-def keep(place, into):
+def keep(python, into):
     """A history of two copies, and the folder of its files."""
-    place.snapshot(rows(a=1, b=2), into=into, key="k", at=FIRST)
-    place.snapshot(rows(a=1, b=3), into=into, at=SECOND)
-    table = place.table(into)
+    python.snapshot(rows(a=1, b=2), into=into, key="k", at=FIRST)
+    python.snapshot(rows(a=1, b=3), into=into, at=SECOND)
+    table = python.table(into)
     (location,) = (
-        place.spark.sql(f"DESCRIBE EXTENDED {place.store.sql_name(table.name)}")
+        python.spark.sql(f"DESCRIBE EXTENDED {python.store.sql_name(table.name)}")
         .where("col_name = 'Location'")
         .toPandas()["data_type"]
     )
     return table, Path(location.removeprefix("file:"))
 
 
-def names(place):
-    return {each["table"] for each in place.tables()}
+def names(python):
+    return {each["table"] for each in python.tables()}
 
 
-def test_without_apply_nothing_ends(place):
-    table, folder = keep(place, "ends.planned")
+def test_without_apply_nothing_ends(python):
+    table, folder = keep(python, "ends.planned")
     for archive in (None, "elsewhere"):
         plan = table.drop(archive=archive)
         assert (plan.applied, plan.rows, plan.snapshots) == (False, 3, 2)
-    assert "ends.planned" in names(place)
+    assert "ends.planned" in names(python)
     assert any(folder.rglob("*.parquet"))
 
 
-def test_a_dropped_history_leaves_no_file(place):
-    table, folder = keep(place, "ends.dropped")
+def test_a_dropped_history_leaves_no_file(python):
+    table, folder = keep(python, "ends.dropped")
     table.changes(cursor="mart", start="first").frame.count()
     assert table.drop(apply=True).applied
-    assert "ends.dropped" not in names(place)
+    assert "ends.dropped" not in names(python)
     assert not any(each.is_file() for each in folder.rglob("*"))
     with pytest.raises(UsageError, match="no table"):
-        place.table("ends.dropped")
+        python.table("ends.dropped")
 
 
-def test_an_archive_is_read_and_not_written(place):
+def test_an_archive_is_read_and_not_written(python):
     """Every delivery and every deed that changes rows is refused, and the old name begins anew."""
-    table, _ = keep(place, "ends.old")
+    table, _ = keep(python, "ends.old")
     ended = table.drop(archive="older", apply=True)
     assert (ended.archive, ended.cursors) == ("ends.older", [])
-    archive = place.table("ends.older")
+    archive = python.table("ends.older")
     assert archive.as_of(FIRST).count() == archive.current().count() == 2
     assert len(archive.timeline("b").versions) == 2
     assert {each["status"] for each in archive.check()} == {"ok"}
     fed = pa.table({"k": ["a"], "v": [9], "at": ["2024-01-05T00:00:00Z"]})
     for deed in (
-        lambda: place.snapshot(rows(a=7), into="ends.older", at="2024-01-03"),
-        lambda: place.snapshot(rows(a=1, b=3), into="ends.older", at="2024-01-03", dry_run=True),
-        lambda: place.apply(fed, into="ends.older", sequence_by="at"),
+        lambda: python.snapshot(rows(a=7), into="ends.older", at="2024-01-03"),
+        lambda: python.snapshot(rows(a=1, b=3), into="ends.older", at="2024-01-03", dry_run=True),
+        lambda: python.apply(fed, into="ends.older", sequence_by="at"),
         lambda: archive.rewind(FIRST, apply=True),
     ):
         with pytest.raises(Refused) as refused:
             deed()
         assert refused.value.code == "archived"
-    place.snapshot(rows(c=1), into="ends.old", key="k")
-    assert {"ends.old", "ends.older"} <= names(place)
-    assert place.table("ends.old").current().count() == 1
+    python.snapshot(rows(c=1), into="ends.old", key="k")
+    assert {"ends.old", "ends.older"} <= names(python)
+    assert python.table("ends.old").current().count() == 1
     assert archive.forget("b", apply=True).applied  # the right to be forgotten outlives a history
     assert archive.current().count() == 1
 
 
-def test_an_end_that_was_interrupted_is_completed(place):
+def test_an_end_that_was_interrupted_is_completed(python):
     """Killed between its two commits, the table is archived under its old name: nobody writes it."""
-    table, _ = keep(place, "ends.halfway")
-    place.spark.sql(
-        f"ALTER TABLE {place.store.sql_name(table.name)} SET TBLPROPERTIES ('{ARCHIVED}' = '2026-01-01T00:00:00Z')"
+    table, _ = keep(python, "ends.halfway")
+    python.spark.sql(
+        f"ALTER TABLE {python.store.sql_name(table.name)} SET TBLPROPERTIES ('{ARCHIVED}' = '2026-01-01T00:00:00Z')"
     )
     with pytest.raises(Refused, match="archived since 2026-01-01"):
-        place.snapshot(rows(a=7), into="ends.halfway")
+        python.snapshot(rows(a=7), into="ends.halfway")
     assert table.drop(archive="ends.halfway_old", apply=True).applied
-    assert {"ends.halfway_old"} == {each for each in names(place) if "halfway" in each}
+    assert {"ends.halfway_old"} == {each for each in names(python) if "halfway" in each}
 
 
-def test_a_run_names_the_archive(place, tmp_path):
-    table, _ = keep(place, "ends.nightly")
+def test_a_run_names_the_archive(python, tmp_path):
+    table, _ = keep(python, "ends.nightly")
     table.drop(archive="gone", apply=True)
     (tmp_path / "a.csv").write_text("k,v\na,1\n")
     (tmp_path / "histories.yaml").write_text(
         "format: histories/1\ntables: {ends.gone: {source: a.csv, key: k}}\n"
     )
-    (receipt,) = place.run(tmp_path / "histories.yaml")
+    (receipt,) = python.run(tmp_path / "histories.yaml")
     assert (receipt.status, receipt.error.code) == ("refused", "archived")
 
 
-def test_what_belongs_to_others_does_not_end_here(place):
+def test_what_belongs_to_others_does_not_end_here(python):
     """A table of another program, and a name that is taken."""
-    table, _ = keep(place, "ends.taken")
-    place.spark.sql(f"CREATE TABLE {place.store.catalog}.ends.foreign (id INT) USING iceberg")
+    table, _ = keep(python, "ends.taken")
+    python.spark.sql(f"CREATE TABLE {python.store.catalog}.ends.foreign (id INT) USING iceberg")
     with pytest.raises(Refused) as refused:
-        place.table("ends.foreign").drop(apply=True)
+        python.table("ends.foreign").drop(apply=True)
     assert refused.value.code == "other-layout"
     with pytest.raises(Refused) as refused:
         table.drop(archive="ends.foreign", apply=True)

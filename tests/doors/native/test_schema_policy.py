@@ -269,12 +269,12 @@ def test_there_are_two_policies(policed, word):
     }.values(),
     ids=["a new one behind it", "a wider type"],
 )
-def test_a_column_gets_a_name_and_more_in_one_copy(place, copy, types, request):
+def test_a_column_gets_a_name_and_more_in_one_copy(python, copy, types, request):
     """Iceberg knows the column by its former name until all of it is committed."""
     into = f"evolving.renamed_{request.node.callspec.id.replace(' ', '_')}"
-    place.snapshot(pa.table({"k": [1], "v": [5]}), into=into, key="k", at="2026-01-01")
+    python.snapshot(pa.table({"k": [1], "v": [5]}), into=into, key="k", at="2026-01-01")
     retype = {"w": types["w"]} if types["w"] != "LONG" else None
-    place.snapshot(pa.table(copy), into=into, at="2026-01-02", rename={"v": "w"}, retype=retype)
-    shape = existing(place.store, place.table(into).name).shape
+    python.snapshot(pa.table(copy), into=into, at="2026-01-02", rename={"v": "w"}, retype=retype)
+    shape = existing(python.store, python.table(into).name).shape
     assert {each.name: str(each.type) for each in shape.user_columns} == types
-    assert [row["w"] for row in place.table(into).as_of("2026-01-01").collect()] == [5]
+    assert [row["w"] for row in python.table(into).as_of("2026-01-01").collect()] == [5]
