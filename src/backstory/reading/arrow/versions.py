@@ -15,7 +15,6 @@ from backstory.model.history import History
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE
 from backstory.model.types import Kind
-from backstory.model.values import alike
 from backstory.reading.arrow.knowledge import KnownTable, times, within
 from backstory.reading.differences import SIDES, revisions_query
 from backstory.reading.frames.event_logs import identity_names, log_kind, system_columns
@@ -35,8 +34,8 @@ from backstory.reading.lives import TOLD_FROM, TOLD_TO, shown_name
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.values import booleans, integers, text, without_nulls
 from backstory.stores.port import DISORDER
+from backstory.strategies.codes import identities
 from backstory.strategies.events.terms import LETTERS, Op
-from backstory.strategies.keys import key_codes, keys_by_value
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -290,24 +289,7 @@ def _tombstones(rows: pa.Table, tombstone: str) -> pa.Array | pa.ChunkedArray:
 
 def _record(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
     """A number for the record of each row, by these columns; nothing without any."""
-    return {_RECORD: integers(record_numbers(rows, names))} if names else {}
-
-
-def record_numbers(rows: pa.Table, names: Sequence[str]) -> np.ndarray:
-    """A number for the record of each row, by these columns."""
-    flat = pa.table([_flat(rows[name]) for name in names], names=list(map(str, range(len(names)))))
-    (codes,), _ = key_codes([keys_by_value(flat, flat.column_names)], flat.column_names)
-    return codes
-
-
-def _flat(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Nested values as numbers, the same for those that are alike."""
-    if not pa.types.is_nested(values.type):
-        return values
-    seen: dict[Any, int] = {}
-    return pa.chunked_array(
-        [integers([seen.setdefault(alike(each), len(seen)) for each in values.to_pylist()])]
-    )
+    return {_RECORD: integers(identities(rows, names))} if names else {}
 
 
 def ops(rows: pa.Table, names: Any) -> pa.Array | pa.ChunkedArray:

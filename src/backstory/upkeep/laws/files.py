@@ -16,13 +16,14 @@ from backstory.journal.small_log import log_rows_here, snapshots_here
 from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.remembered import RECORDED, Role
 from backstory.model.schema import Shape
-from backstory.reading.arrow.versions import SORTED, answer, held, record_numbers
+from backstory.reading.arrow.versions import SORTED, answer, held
 from backstory.reading.frames.event_logs import identity_names, system_columns
 from backstory.reading.lifetimes import DUCKDB
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.ordered import in_order
 from backstory.stores.metadata.rows import MOST_IN_ARROW, MOST_ROWS, Files
 from backstory.stores.metadata.values import integers, numbers, rows_of
+from backstory.strategies.codes import identities
 from backstory.upkeep.laws.judged import Judged, judged_rows, judged_spans, numbers_of, read_row_hashes
 from backstory.upkeep.laws.logs import LogFacts, facts_of, misplaced, wrong_offsets
 from backstory.upkeep.laws.queries import (
@@ -157,7 +158,7 @@ class _Laws:
 
 def _broken(rows: Rows, laws: _Laws, judge: Judge | None = None) -> Broken:
     """How often rows break each law; those of records that break one are asked again, record by record."""
-    records = record_numbers(rows.table, laws.identity)
+    records = identities(rows.table, laws.identity)
     anything = " OR ".join(map(DUCKDB.name, laws.steps[-1]))
     relation = f"{nested(laws.steps)} AS judged"
     found = rows.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", records)
