@@ -2,6 +2,7 @@
 
 import json
 
+from backstory.cli.app import run
 from backstory.doctor import ABSENT, FAILS, SCHEMA, UNTRIED, WORKS
 from backstory.formats.memory import Memory
 from backstory.stores.iceberg.store import Store, tables
@@ -51,3 +52,9 @@ def test_what_needs_an_ability_that_fails_is_not_tried(spark, tmp_path):
     found = statuses(Warehouse(Store(spark, "nowhere", 3, Memory(1 << 28)), embedded=False).doctor())
     assert (found.pop("create a table and write rows"), found.pop("run Python workers")) == (FAILS, WORKS)
     assert set(found.values()) == {UNTRIED}
+
+
+def test_a_catalog_that_is_not_configured_is_named_before_java_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    assert run(["doctor", "--catalog", "none", "--warehouse", str(tmp_path / "w"), "--output", "json"]) == 2
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "no-iceberg-catalog"
