@@ -29,6 +29,7 @@ java_found 2>/dev/null || install openjdk-17-jre-headless \
   "Java 17 to 23 is needed: install JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one."
 
 if [ "${1:-}" = --tests ]; then
+  "$0"
   compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || install postgresql \
     "The tests start a PostgreSQL server: install it (Debian, Ubuntu: apt-get install postgresql)."
   compgen -G '/usr/sbin/mariadbd' >/dev/null || command -v mariadbd >/dev/null || install mariadb-server \
