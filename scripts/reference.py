@@ -11,8 +11,7 @@ from error_codes import error_codes
 import backstory
 from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
-from backstory.doors.native.feeds.options import FeedOptions
-from backstory.doors.native.request import SnapshotOptions
+from backstory.doors.native.options import FeedOptions, SnapshotOptions
 from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, RESERVED
 

@@ -15,7 +15,7 @@ import kafka_stream  # noqa: E402
 import maven  # noqa: E402
 import rest_catalog  # noqa: E402
 
-from backstory.doors.native.jdbc_rows import MARIADB  # noqa: E402
+from backstory.doors.native.databases import MARIADB  # noqa: E402
 from backstory.spark.connectors import packages_of  # noqa: E402
 from backstory.spark.jars import fetch  # noqa: E402
 

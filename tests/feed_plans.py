@@ -16,14 +16,14 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.copies.rows import OPEN, mark, memory_field, micros, withdraw_facts
-from backstory.strategies.copies.sifted import plan_rows
+from backstory.strategies.copies.comparison import plan_rows
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.feeds.arrival import arrive
-from backstory.strategies.feeds.copy_plan import Among
-from backstory.strategies.feeds.plan import joined_counts, plan_records
+from backstory.strategies.copies.version_rows import OPEN, copy_mark, memory_field, micros, withdraw_facts
+from backstory.strategies.feeds.arrival import check_delivery
+from backstory.strategies.feeds.copy_plan import FeedCopyTerms
+from backstory.strategies.feeds.plan import join_counts, plan_records
 from backstory.strategies.feeds.records import live_rows
-from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND, FeedTerms
+from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE_IMAGE, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import key_parts
 
 DATA = ("v", "w", "i", "o")
@@ -42,7 +42,7 @@ DELIVERED = pa.schema(
         pa.field(KIND, pa.string()),
         pa.field(FURTHER, pa.struct([("s", pa.float64()), ("c", pa.bool_())])),
         pa.field(ASSERTED, pa.list_(pa.int32())),
-        pa.field(BEFORE, pa.struct([(name, pa.string()) for name in DATA])),
+        pa.field(BEFORE_IMAGE, pa.struct([(name, pa.string()) for name in DATA])),
     ]
 )
 
@@ -93,7 +93,7 @@ def delivered(events):
             KIND: each.kind.value,
             FURTHER: _sequence(each.sequence),
             ASSERTED: None if each.columns is None else [NUMBERS[name] for name in each.columns],
-            BEFORE: each.before,
+            BEFORE_IMAGE: each.before,
         }
         for each in events
     ]
@@ -155,7 +155,7 @@ def planned(terms, events, rows, parts=1, since=None, low=None):
     live = live if since is None else slice_of(live, since, low)
     mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
     marks, records = live.filter(mark), live.filter(pc.invert(pc.fill_null(mark, False)))
-    arrival = arrive(terms, events, marks)
+    arrival = check_delivery(terms, events, marks)
     sides = [(each, key_parts(each, terms.key, parts)) for each in (arrival.events, records)]
     plans = (
         plan_records(terms, arrival, *(each.filter(pa.array(of == part)) for each, of in sides))
@@ -167,12 +167,12 @@ def planned(terms, events, rows, parts=1, since=None, low=None):
 
 def with_marks(arrival, plans):
     """The plans of all parts with the rows and counts of the arrival's marks."""
-    plan = whole_plan(plans, partial(joined_counts, arrival))
+    plan = whole_plan(plans, partial(join_counts, arrival))
     samples = {**arrival.samples, **plan.samples}
     if plan.added is None:  # refused
-        return replace(plan, removed=arrival.gone, added=arrival.come, samples=samples)
+        return replace(plan, removed=arrival.removed, added=arrival.added, samples=samples)
     removed, added = (
-        pa.concat_tables(each) for each in ((arrival.gone, plan.removed), (arrival.come, plan.added))
+        pa.concat_tables(each) for each in ((arrival.removed, plan.removed), (arrival.added, plan.added))
     )
     return replace(plan, removed=removed, added=added, samples=samples)
 
@@ -186,7 +186,7 @@ def copied(terms, place, copy, rows, parts=1):
     wanted = [(start, scope) == (place.at, place.text) for start, scope in _places_of(marks)]
     mine = pc.and_(pc.equal(memory_field(marks, "kind"), Told.COPY.value), pa.array(wanted, pa.bool_()))
     ids = None if place.columns is None else list(place.columns)
-    own = mark(place.at, terms.recorded, terms.memory, ids, place.text)
+    own = copy_mark(place.at, terms.recorded, terms.memory, ids, place.text)
     own = shaped(own, terms.columns, ids=True)
     others = shaped(marks.filter(pc.invert(mine)), terms.columns, ids=True)
     asked = _copy_terms(terms, place, copy, pa.concat_tables([others, own]), restated=pc.any(mine).as_py())
@@ -214,7 +214,7 @@ def copied(terms, place, copy, rows, parts=1):
 def _copy_terms(terms, place, copy, marks, *, restated):
     tracked = [name for name in copy.columns if name in terms.tracked]
     renewed = [name for name in copy.columns if name in terms.overwritten]
-    among = Among(terms, place.at, marks, (*tracked, *renewed), bool(restated))
+    among = FeedCopyTerms(terms, place.at, marks, (*tracked, *renewed), bool(restated))
     return CopyTerms(
         terms.columns,
         terms.key,
@@ -229,7 +229,7 @@ def _copy_terms(terms, place, copy, marks, *, restated):
         restated=copy.restate,
         ids=True,
         scope=place.scope,
-        among=among,
+        feed=among,
     )
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstory.strategies.copies.touched import APPEARED
+from backstory.strategies.copies.plan import APPEARED
 from backstory.strategies.part_plan import ADDED, REMOVED, PlanSums
 
 

@@ -4,11 +4,11 @@ import pytest
 from depth import deep
 from pydantic import BaseModel
 
-from backstory.documents import Sort, read_document, read_documents, validated
+from backstory.documents import DocumentKind, read_document, read_documents, validate
 from backstory.errors import UsageError
 from backstory.yaml_trees import LARGEST
 
-SORT = Sort("model", "no-model", "wrong-model")
+SORT = DocumentKind("model", "no-model", "wrong-model")
 # What the scanner makes of brackets grows with their square.
 NESTED = deep(laws=1200, gate=300)
 
@@ -60,7 +60,7 @@ def test_a_name_that_no_file_has_is_no_bug(tmp_path, name):
     for read in (read_document, read_documents):
         with pytest.raises(UsageError, match="cannot be read") as refused:
             read(tmp_path / name, SORT)
-        assert refused.value.code == SORT.absent
+        assert refused.value.code == SORT.absent_code
 
 
 def test_a_file_beyond_all_measure_is_not_read(tmp_path):
@@ -94,7 +94,7 @@ def test_a_long_wrong_value_is_not_shown_whole(tmp_path):
     path.write_text(f"b: {'x' * 10_000}")
 
     with pytest.raises(UsageError) as refused:
-        validated(Part, read_document(path, SORT))
+        validate(Part, read_document(path, SORT))
 
     assert len(refused.value.message) < 300
 
@@ -109,4 +109,4 @@ def test_the_option_null_is_a_name_and_words_of_yaml_1_1_are_texts(tmp_path, nam
 
     path = tmp_path / "m.yaml"
     path.write_text(f"{name}: {word}\n")
-    assert validated(Written, read_document(path, SORT)).null == word
+    assert validate(Written, read_document(path, SORT)).null == word

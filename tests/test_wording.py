@@ -58,10 +58,10 @@ FORBIDDEN = re.compile("|".join(f"(?:{phrase})" for phrase in PHRASES), re.IGNOR
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]+")
 # Flags outside of `cli/` that are no options in an error.
 FLAGS = {
-    ("doors/fivetran/serving.py", "--tls-cert"),  # a warning of `serve`
-    ("doors/fivetran/serving.py", "--tls-key"),
-    ("doors/fivetran/serving.py", "--host"),
-    ("doors/native/request.py", "--help"),
+    ("doors/fivetran/server.py", "--tls-cert"),  # a warning of `serve`
+    ("doors/fivetran/server.py", "--tls-key"),
+    ("doors/fivetran/server.py", "--host"),
+    ("doors/native/options.py", "--help"),
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
     ("doors/odf/pulling.py", "--set-watermark"),  # what the log names instead of a file
     *(

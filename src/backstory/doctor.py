@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from backstory.errors import BackstoryError, Failed, TryAgain, internal
+from backstory.errors import BackstoryError, Failed, TryAgain, internal_error
 from backstory.model.change import Change, Note
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
@@ -59,12 +59,12 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
     """Try each ability on a table of the schema `backstory_doctor`; the table is dropped at the end."""
     probe = _Probe(warehouse, TableName(SCHEMA, f"t_{secrets.token_hex(4)}"))
     abilities = dict[str, Ability]()
-    with _removed(probe):
+    with _remove_at_end(probe):
         for name, (needs, act) in _ABILITIES.items():
             if any(abilities[each].status != WORKS for each in needs):
                 abilities[name] = Ability(name, UNTRIED)
             else:
-                abilities[name] = _tried(name, act, probe)
+                abilities[name] = _try_ability(name, act, probe)
     return Diagnosis(versions_of(warehouse), list(abilities.values()))
 
 
@@ -101,7 +101,7 @@ class _Probe:
         self.warehouse.snapshot(pa.table(columns), into=str(self.name), key="id", at=at, rename=rename)
 
 
-def _tried(name: str, act: Callable[[_Probe], str | None], probe: _Probe) -> Ability:
+def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) -> Ability:
     """What comes of an ability; any error is its result."""
     began, status, error = time.monotonic(), WORKS, None
     try:
@@ -109,12 +109,12 @@ def _tried(name: str, act: Callable[[_Probe], str | None], probe: _Probe) -> Abi
     except BackstoryError as stop:
         status, error = FAILS, stop
     except Exception as stop:  # noqa: BLE001 - whatever a catalog does is what was asked
-        status, error = FAILS, internal(stop)
+        status, error = FAILS, internal_error(stop)
     return Ability(name, status, round(time.monotonic() - began, 2), error)
 
 
 @contextmanager
-def _removed(probe: _Probe) -> Iterator[None]:
+def _remove_at_end(probe: _Probe) -> Iterator[None]:
     """At the end the table and its schema go, whatever could be made of them."""
     from backstory.stores.iceberg.create import drop
 

@@ -9,9 +9,9 @@ from typing import Any, Final, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from backstory.errors import UsageError
-from backstory.yaml_trees import NotYaml, read_text, trees
+from backstory.yaml_trees import NotYaml, parse_trees, read_text
 
-Path_ = Sequence[str | int]
+DocumentPath = Sequence[str | int]
 Part = TypeVar("Part", bound=BaseModel)
 
 # How a choice of a union is called in the paths of pydantic's errors; it is no step of the document.
@@ -29,7 +29,7 @@ TYPES: Final[Mapping[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sort:
+class DocumentKind:
     """What a document is called, and the codes of its errors.
 
     A validator of a model may raise a PydanticCustomError whose context has `why`, `remedy` and `at`:
@@ -38,39 +38,39 @@ class Sort:
     """
 
     noun: str
-    absent: str
-    wrong: str
+    absent_code: str
+    wrong_code: str
     columns: bool = False
 
 
 class Document:
     """A YAML text, and on which line each of its parts stands; with `start` 0 there are no lines to tell."""
 
-    def __init__(self, name: str, tree: Any, sort: Sort, start: int = 1) -> None:
+    def __init__(self, name: str, tree: Any, sort: DocumentKind, start: int = 1) -> None:
         self.name = name
         self.tree = tree
         self.sort = sort
         self.start = start
 
-    def wrong(self, path: Path_, why: str, remedy: str = "", code: str = "") -> UsageError:
+    def wrong(self, path: DocumentPath, why: str, remedy: str = "", code: str = "") -> UsageError:
         """The error for a part of the document."""
         return UsageError(
-            code or self.sort.wrong,
+            code or self.sort.wrong_code,
             f"{self.place(path)}: {why}",
             remedy or f"Fix the {self.sort.noun}.",
         )
 
-    def place(self, path: Path_) -> str:
+    def place(self, path: DocumentPath) -> str:
         """Where a part stands: file, line and path."""
         line, column = self._mark(path)
         at = f"line {line}, {f'column {column}, ' if self.sort.columns else ''}" if line else ""
         return f"{self.name}, {at}{path_text(path)}"
 
-    def line(self, path: Path_) -> int:
+    def line(self, path: DocumentPath) -> int:
         """The line of the part, or of the innermost part around it that is there."""
         return self._mark(path)[0]
 
-    def _mark(self, path: Path_) -> tuple[int, int]:
+    def _mark(self, path: DocumentPath) -> tuple[int, int]:
         """Line and column of the same, from 1."""
         node, mark = self.tree, (self.start, 1)
         for step in path:
@@ -86,7 +86,7 @@ class Document:
         return mark
 
 
-def path_text(path: Path_) -> str:
+def path_text(path: DocumentPath) -> str:
     """A path as people write it: `target_datasets[0].target_columns[2].datatype`."""
     text = ""
     for step in path:
@@ -94,71 +94,73 @@ def path_text(path: Path_) -> str:
     return text.lstrip(".") or "the document"
 
 
-def read_document(path: Path, sort: Sort) -> Document:
+def read_document(path: Path, sort: DocumentKind) -> Document:
     """The one YAML (1.2) document of a file; UsageError if there is none or it is broken."""
-    (tree,) = _parsed(path, sort, several=False)
+    (tree,) = _parse_file(path, sort, several=False)
     return Document(path.name, tree, sort)
 
 
-def read_documents(path: Path, sort: Sort) -> list[Document]:
+def read_documents(path: Path, sort: DocumentKind) -> list[Document]:
     """All YAML documents of a file that are not empty, each with its own lines; its name is the path."""
-    trees = [tree for tree in _parsed(path, sort, several=True) if tree is not None]
-    return [Document(str(path), tree, sort, _start(tree)) for tree in trees]
+    trees = [tree for tree in _parse_file(path, sort, several=True) if tree is not None]
+    return [Document(str(path), tree, sort, _first_line(tree)) for tree in trees]
 
 
-def validated(part: type[Part], document: Document) -> Part:
+def validate(part: type[Part], document: Document) -> Part:
     """The document as a part of the model; UsageError with the first thing that is wrong."""
     try:
-        return part.model_validate(_plain(document.tree))
+        return part.model_validate(_plain_values(document.tree))
     except ValidationError as wrong:
-        raise _validation_error(part, document, _first(document, wrong)) from None
+        raise _validation_error(part, document, _first_error(document, wrong)) from None
 
 
-def near(name: str, known: Sequence[str]) -> str:
+def nearest_name(name: str, known: Sequence[str]) -> str:
     """The remedy for a name that nobody knows: the nearest one, in whatever case, or all."""
     lower = {each.lower(): each for each in known}
     found = difflib.get_close_matches(name.lower(), lower, 1)
     return f"Did you mean {lower[found[0]]}?" if found else f"Known are {', '.join(known)}."
 
 
-def _parsed(path: Path, sort: Sort, *, several: bool) -> list[Any]:
+def _parse_file(path: Path, sort: DocumentKind, *, several: bool) -> list[Any]:
     try:
         text = read_text(path)
     except NotYaml as broken:
-        raise UsageError(sort.wrong, f"{path}: {broken}.", f"Make the {sort.noun} smaller.") from None
+        raise UsageError(sort.wrong_code, f"{path}: {broken}.", f"Make the {sort.noun} smaller.") from None
     except (OSError, ValueError):  # no such file, no text, or a name that no file has
         raise UsageError(
-            sort.absent, f"The {sort.noun} {path} cannot be read.", "Name an existing YAML file."
+            sort.absent_code, f"The {sort.noun} {path} cannot be read.", "Name an existing YAML file."
         ) from None
     try:
-        return trees(text, several=several)
+        return parse_trees(text, several=several)
     except NotYaml as broken:
         place = f"{path if several else path.name}{f', line {broken.line}' if broken.line else ''}"
-        raise UsageError(sort.wrong, f"{place}: {broken}.", "Fix the YAML.") from None
+        raise UsageError(sort.wrong_code, f"{place}: {broken}.", "Fix the YAML.") from None
 
 
-def _start(tree: Any) -> int:
+def _first_line(tree: Any) -> int:
     marks = getattr(tree, "lc", None)
     return marks.line + 1 if marks else 1
 
 
-def _first(document: Document, wrong: ValidationError) -> Mapping[str, Any]:
+def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any]:
     """The error to tell, with the path of the document: misspelled keys before missing ones."""
-    found = [{**error, "loc": _steps(document.tree, error)} for error in _innermost(wrong.errors())]
+    found = [
+        {**error, "loc": _error_path(document.tree, error)} for error in _innermost_errors(wrong.errors())
+    ]
     return min(found, key=lambda error: (error["type"] == "missing", document.line(error["loc"])))
 
 
-def _innermost(errors: Sequence[Any]) -> list[Any]:
+def _innermost_errors(errors: Sequence[Any]) -> list[Any]:
     """The errors without those of parts that are wrong only because something in them is."""
     paths = [error["loc"] for error in errors]
 
-    def holds_another(path: Path_) -> bool:
+    def holds_another(path: DocumentPath) -> bool:
         return any(len(other) > len(path) and other[: len(path)] == path for other in paths)
 
     return [error for error in errors if not holds_another(error["loc"])]
 
 
-def _steps(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
+def _error_path(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
     """The path of an error without the tags of unions, with the key that the error names itself."""
     found: list[str | int] = []
     node = tree
@@ -178,7 +180,7 @@ def _validation_error(part: type[BaseModel], document: Document, error: Mapping[
     path, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         names = _names_at(part, document.tree, path[:-1])
-        return document.wrong(path, "there is no such key.", near(str(path[-1]), names))
+        return document.wrong(path, "there is no such key.", nearest_name(str(path[-1]), names))
     if kind == "missing":
         return document.wrong(path, "this key is missing.", f"Add {path[-1]}.")
     if kind in {"literal_error", "enum"}:
@@ -196,20 +198,20 @@ def _excerpt(value: Any) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def _names_at(part: type[BaseModel], tree: Any, path: Path_) -> list[str]:
+def _names_at(part: type[BaseModel], tree: Any, path: DocumentPath) -> list[str]:
     """The keys that a part of the document may have."""
     schema = part.model_json_schema()
     node: Mapping[str, Any] = schema
     for step in path:
-        node = _followed(schema, node, tree)
+        node = _follow_references(schema, node, tree)
         known = node.get("properties", {})
         others = node.get("additionalProperties") or {}
         node = node.get("items", {}) if isinstance(step, int) else known.get(step, others)
         tree = tree[step]
-    return sorted(_followed(schema, node, tree).get("properties", {}))
+    return sorted(_follow_references(schema, node, tree).get("properties", {}))
 
 
-def _followed(schema: Mapping[str, Any], node: Mapping[str, Any], tree: Any) -> Mapping[str, Any]:
+def _follow_references(schema: Mapping[str, Any], node: Mapping[str, Any], tree: Any) -> Mapping[str, Any]:
     """The node that references lead to; of alternatives, the one of the document's own kind, or the last."""
     options = list(_options(schema, node))
     kind = str(tree.get("kind", "")).lower() if isinstance(tree, Mapping) else ""
@@ -233,13 +235,13 @@ def _kinds(node: Mapping[str, Any]) -> set[str]:
     return {str(each).lower() for each in node.get("properties", {}).get("kind", {}).get("enum", ())}
 
 
-def _plain(node: Any) -> Any:
+def _plain_values(node: Any) -> Any:
     """The tree in Python's own types, which pydantic knows."""
     if isinstance(node, Mapping):
         # The option `null` is a name, though YAML reads the word as no value.
-        return {"null" if name is None else str(name): _plain(value) for name, value in node.items()}
+        return {"null" if name is None else str(name): _plain_values(value) for name, value in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str):
-        return [_plain(value) for value in node]
+        return [_plain_values(value) for value in node]
     if isinstance(node, bool | int | float | str) or node is None:
         for kind in (bool, int, float, str):
             if isinstance(node, kind):

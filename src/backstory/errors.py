@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Final
 
 MAX_KEYS = 10
 # The modules of packages that come with extras, and the extras that have each, the smallest first.
-PARTS: Final = {
+EXTRAS: Final = {
     "pyspark": ("spark",),
     "py4j": ("spark",),
     "pandas": ("spark",),
@@ -51,8 +51,8 @@ class BackstoryError(Exception):
     results: Sequence[Any] = ()
 
     def __init__(self, code: str, message: str, remedy: str = "", keys: Sequence[object] = ()) -> None:
-        shown = [shortened(each) if isinstance(each, str) else each for each in list(keys)[:MAX_KEYS]]
-        message, remedy = shortened(message), shortened(remedy)
+        shown = [shorten(each) if isinstance(each, str) else each for each in list(keys)[:MAX_KEYS]]
+        message, remedy = shorten(message), shorten(remedy)
         super().__init__(code, message, remedy, tuple(shown))
         self.code = code
         self.message = message
@@ -114,12 +114,12 @@ def option(name: str, value: object) -> str:
 def missing_part(fault: Exception) -> UsageError | None:
     """What is said of a package that an installation without its extra lacks; None for any other error."""
     module = (fault.name or "").partition(".")[0] if isinstance(fault, ModuleNotFoundError) else ""
-    if module not in PARTS:
+    if module not in EXTRAS:
         return None
-    door = _door(fault)
-    extras = ["spark", door] if any(door in each for each in PARTS.values()) else []
-    if not any(each in extras for each in PARTS[module]):
-        extras.append(PARTS[module][0])
+    door = _called_door(fault)
+    extras = ["spark", door] if any(door in each for each in EXTRAS.values()) else []
+    if not any(each in extras for each in EXTRAS[module]):
+        extras.append(EXTRAS[module][0])
     return UsageError(
         "no-package",
         f"This needs the package {module}, which is not installed.",
@@ -127,14 +127,14 @@ def missing_part(fault: Exception) -> UsageError | None:
     )
 
 
-def _door(fault: Exception) -> str:
+def _called_door(fault: Exception) -> str:
     """The door that a command called when an error stopped it: with one package a door lacks its others."""
     names = (str(frame.f_globals.get("__name__")).split(".") for frame, _ in walk_tb(fault.__traceback__))
     called = next((each for each in names if each[0] == "backstory" and each[1:2] != ["cli"]), [])
     return called[2] if called[1:2] == ["doors"] else ""
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """The text; of one that is too long its beginning and its end, and how long it is."""
     if len(text) <= LONGEST:
         return text
@@ -142,7 +142,7 @@ def shortened(text: str) -> str:
     return f"{text[:half]} … ({len(text):,} characters) … {text[-half:]}"
 
 
-def internal(bug: Exception) -> BackstoryError:
+def internal_error(bug: Exception) -> BackstoryError:
     """What a door says of an error that nobody foresaw: its kind and its first words, on one line.
 
     A package that is not installed is no bug, and neither is a path that the system refuses.

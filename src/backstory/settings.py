@@ -70,7 +70,7 @@ class Settings:
     origin: str = ""
 
     @property
-    def searched(self) -> str:
+    def location(self) -> str:
         """The warehouse and who named it, for people who may have meant another one."""
         if self.catalogs[CATALOG]:
             return f"the catalog {CATALOG} ({self.origin})" if self.origin else f"the catalog {CATALOG}"
@@ -93,7 +93,7 @@ class Settings:
         return chosen
 
 
-def of_session(config: str | Path | None) -> Settings:
+def load_for_session(config: str | Path | None) -> Settings:
     """What holds in a session of the caller's: of a file that `config` or `BACKSTORY_CONFIG` names."""
     named = config or os.environ.get("BACKSTORY_CONFIG")
     return load(config=named) if named else Settings(Path())
@@ -225,18 +225,18 @@ def _batch_folder(serve: Mapping[str, Any]) -> Path | None:
     if not serve:
         return None
     _require(set(serve) == {"batch-folder"} and isinstance(folder, str))
-    return Path(_filled_in(str(folder))).resolve()
+    return Path(_fill_in(str(folder))).resolve()
 
 
 def _texts(section: Mapping[str, Any]) -> dict[str, str]:
-    return {name: _filled_in(_text(value)) for name, value in section.items()}
+    return {name: _fill_in(_text(value)) for name, value in section.items()}
 
 
 def _text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _filled_in(text: str) -> str:
+def _fill_in(text: str) -> str:
     def variable(found: re.Match[str]) -> str:
         name = found.group(1)
         if name not in os.environ:

@@ -1,17 +1,181 @@
-"""The Python face: open a warehouse, bring deliveries to it, and find its tables."""
+"""The Python face: open a warehouse, bring deliveries to it, and find its tables.
 
-from collections.abc import Callable, Sequence
+Tables of a warehouse, maintained one after the other.
+
+The Python face of Open Data Fabric datasets: what a warehouse does with them.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from backstory import maintenance, settings
-from backstory.datasets import Datasets
+from backstory import settings
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
-from backstory.model.table import resolve_name, table_name
+from backstory.model.table import ODF, TableName, resolve_name, table_name
 from backstory.table import Table
+
+if TYPE_CHECKING:
+    from backstory.stores.iceberg.store import Store
+    from backstory.upkeep.maintaining import Maintained
+
+
+def maintain_each(
+    store: "Store",
+    named: Sequence[TableName],
+    times: Mapping[str, datetime | None],
+    *,
+    every: bool,
+    dry_run: bool,
+) -> "list[Maintained]":
+    """Maintain these tables, or every one; then the times are heeded where a table keeps memory."""
+    from backstory.model.layout import Layout
+    from backstory.stores.iceberg.faults import translate_faults
+    from backstory.stores.iceberg.store import existing, tables
+    from backstory.stores.refusals import require_some
+    from backstory.upkeep.maintaining import run_for_each
+
+    require_some(named, every=every)
+
+    def one(name: TableName) -> "Maintained":
+        with translate_faults(name):
+            heeded = bool(named) or existing(store, name).shape.layout is Layout.VERSIONS
+            bounds: dict[str, Any] = dict(times) if heeded else {}
+            return Table(store, name).maintain(**bounds, dry_run=dry_run)
+
+    return run_for_each(named or tables(store), one, every=not named)
+
+
+Paths = str | Path | Sequence[str | Path]
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
+    from backstory.settings import Rights
+    from backstory.stores.iceberg.store import Store
+
+
+class WarehouseDatasets:
+    """The datasets of a warehouse."""
+
+    store: "Store"
+    rights: "Rights"
+
+    def add(self, files: Paths, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
+        """Register the datasets of manifests: files, or folders with files in them.
+
+        What is wrong with one file does not keep the others back; the first error is raised at the end.
+        """
+        from backstory.doors.odf import door
+
+        added = door.add_each(self.store, namespace, _paths(files), dry_run=dry_run)
+        for each in added:
+            if each.error is not None:
+                raise each.error
+        return added
+
+    def pull(
+        self,
+        *names_or_files: str | Path,
+        all: bool = False,  # noqa: A002 - the option's name
+        system_time: str | datetime | None = None,
+        fetch_uncacheable: bool = False,
+        refetch: bool = False,
+        set_watermark: str | datetime | None = None,
+        run_id: str | None = None,
+        namespace: str = ODF,
+        dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
+        watcher: "Watcher | None" = None,
+    ) -> "list[DatasetReceipt]":
+        """Ask the polling sources of datasets, and ingest what is new; a receipt for each dataset.
+
+        A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name; what
+        goes wrong with a source is a receipt with an error.
+        """
+        from backstory.doors.odf import door
+        from backstory.engine.remarks import remarked
+
+        watcher = watcher or door.Watcher()
+        asked = door.RunRequest(
+            system_time=optional_instant(system_time),
+            fetch_uncacheable=fetch_uncacheable,
+            refetch=refetch,
+            set_watermark=optional_instant(set_watermark),
+            run_id=run_id,
+            dry_run=dry_run,
+            rights=self.rights,
+            progress=watcher.progress,
+        )
+        with remarked(note, author):
+            return door.pull_all(
+                self.store, names_or_files, asked, namespace=namespace, every=all, watcher=watcher
+            )
+
+    def ingest(
+        self,
+        name: str,
+        *files: str | Path,
+        source_name: str | None = None,
+        event_time: str | datetime | None = None,
+        input_format: str | None = None,
+        system_time: str | datetime | None = None,
+        run_id: str | None = None,
+        namespace: str = ODF,
+        dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
+        watcher: "Watcher | None" = None,
+    ) -> "DatasetReceipt":
+        """Push files, a commit for each; an error stands in the receipt, UsageError for an unknown name."""
+        from backstory.doors.odf import door
+        from backstory.engine.remarks import remarked
+
+        pushed = door.Pushed(_paths(files), source_name, optional_instant(event_time), input_format)
+        asked = door.RunRequest(
+            system_time=optional_instant(system_time),
+            run_id=run_id,
+            dry_run=dry_run,
+            rights=self.rights,
+            progress=(watcher or door.Watcher()).progress,
+        )
+        with remarked(note, author):
+            return door.ingest(self.store, name, pushed, asked, namespace=namespace)
+
+    def datasets(self, *, namespace: str = ODF) -> list[dict[str, Any]]:
+        """The Open Data Fabric datasets: source, strategy, last pull, records, blocks, watermark."""
+        from backstory.doors.odf import door
+
+        return door.listed(self.store, namespace=namespace)
+
+    def events(self, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
+        """The log of a dataset, as it is stored or in the encoding `op` or `observed`."""
+        from backstory.doors.odf import door
+        from backstory.spark.settled import hold_settings, left_to_run
+
+        with hold_settings(self.store.session):
+            return left_to_run(door.events(self.store, name, encoding, namespace=namespace))
+
+    def inspect(self, name: str, *, namespace: str = ODF) -> "Inspected":
+        """A dataset's manifest, schema, lints and head."""
+        from backstory.doors.odf import door
+
+        return door.inspect(self.store, name, namespace=namespace)
+
+    def verify(self, name: str, *, namespace: str = ODF) -> "Verdict":
+        """Whether a dataset is what its commits said: chain, log, offsets, rows and columns."""
+        from backstory.doors.odf import door
+
+        return door.verified(self.store, name, namespace=namespace)
+
+
+def _paths(files: Paths) -> list[Path]:
+    return [Path(files)] if isinstance(files, str | Path) else [Path(each) for each in files]
+
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -21,10 +185,8 @@ if TYPE_CHECKING:
     from backstory.doctor import Diagnosis
     from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
-    from backstory.doors.native.feeds.options import FeedOptions
-    from backstory.doors.native.feeds.receipts import FeedPlan, FeedReceipt
-    from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
-    from backstory.doors.native.request import OnSchemaChange, SnapshotOptions
+    from backstory.doors.native.options import FeedOptions, OnSchemaChange, SnapshotOptions
+    from backstory.doors.native.receipts import FeedPlan, FeedReceipt, SnapshotPlan, SnapshotReceipt
     from backstory.explorer.server import Explorer
     from backstory.projects.receipts import RunReceipt
     from backstory.stores.iceberg.store import Store
@@ -57,7 +219,7 @@ def open(  # noqa: A001 - the public name
     show_causes(verbose)
     if spark is not None:
         require_usable(spark, catalog)
-        chosen = settings.of_session(config).with_choices(driver_memory, format_version)
+        chosen = settings.load_for_session(config).with_choices(driver_memory, format_version)
         store = Store(spark, catalog, chosen.format_version, Memory(chosen.driver_memory))
         return Warehouse(store, embedded=False, rights=chosen.rights)
     from backstory.stores.iceberg.embedded_store import open_store
@@ -68,7 +230,7 @@ def open(  # noqa: A001 - the public name
 
 
 @dataclass(frozen=True)
-class Warehouse(Datasets):
+class Warehouse(WarehouseDatasets):
     """Iceberg tables of one catalog; `spark` is the session that reads and writes them."""
 
     store: "Store"
@@ -157,9 +319,9 @@ class Warehouse(Datasets):
         Refused, with nothing written, for a feed that would not be right. With `dry_run` the plan comes back.
         """
         from backstory.doors.native import door
-        from backstory.doors.native.feeds.options import parse_options
+        from backstory.doors.native.options import parse_feed_options
 
-        return door.apply(self.store, source, table_name(into), parse_options(**options))
+        return door.apply(self.store, source, table_name(into), parse_feed_options(**options))
 
     def apply_batch(
         self, *, into: str, **options: "Unpack[FeedOptions]"
@@ -168,10 +330,10 @@ class Warehouse(Datasets):
 
         A batch that was committed before is answered without reading it, also after a restart.
         """
-        from backstory.doors.native.feeds.options import parse_options
-        from backstory.doors.native.feeds.stream import batch_writer
+        from backstory.doors.native.feeds.feed import batch_writer
+        from backstory.doors.native.options import parse_feed_options
 
-        return batch_writer(self.store, table_name(into), parse_options(**options))
+        return batch_writer(self.store, table_name(into), parse_feed_options(**options))
 
     def run(
         self,
@@ -263,7 +425,7 @@ class Warehouse(Datasets):
         times = {"settle_before": optional_instant(settle_before), "known_from": optional_instant(known_from)}
         names = [self.table(each).name for each in tables]
         with remarked(note, author):
-            return maintenance.maintain_each(self.store, names, times, every=all, dry_run=dry_run)
+            return maintain_each(self.store, names, times, every=all, dry_run=dry_run)
 
     def doctor(self) -> "Diagnosis":
         """Versions, and what the session and its catalog can do, each ability tried on a scratch table."""
@@ -286,11 +448,11 @@ class Warehouse(Datasets):
 
     def serve(self, **options: Any) -> "Running":
         """A Fivetran destination that listens until `stop` is called; options are those of the command."""
-        from backstory.doors.fivetran.serving import Serving, serve
+        from backstory.doors.fivetran.server import ServeOptions, serve
         from backstory.stores.iceberg.faults import show_causes
 
         show_causes(False)  # a delivery of Fivetran's leaves no value in a log
-        return serve({self.store.catalog: self.store}, Serving(**options))
+        return serve({self.store.catalog: self.store}, ServeOptions(**options))
 
     def close(self) -> None:
         """Stop the embedded session; the caller's own is left alone."""

@@ -45,10 +45,10 @@ def read_text(path: Path) -> str:
     return found.decode().replace("\r\n", "\n").replace("\r", "\n")
 
 
-def trees(text: str, *, several: bool) -> list[Any]:
+def parse_trees(text: str, *, several: bool) -> list[Any]:
     """The documents of a text, or the only one; each part knows its line. Raises NotYaml."""
     yaml = YAML(typ="rt")
-    yaml.Composer, yaml.Constructor = _Bounded, _Placed
+    yaml.Composer, yaml.Constructor = _BoundedComposer, _LineConstructor
     try:
         return list(yaml.load_all(text)) if several else [yaml.load(text)]
     except MarkedYAMLError as broken:
@@ -59,7 +59,7 @@ def trees(text: str, *, several: bool) -> list[Any]:
         raise NotYaml(str(broken)) from None
 
 
-class _Bounded(Composer):
+class _BoundedComposer(Composer):
     """Composes nodes within the bounds; an alias counts for all that it repeats."""
 
     def __init__(self, loader: Any = None) -> None:
@@ -80,32 +80,32 @@ class _Bounded(Composer):
             self._repeat(node, event)
             return node
         if self.depth >= DEEPEST:
-            raise _beyond(f"this is nested more than {DEEPEST} deep", event.start_mark)
+            raise _marked_error(f"this is nested more than {DEEPEST} deep", event.start_mark)
         before = self.parts
         self.parts += 1
         node = super().compose_node(parent, index)
         self.sizes[id(node)] = self.parts - before
         if node.tag not in KNOWN:
-            raise _beyond(
+            raise _marked_error(
                 f"the tag {str(node.tag).removeprefix(CORE)[:SHOWN]} is not allowed here", event.start_mark
             )
         if node.tag in NUMBERS and len(node.value) > MOST_DIGITS:
-            raise _beyond(f"this number has more than {MOST_DIGITS} digits", event.start_mark)
+            raise _marked_error(f"this number has more than {MOST_DIGITS} digits", event.start_mark)
         return node
 
     def _repeat(self, node: Any, event: Any) -> None:
         size = self.sizes.get(id(node))
         if size is None:
-            raise _beyond(
+            raise _marked_error(
                 "this alias is inside what it names: the document contains itself", event.start_mark
             )
         self.parts += size
         self.repeated += size
         if self.repeated > MOST_REPEATED:
-            raise _beyond(f"aliases repeat more than {MOST_REPEATED:,} parts", event.start_mark)
+            raise _marked_error(f"aliases repeat more than {MOST_REPEATED:,} parts", event.start_mark)
 
 
-class _Placed(RoundTripConstructor):
+class _LineConstructor(RoundTripConstructor):
     """Constructs values; one that is none of its type, such as a 31st of June, is told with its line."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as it is called
@@ -113,8 +113,8 @@ class _Placed(RoundTripConstructor):
         try:
             return super().construct_object(node, deep=deep)
         except ValueError as wrong:
-            raise _beyond(f"this is not a value ({wrong})", node.start_mark) from None
+            raise _marked_error(f"this is not a value ({wrong})", node.start_mark) from None
 
 
-def _beyond(why: str, mark: StringMark) -> MarkedYAMLError:
+def _marked_error(why: str, mark: StringMark) -> MarkedYAMLError:
     return MarkedYAMLError(problem=why, problem_mark=mark)

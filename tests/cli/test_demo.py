@@ -15,7 +15,7 @@ from plans_in_memory import in_utc
 from specification import versions as rule
 from tables_as_text import in_order
 
-from backstory.cli.demo import KEY, TABLE, UNTIL, copies, reading_lines, send_all
+from backstory.cli.demo import KEY, TABLE, UNTIL, bundled_copies, reading_lines, send_all
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
@@ -29,7 +29,7 @@ from backstory.testing.sender.copies import SourceCopy, difference, read_copy
 def by_the_rule():
     """The series, batch by batch, through the plain-Python rule."""
     table, before = [], SourceCopy(KEY)
-    for path in copies():
+    for path in bundled_copies():
         after = read_copy(path, KEY)
         at = datetime.fromisoformat(path.stem[-10:]).replace(tzinfo=UTC)
         rows = difference(before, after, at, history=True)
@@ -46,7 +46,7 @@ def arrived(spark, tmp_path_factory):
 
     store = Store(spark)
     running = listen(Destination({"backstory": store}), "127.0.0.1", 0)
-    send_all(Sender.to(f"127.0.0.1:{running.port}", tmp_path_factory.mktemp("batches")), copies())
+    send_all(Sender.to(f"127.0.0.1:{running.port}", tmp_path_factory.mktemp("batches")), bundled_copies())
     running.stop(5)
     return store
 
@@ -70,7 +70,7 @@ def test_one_batch_is_one_commit(arrived):
 def test_the_world_of_2016_is_the_file_of_2016(arrived):
     """As of the date of a copy the table holds that copy."""
     world = point_in_time.as_of(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
-    path = next(path for path in copies() if "2016-01-01" in path.name)
+    path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
 
     told = [{n: v for n, v in row.items() if not n.startswith("valid_")} for row in world]
 

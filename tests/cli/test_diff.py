@@ -5,7 +5,7 @@ import json
 import pytest
 
 from backstory.cli.app import run
-from backstory.cli.diff import show_differences
+from backstory.cli.changes import show_differences
 from backstory.cli.options import Options
 from backstory.reading.comparisons import Comparison
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.cli.flags import error_in_fields, error_in_flags, in_fields, in_flags
+from backstory.cli.output import error_in_fields, error_in_flags, in_fields, in_flags
 from backstory.errors import Refused, option
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.cli.keys import key_in_words
+from backstory.cli.options import describe_key
 from backstory.model.keys import key_of_words
 
 
@@ -35,4 +35,4 @@ def test_a_key_is_a_value_or_a_value_for_each_column(names, words, key):
     ],
 )
 def test_a_key_is_told_with_the_names_of_its_columns(names, words, told):
-    assert key_in_words(names, tuple(words)) == told
+    assert describe_key(names, tuple(words)) == told

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from backstory.cli import output
-from backstory.cli.output import show, show_one, tell_error
+from backstory.cli.output import print_error, show, show_one
 from backstory.model.json_text import as_json
 
 NAN, ENDLESS = float("nan"), float("inf")
@@ -66,7 +66,7 @@ def test_a_terminal_gets_errors_folded_at_words(monkeypatch):
         "errors",
         Console(file=told, width=60, force_terminal=True, soft_wrap=True, highlight=False, color_system=None),
     )
-    tell_error(LONG)
+    print_error(LONG)
     lines = told.getvalue().splitlines()
     assert max(map(len, lines)) <= 60
     assert [line.startswith(("mass-delete", "  ")) for line in lines] == [True] * len(lines)
@@ -84,7 +84,7 @@ def test_a_terminal_gets_errors_folded_at_words(monkeypatch):
 
 
 def test_another_program_gets_a_line_a_sentence(capsys):
-    tell_error(LONG)
+    print_error(LONG)
     assert len(capsys.readouterr().err.splitlines()) == 3
 
 

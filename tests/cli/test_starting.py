@@ -6,7 +6,7 @@ from io import StringIO
 import pytest
 
 from backstory.cli.options import Options
-from backstory.cli.starting import busy
+from backstory.cli.progress import show_activity
 
 
 class Terminal(StringIO):
@@ -19,13 +19,13 @@ def test_a_line_on_the_terminal_leaves_standard_output_alone(options, told, monk
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
-    with busy(options, "Reading ..."):
+    with show_activity(options, "Reading ..."):
         sys.stdout.write("[]")
     assert capsys.readouterr().out == "[]"
     assert ("Reading ..." in terminal.getvalue()) == told
 
 
 def test_without_a_terminal_nothing_is_told(capsys):
-    with busy(Options(), "Reading ..."):
+    with show_activity(Options(), "Reading ..."):
         pass
     assert capsys.readouterr().err == ""

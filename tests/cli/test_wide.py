@@ -6,7 +6,7 @@ from io import StringIO
 from rich.console import Console
 
 from backstory.cli import output
-from backstory.cli.wide import lay_out
+from backstory.cli.output import lay_out
 from backstory.reading.drawing import draw
 from backstory.reading.timelines import Timeline
 

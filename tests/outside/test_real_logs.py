@@ -21,7 +21,7 @@ from specification.stored import StoredVersions
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
 from backstory.model.remembered import Told
-from backstory.strategies.copies.rows import micros
+from backstory.strategies.copies.version_rows import micros
 
 WITHOUT_SCHEMAS = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
 WAYS = {"as it is": {}, "without schemas": WITHOUT_SCHEMAS} if DEPTH == "laws" else {}

@@ -18,7 +18,7 @@ from kafka_broker import kafka
 from kafka_stream import FEED, MOST, changes, finish, send, start
 
 import backstory
-from backstory.doors.native.feeds.stream import BATCH, STREAM
+from backstory.doors.native.feeds.feed import BATCH, STREAM
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
 from backstory.model.table import TableName

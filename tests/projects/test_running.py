@@ -9,7 +9,7 @@ from threading import Event
 
 import pytest
 
-from backstory.cli.flags import in_fields
+from backstory.cli.output import in_fields
 from backstory.errors import TryAgain, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.receipt import exit_code

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from backstory.model.remembered import Role, Told
-from backstory.strategies.feeds.terms import Former
+from backstory.strategies.feeds.terms import FormerLogs
 
 Key = Any
 Instant = Any
@@ -78,7 +78,7 @@ class StoredVersions:
     ignored: frozenset[str] = frozenset()
     overwritten: frozenset[str] = frozenset()
     key: str = "k"
-    former: Former | None = None
+    former: FormerLogs | None = None
 
     @property
     def versions(self) -> list[StoredRow]:

@@ -11,31 +11,23 @@ from inspect import signature
 from cyclopts import App, CycloptsError, Group
 
 from backstory.cli import (
-    add,
     apply,
     changes,
     check,
     datasets,
     demo,
-    diff,
     explore,
-    export,
+    fivetran,
     historize,
-    keeping,
     projects,
     pull,
     read,
-    relocate,
-    send,
-    serve,
     snapshot,
-    sql,
     tables,
-    timeline,
-    views,
+    upkeep,
 )
-from backstory.cli.output import Output, chosen, show_error
-from backstory.errors import BackstoryError, UsageError, internal
+from backstory.cli.output import Output, choose_output, show_error
+from backstory.errors import BackstoryError, UsageError, internal_error
 from backstory.spark.interrupts import raise_interrupts
 from backstory.spark.pandas_left_out import leave_pandas_out
 
@@ -43,7 +35,7 @@ DELIVER = Group("Deliver", sort_key=1)
 READ = Group("Read", sort_key=2)
 KEEP = Group("Keep", sort_key=3)
 DATASETS = Group("Open Data Fabric datasets", sort_key=4)
-DOCUMENTED = "markdown"
+HELP_OF_COMMANDS = "markdown"
 ITSELF = Group("The command itself", sort_key=5)
 HELP = "Every version of every record, on Spark."
 # Its one line for each command needs no Markdown, which takes a third of the time that `--help` takes.
@@ -56,22 +48,22 @@ COMMANDS = {
         snapshot.snapshot,
         apply.apply,
         historize.historize,
-        serve.serve,
-        send.send,
+        fivetran.serve,
+        fivetran.send,
         demo.demo,
     ),
     READ: (
         tables.tables,
         read.current,
         read.as_of,
-        diff.diff,
-        timeline.timeline,
+        changes.diff,
+        read.timeline,
         changes.changes,
         explore.explore,
-        export.export,
-        views.views,
+        read.export,
+        tables.views,
         read.log,
-        sql.sql,
+        tables.sql,
     ),
     KEEP: (
         projects.runs,
@@ -80,18 +72,18 @@ COMMANDS = {
         check.check,
         check.repair,
         check.adopt,
-        keeping.rewind,
-        keeping.forget,
-        keeping.maintain,
-        keeping.drop,
-        relocate.relocate,
-        keeping.doctor,
+        upkeep.rewind,
+        upkeep.forget,
+        upkeep.maintain,
+        upkeep.drop,
+        upkeep.relocate,
+        upkeep.doctor,
     ),
-    DATASETS: (add.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
+    DATASETS: (pull.add, pull.pull, pull.ingest, datasets.inspect, datasets.tail, datasets.verify),
 }
 
 
-def _usage(command: Callable[..., object]) -> str | None:
+def _usage_line(command: Callable[..., object]) -> str | None:
     """The line of usage of a command that may have fewer words than it names, which else were called ARGS."""
     given = [each for each in signature(command).parameters.values() if each.kind is not each.KEYWORD_ONLY]
     if all(each.kind is not each.VAR_POSITIONAL and each.default is each.empty for each in given):
@@ -106,14 +98,14 @@ def _usage(command: Callable[..., object]) -> str | None:
 
 for group, commands in COMMANDS.items():
     for place, command in enumerate(commands):
-        usage = _usage(command)
-        app.command(command, group=group, sort_key=place, help_format=DOCUMENTED, usage=usage)
+        usage = _usage_line(command)
+        app.command(command, group=group, sort_key=place, help_format=HELP_OF_COMMANDS, usage=usage)
 app.command(
     datasets.list_,
     name="list",
     group=DATASETS,
     sort_key=len(COMMANDS[DATASETS]),
-    help_format=DOCUMENTED,
+    help_format=HELP_OF_COMMANDS,
 )
 app.register_install_completion_command(
     "--install-completion", group=ITSELF, help="Complete commands and options in this shell, from now on."
@@ -141,32 +133,32 @@ def run(arguments: list[str]) -> int:
             sys.stdout.flush()
     except CycloptsError as wrong:
         wrong.verbose = False
-        told = UsageError("usage", str(wrong), f"See `{_helping(arguments)}`.")
+        told = UsageError("usage", str(wrong), f"See `{_help_command(arguments)}`.")
         show_error(told, "json" if _output_word(arguments) == "json" else "table")
         return told.exit_code
     except KeyboardInterrupt:
         return 130
     except BackstoryError as error:
         show_error(error, _output(arguments))
-        _trace(arguments)
+        _print_trace(arguments)
         return error.exit_code
     except Exception as bug:
-        return _failed(bug, arguments)
+        return _report_bug(bug, arguments)
     return ended if isinstance(ended, int) else 0
 
 
-def _failed(bug: Exception, arguments: list[str]) -> int:
+def _report_bug(bug: Exception, arguments: list[str]) -> int:
     """Tell of a bug; a reader of standard output that has what it wanted, as `head` has, is none."""
-    if isinstance(bug, BrokenPipeError) and _nobody_reads(sys.stdout.fileno()):
+    if isinstance(bug, BrokenPipeError) and _is_closed(sys.stdout.fileno()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
-    error = internal(bug)
+    error = internal_error(bug)
     show_error(error, _output(arguments))
-    _trace(arguments)
+    _print_trace(arguments)
     return error.exit_code
 
 
-def _nobody_reads(descriptor: int) -> bool:
+def _is_closed(descriptor: int) -> bool:
     asked = select.poll()
     asked.register(descriptor, select.POLLOUT)
     return any(event & select.POLLERR for _, event in asked.poll(0))
@@ -175,13 +167,13 @@ def _nobody_reads(descriptor: int) -> bool:
 def _serve(arguments: list[str]) -> int:
     """Serve; arguments that nobody knows are passed over with a warning (section 7.1)."""
     command, bound, unknown, _ = app.parse_known_args(arguments)
-    return serve.run(lambda: command(*bound.args, **bound.kwargs, unknown=unknown))
+    return fivetran.run(lambda: command(*bound.args, **bound.kwargs, unknown=unknown))
 
 
 def _output(arguments: Sequence[str]) -> Output:
     """The output asked for, known also when the command did not come to its options."""
     asked = _output_word(arguments)
-    return chosen("json" if asked == "json" else "table" if asked else None)
+    return choose_output("json" if asked == "json" else "table" if asked else None)
 
 
 def _output_word(arguments: Sequence[str]) -> str:
@@ -190,12 +182,12 @@ def _output_word(arguments: Sequence[str]) -> str:
     return next(iter(words[words.index("--output") + 1 :]), "") if "--output" in words else ""
 
 
-def _helping(arguments: Sequence[str]) -> str:
+def _help_command(arguments: Sequence[str]) -> str:
     """The command that helps with these arguments."""
     known = arguments[:1] and arguments[0] in set(app) and not arguments[0].startswith("-")
     return f"backstory {arguments[0]} --help" if known else "backstory --help"
 
 
-def _trace(arguments: Sequence[str]) -> None:
+def _print_trace(arguments: Sequence[str]) -> None:
     if {"--verbose", "-v"} & set(arguments):
         traceback.print_exc()

@@ -1,9 +1,9 @@
 """`backstory apply`: changes of a source, in any order, become history."""
 
-from backstory.cli.asking import opened
-from backstory.cli.file_flags import FileFlags, parse_parts
+from backstory.cli.answers import open_warehouse
 from backstory.cli.options import (
     NO_REMARK,
+    FileFlags,
     Flag,
     Names,
     NamesOrAll,
@@ -11,11 +11,18 @@ from backstory.cli.options import (
     RemarkFlags,
     names_or_none,
     parse_names,
+    parse_parts,
 )
-from backstory.cli.receipts import show_receipt
-from backstory.cli.starting import busy
-from backstory.doors.native.feeds.options import EnvelopeName, Late, parse_options
-from backstory.doors.native.request import TABLE, OnSchemaChange, SnapshotRequest
+from backstory.cli.progress import show_activity
+from backstory.cli.snapshot import show_receipt
+from backstory.doors.native.options import (
+    TABLE,
+    EnvelopeName,
+    Late,
+    OnSchemaChange,
+    SnapshotRequest,
+    parse_feed_options,
+)
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
 from backstory.sources.databases.address import is_database, parse_address
@@ -98,7 +105,7 @@ def apply(
         options: Common options.
     """
     table = table_name(into)
-    request = parse_options(
+    request = parse_feed_options(
         key=names_or_none(key),
         sequence_by=parse_parts(sequence_by) or None,
         apply_as_deletes=apply_as_deletes,
@@ -130,14 +137,14 @@ def apply(
     elif source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     elif envelope is None:
-        from backstory.doors.native.ahead import refuse_ahead
+        from backstory.doors.native.refusals import refuse_files
         from backstory.formats.source_files import source_files
 
         readable = SnapshotRequest(allow_empty=True, format=format, files=request.files)
-        refuse_ahead(source_files(source, format), readable)
-    with opened(options) as warehouse:
+        refuse_files(source_files(source, format), readable)
+    with open_warehouse(options) as warehouse:
         from backstory.doors.native import door
 
-        with busy(options, "Folding the changes into what is stored ..."):
+        with show_activity(options, "Folding the changes into what is stored ..."):
             answer = door.apply(warehouse.store, source, table, request)
     show_receipt(answer.to_dict(), options, dry_run=dry_run)

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
+from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
 from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
-from backstory.cli.output import and_error, console, show, show_document, tell_error, tell_line
-from backstory.cli.starting import busy
+from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
+from backstory.cli.progress import show_activity
 from backstory.errors import BackstoryError, Violated
 from backstory.model.receipt import apart, exit_code
 
@@ -40,21 +40,21 @@ def check(*tables: str, all: Flag = False, options: Options = DEFAULTS) -> int: 
 
     require_some(tables, every=all)
 
-    found = _checked(() if all else tables, options)
+    found = _check_tables(() if all else tables, options)
     failed = {table: each for table, each in found.items() if isinstance(each, BackstoryError)}
     strange = [table for table, error in failed.items() if error.code == STRANGE]
     told = [record for each in (() if all else tables) or found for record in records(each, found[each])]
     if options.answer == "table":
-        _tell(told)
+        _print_laws(told)
     else:
-        show(told, options.answer, and_error(RECORD, told), wide=options.wide)
+        show(told, options.answer, add_error_column(RECORD, told), wide=options.wide)
     for table in () if options.quiet else strange:
-        tell_line(f"{table}: unknown layout; not checked.")
+        print_line(f"{table}: unknown layout; not checked.")
     broken = Violated.exit_code if any(each["violations"] for each in told) else 0
     return exit_code(error for table, error in failed.items() if table not in strange) or broken
 
 
-def _checked(names: Sequence[str], options: Options) -> "Checked":
+def _check_tables(names: Sequence[str], options: Options) -> "Checked":
     """The records of tables, or of all: of small ones out of their files, of the others by Spark.
 
     What keeps one from being read stands in place of its records; of a single one that is named it is raised.
@@ -67,7 +67,7 @@ def _checked(names: Sequence[str], options: Options) -> "Checked":
     found: Checked = asked(every or (), lambda each: answer_from_files(options, each, check_small))
     left = [each for each, records in found.items() if records is None]
     if every is None or left:
-        with opened(options, *names) as warehouse, busy(options, "Checking ..."):
+        with open_warehouse(options, *names) as warehouse, show_activity(options, "Checking ..."):
             store = warehouse.store
 
             def by_spark(each: "str | TableName") -> list[dict[str, Any]]:
@@ -97,14 +97,14 @@ def repair(
 
     found = None if apply else answer_from_files(options, table, repair_small)
     if found is None:
-        with opened(options, table) as warehouse, busy(options, "Checking ..."):
+        with open_warehouse(options, table) as warehouse, show_activity(options, "Checking ..."):
             found = warehouse.table(table).repair(apply=apply, **remark.arguments())
     if options.answer == "json":
         show_document(found.to_dict())
     elif options.answer == "csv":
-        show([_sample(each) for each in found.samples], "csv", ("key", "laws", "before", "after"))
+        show([_sample_row(each) for each in found.samples], "csv", ("key", "laws", "before", "after"))
     else:
-        _tell_repair(found)
+        _print_repair(found)
     return Violated.exit_code if found.left else 0
 
 
@@ -132,7 +132,7 @@ def adopt(
         options: Common options.
     """
     names = [name.strip() for name in key.split(",") if name.strip()]
-    with opened(options, brief=True) as warehouse:
+    with open_warehouse(options, brief=True) as warehouse:
         found = warehouse.adopt(table, layout=layout, key=names, dry_run=dry_run)
     if options.answer == "json":
         show_document(found.to_dict())
@@ -144,15 +144,15 @@ def adopt(
         console.print(told if found.changed else f"{found.table} is already adopted.", markup=False)
 
 
-def _sample(each: "Mapping[str, Any]") -> dict[str, Any]:
+def _sample_row(each: "Mapping[str, Any]") -> dict[str, Any]:
     return {**each, "laws": ", ".join(each["laws"])}
 
 
-def _tell_repair(found: "Repair") -> None:
+def _print_repair(found: "Repair") -> None:
     """Print some records before and after, and what was done."""
     for each in found.samples:
         console.print(f"{each['key']}: {', '.join(each['laws'])}", markup=False)
-        for sign, row in _differences(each["before"], each["after"]):
+        for sign, row in _row_differences(each["before"], each["after"]):
             told = "  ".join(f"{name} {'–' if value is None else value}" for name, value in row.items())
             console.print(f"  {sign} {told}", markup=False)
     if found.keys > len(found.samples):
@@ -168,7 +168,7 @@ def _tell_repair(found: "Repair") -> None:
         console.print(f"{law} is still broken: {', '.join(keys)}", markup=False)
 
 
-def _differences(before: list[Any], after: list[Any]) -> list[tuple[str, Any]]:
+def _row_differences(before: list[Any], after: list[Any]) -> list[tuple[str, Any]]:
     """Rows that stay, go and come, by their starts."""
     stays = [(" ", row) for row in before if row in after]
     gone = [("-", row) for row in before if row not in after]
@@ -179,7 +179,7 @@ def _by_start(each: tuple[str, Any]) -> tuple[str, str]:
     return str(next(iter(each[1].values()), "")), "-+".find(each[0]).__str__()
 
 
-def _tell(found: list[dict[str, Any]]) -> None:
+def _print_laws(found: list[dict[str, Any]]) -> None:
     """Print what is broken, and a line for each table."""
     broken = [{**each, "keys": ", ".join(each["keys"])} for each in found if each["violations"]]
     for each in (each for each in found if each["status"] == "noted"):
@@ -189,7 +189,7 @@ def _tell(found: list[dict[str, Any]]) -> None:
         console.print()
     for each in found:
         if each["law"] is None:
-            tell_error(each["error"], f"{each['table']}: ")
+            print_error(each["error"], f"{each['table']}: ")
     for table in dict.fromkeys(each["table"] for each in found if each["law"] is not None):
         laws = [each for each in found if each["table"] == table and each["status"] != "noted"]
         wrong = sum(bool(each["violations"]) for each in laws)

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
-from backstory.cli.asking import (
+from backstory.cli.answers import (
     answer_from_dataset,
     answer_from_files,
     answer_from_metadata,
-    opened,
+    open_warehouse,
     rows_of_frame,
 )
 from backstory.cli.options import NOT_NEGATIVE, Flag, Options
-from backstory.cli.outcomes import short
-from backstory.cli.output import and_error, console, show, tell_error, tell_line
+from backstory.cli.output import add_error_column, console, print_error, print_line, short_time, show
 from backstory.errors import BackstoryError, UsageError, Violated
 from backstory.model.receipt import apart, exit_code
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from backstory.stores.port import ToldTable
 
 DEFAULTS = Options()
-LISTED = ("dataset", "source", "merge", "pulled", "records", "blocks", "watermark")
+LIST_COLUMNS = ("dataset", "source", "merge", "pulled", "records", "blocks", "watermark")
 VERDICT = ("dataset", "valid", "blocks", "rows", "problems")
 LINTS = ("dataset", "code", "level", "place", "message", "remedy")
 
@@ -43,16 +42,16 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    rows = _listed_here(namespace, options)
+    rows = _list_without_spark(namespace, options)
     if rows is None:
-        with opened(options, brief=True) as warehouse:
+        with open_warehouse(options, brief=True) as warehouse:
             rows = warehouse.datasets(namespace=namespace)
     if options.answer == "table":
-        rows = [_listed(row) for row in rows]
-    show(rows, options.answer, LISTED, wide=options.wide)
+        rows = [_list_row(row) for row in rows]
+    show(rows, options.answer, LIST_COLUMNS, wide=options.wide)
 
 
-def _listed_here(namespace: str, options: Options) -> list[dict[str, Any]] | None:
+def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]] | None:
     """The rows of the list where nothing of it needs Spark."""
     from backstory.doors.odf import registry
     from backstory.doors.odf.inspecting import unread
@@ -68,9 +67,9 @@ def _listed_here(namespace: str, options: Options) -> list[dict[str, Any]] | Non
     return None if found is None or None in rows else [row for row in rows if row is not None]
 
 
-def _listed(row: dict[str, Any]) -> dict[str, Any]:
+def _list_row(row: dict[str, Any]) -> dict[str, Any]:
     """A dataset as people read it in a row."""
-    times = {name: row[name] and short(row[name]) for name in ("pulled", "watermark")}
+    times = {name: row[name] and short_time(row[name]) for name in ("pulled", "watermark")}
     return {**row, **times, "merge": ", ".join(row["merge"]) or None}
 
 
@@ -100,9 +99,9 @@ def inspect(
     if is_file(dataset):
         found = inspected_file(Path(dataset))
     else:
-        found = [_inspected(dataset, namespace, options, linted=not (schema or resolved) or lints)]
+        found = [_inspect_dataset(dataset, namespace, options, linted=not (schema or resolved) or lints)]
     if schema:
-        columns = [row for each in found for row in _columns(each)]
+        columns = [row for each in found for row in _column_rows(each)]
         show(columns, options.answer, ("dataset", "column", "type"))
     elif lints:
         rows = [{"dataset": each.dataset.name, **lint.to_dict()} for each in found for lint in each.lints]
@@ -114,13 +113,13 @@ def inspect(
         _show_documents([each.resolved if resolved else each.to_dict() for each in found], options)
 
 
-def _inspected(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
+def _inspect_dataset(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
     from backstory.doors.odf.small_datasets import inspected_here
 
     small = answer_from_dataset(options, namespace, dataset, partial(inspected_here, linted=linted))
     if small is not None:
         return small
-    with opened(options) as warehouse:
+    with open_warehouse(options) as warehouse:
         return warehouse.inspect(dataset, namespace=namespace)
 
 
@@ -155,7 +154,7 @@ def tail(
         newest, found = small
         names, rows = newest.column_names, rows_of(newest)
     else:
-        with opened(options) as warehouse:
+        with open_warehouse(options) as warehouse:
             found = stored(warehouse.store, namespace).existing(dataset)
             frame = newest_rows(warehouse.store, found, limit, skip)
             names, rows = frame.columns, rows_of_frame(frame, None, options, dataset)
@@ -183,17 +182,19 @@ def verify(
     """
     if not datasets and not all:
         raise UsageError("no-dataset", "No dataset is named.", "Name datasets, or use `--all`.")
-    found = _verified(datasets, namespace, options, every=all)
+    found = _verify_datasets(datasets, namespace, options, every=all)
     if options.answer == "table":
-        _tell_verdicts(found)
+        _print_verdicts(found)
     else:
         rows = [_verdict_fields(each) for each in found]
-        show(rows, options.answer, and_error(VERDICT, rows), wide=options.wide)
+        show(rows, options.answer, add_error_column(VERDICT, rows), wide=options.wide)
     failed = exit_code(each.error for each in found if each.error is not None)
     return failed or (0 if all_valid(found) else Violated.exit_code)
 
 
-def _verified(datasets: Sequence[str], namespace: str, options: Options, *, every: bool) -> "list[Verdict]":
+def _verify_datasets(
+    datasets: Sequence[str], namespace: str, options: Options, *, every: bool
+) -> "list[Verdict]":
     """The verdicts on datasets: on small ones out of their files, on the others by Spark."""
     from backstory.doors.odf import registry
     from backstory.journal.verify import Verdict, verdict_of, verify, verify_small
@@ -207,7 +208,7 @@ def _verified(datasets: Sequence[str], namespace: str, options: Options, *, ever
     found = asked(names or (), lambda each: answer_from_files(options, each, of_files))
     left = [each for each, verdict in found.items() if verdict is None]
     if names is None or left:
-        with opened(options) as warehouse:
+        with open_warehouse(options) as warehouse:
             store = warehouse.store
             if names is None:
                 left = registry.stored(store, namespace).chosen(datasets, every=every)
@@ -220,14 +221,14 @@ def all_valid(found: "Sequence[Verdict]") -> bool:
     return not any(each.problems for each in found)
 
 
-def _tell_verdicts(found: "Sequence[Verdict]") -> None:
+def _print_verdicts(found: "Sequence[Verdict]") -> None:
     for each in found:
         for problem in each.problems:
             offsets = " (offsets {} to {})".format(*problem.offsets) if problem.offsets else ""
-            tell_line(f"{each.dataset.name}: {problem.what}: {problem.message}{offsets}")
+            print_line(f"{each.dataset.name}: {problem.what}: {problem.message}{offsets}")
     for each in found:
         if each.error is not None:
-            tell_error(each.error.to_dict(), f"{each.dataset.name}: ")
+            print_error(each.error.to_dict(), f"{each.dataset.name}: ")
     bad, unread = sum(bool(each.problems) for each in found), sum(each.error is not None for each in found)
     console.print(f"{len(found) - bad - unread} dataset(s) are valid")
     if bad:
@@ -264,7 +265,7 @@ def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
     }
 
 
-def _columns(each: "Inspected") -> list[dict[str, Any]]:
+def _column_rows(each: "Inspected") -> list[dict[str, Any]]:
     fields = each.schema["fields"] if each.schema else ()
     return [
         {"dataset": each.dataset.name, "column": field["name"], "type": type_text(field["type"])}

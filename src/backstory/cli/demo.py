@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.rule import Rule
 
-from backstory.cli.asking import opened
+from backstory.cli.answers import open_warehouse
 from backstory.cli.options import Options
 from backstory.cli.output import console, show
 from backstory.cli.projects import show_receipts
@@ -53,25 +53,25 @@ def demo(*, options: Options = DEFAULTS) -> None:
     """
     if options.answer == "json":
         console.quiet = True
-    with opened(options) as warehouse:
+    with open_warehouse(options) as warehouse:
         store = warehouse.store
-        _arrive(store)
-        _tell(store)
-        _every_night(warehouse)
-        _how_to_read(store, options)
+        _send_copies(store)
+        _show_history(store)
+        _run_project(warehouse)
+        _show_readers(store, options)
         if options.answer == "json":
             console.quiet = False
             show(warehouse.table(str(TABLE)).log(), "json")
 
 
-def copies() -> Sequence[Path]:
+def bundled_copies() -> Sequence[Path]:
     """The bundled copies in the order of their dates, in the wheel or in the clone."""
     bundled = Path(str(files("backstory"))) / "cli" / "countries"
     folder = bundled if bundled.is_dir() else Path(__file__).parents[3] / "examples/data/countries"
     return sorted(folder.glob("countries-*.csv"))
 
 
-def _arrive(store: "Store") -> None:
+def _send_copies(store: "Store") -> None:
     """Send each copy's difference to the copy before it."""
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
@@ -85,7 +85,7 @@ def _arrive(store: "Store") -> None:
     console.print("Each batch: CSV, compressed with zstd, encrypted with AES-256, a key for each file.\n")
     try:
         with tempfile.TemporaryDirectory(prefix="backstory-demo-") as folder:
-            send_all(Sender.to(f"127.0.0.1:{running.port}", Path(folder)), copies())
+            send_all(Sender.to(f"127.0.0.1:{running.port}", Path(folder)), bundled_copies())
     finally:
         running.stop()
 
@@ -114,7 +114,7 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
         before = after
 
 
-def _tell(store: "Store") -> None:
+def _show_history(store: "Store") -> None:
     from backstory.reading.drawing import draw
     from backstory.reading.frames import point_in_time
 
@@ -127,7 +127,7 @@ def _tell(store: "Store") -> None:
 
     console.print()
     console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
-    world = _sorted(point_in_time.as_of(store, TABLE, WORLD))
+    world = _rows_by_code(point_in_time.as_of(store, TABLE, WORLD))
     console.print(f"{len(world)} countries and territories; those of Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
@@ -137,8 +137,8 @@ def _tell(store: "Store") -> None:
 
     console.print()
     console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
-    then = _euro(_sorted(point_in_time.as_of(store, TABLE, THEN)))
-    now = _euro(_sorted(point_in_time.current(store, TABLE)))
+    then = _euro_users(_rows_by_code(point_in_time.as_of(store, TABLE, THEN)))
+    now = _euro_users(_rows_by_code(point_in_time.current(store, TABLE)))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
     console.print(f"  joined: {', '.join(sorted(now - then)) or 'none'}")
     console.print(f"  left: {', '.join(sorted(then - now)) or 'none'}")
@@ -151,12 +151,12 @@ def _tell(store: "Store") -> None:
     console.print(f"{len(built)} commits: one for each batch, and none for copies without a change.")
 
 
-def _every_night(warehouse: "Warehouse") -> None:
+def _run_project(warehouse: "Warehouse") -> None:
     """The copies of each January once more, as files that a project declares; a second run finds nothing."""
     from backstory.stores.iceberg.create import drop
 
     drop(warehouse.store, LANDS)
-    declared = NIGHTLY.format(folder=copies()[0].parent, table=LANDS)
+    declared = NIGHTLY.format(folder=bundled_copies()[0].parent, table=LANDS)
     console.print()
     console.print(Rule("[bold]Every night, by one file[/bold]", align="left"))
     console.print(declared, markup=False)
@@ -168,15 +168,15 @@ def _every_night(warehouse: "Warehouse") -> None:
             show_receipts(warehouse.run(file), TABLE_OUTPUT)
 
 
-def _sorted(frame: Any) -> list[dict[str, Any]]:
+def _rows_by_code(frame: Any) -> list[dict[str, Any]]:
     return sorted(arrow_of(frame).to_pylist(), key=lambda row: row["code"])
 
 
-def _euro(rows: Sequence[dict[str, Any]]) -> set[str]:
+def _euro_users(rows: Sequence[dict[str, Any]]) -> set[str]:
     return {row["name"] for row in rows if "EUR" in (row["currencies"] or "").split(", ")}
 
 
-def _how_to_read(store: "Store", options: Options) -> None:
+def _show_readers(store: "Store", options: Options) -> None:
     warehouse = options.settings().warehouse
     console.print()
     console.print(Rule("[bold]Read it without backstory[/bold]", align="left"))

@@ -7,10 +7,9 @@ import sys
 import threading
 import webbrowser
 
-from backstory.cli.asking import tell_people
-from backstory.cli.flags import in_flags
+from backstory.cli.answers import log_for_options
 from backstory.cli.options import Flag, Options
-from backstory.cli.output import console, show_document, tell_line
+from backstory.cli.output import console, in_flags, print_line, show_document
 from backstory.settings import CATALOG
 
 DEFAULTS = Options()
@@ -44,7 +43,7 @@ def explore(
     from backstory.explorer.opening import open_explorer
     from backstory.explorer.source import source_of
 
-    tell_people(options)
+    log_for_options(options)
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
@@ -52,12 +51,12 @@ def explore(
     token = token if token is not None else os.environ.get(TOKEN, "")
     settings = options.settings()
     if not settings.catalogs[CATALOG] and not settings.warehouse.exists() and not options.quiet:
-        tell_line(in_flags(f"There is nothing yet in {settings.searched}: it does not exist."))
+        print_line(in_flags(f"There is nothing yet in {settings.location}: it does not exist."))
     running = open_explorer(source_of(settings), host, port, token)
     if options.answer == "json":
         show_document({"link": running.link})
     else:
-        console.print(in_flags(f"Exploring {settings.searched}"), markup=False)
+        console.print(in_flags(f"Exploring {settings.location}"), markup=False)
         console.print(f"  {running.link}    (Ctrl-C ends)", markup=False)
     sys.stdout.flush()
     if not no_open and sys.stdout.isatty():

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from backstory.cli.asking import opened
+from backstory.cli.answers import open_warehouse
 from backstory.cli.options import Flag, Options
-from backstory.cli.outcomes import tell_changes
-from backstory.cli.output import show, tell_error
+from backstory.cli.output import print_changes, print_error, show
 from backstory.errors import UsageError
 
 if TYPE_CHECKING:
@@ -104,26 +103,28 @@ def historize(
     if not chosen.on_spark:
         receipts = door.historize_on_database(chosen, url, asked)
     elif not (receipts := refuse_ahead(chosen, asked)):
-        with opened(options) as warehouse, collect_rehearsals() as changes:
+        with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
             receipts = door.historize_on_spark(chosen, warehouse.store, asked)
-    _tell([receipt.to_dict() for receipt in receipts], options, changes, dry_run=dry_run)
+    _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=dry_run)
     return exit_code(receipts)
 
 
-def _tell(told: "Sequence[dict[str, Any]]", options: Options, changes: "Told", *, dry_run: bool) -> None:
+def _show_receipts(
+    told: "Sequence[dict[str, Any]]", options: Options, changes: "Told", *, dry_run: bool
+) -> None:
     if options.answer == "json":
         show(told, "json")
         return
     columns = (*COLUMNS, "keys") if dry_run else COLUMNS
-    show([_cells(each, columns) for each in told], options.answer, columns)
+    show([_receipt_row(each, columns) for each in told], options.answer, columns)
     if options.answer == "table":
-        tell_changes(changes)
+        print_changes(changes)
     for each in told:
         if each["error"]:
-            tell_error(each["error"], f"{each['dataset']}: ")
+            print_error(each["error"], f"{each['dataset']}: ")
 
 
-def _cells(receipt: dict[str, object], columns: tuple[str, ...]) -> dict[str, object]:
+def _receipt_row(receipt: dict[str, object], columns: tuple[str, ...]) -> dict[str, object]:
     """A receipt as a row of a table; nested values as text."""
     row = {name: receipt.get(name) for name in columns}
     changes = row["schema_changes"]

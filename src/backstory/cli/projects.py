@@ -15,13 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from backstory.cli.asking import answer_from_metadata, opened
-from backstory.cli.flags import error_in_fields, in_fields, in_flags
+from backstory.cli.answers import answer_from_metadata, open_warehouse
 from backstory.cli.options import NO_REMARK, Flag, Limit, Names, Options, RemarkFlags, parse_names
-from backstory.cli.outcomes import DRY, short
-from backstory.cli.output import console, show, tell_error, tell_line, without_idle
-from backstory.cli.run_progress import watching
-from backstory.doors.native.request import OnSchemaChange
+from backstory.cli.output import (
+    NOTHING_WRITTEN,
+    console,
+    drop_idle_columns,
+    error_in_fields,
+    in_fields,
+    in_flags,
+    print_error,
+    print_line,
+    short_time,
+    show,
+)
+from backstory.cli.progress import watch_run
+from backstory.doors.native.options import OnSchemaChange
 from backstory.errors import UsageError, Violated
 from backstory.model.receipt import exit_code
 
@@ -44,7 +53,16 @@ RUNS: Final = (
     "not_begun",
     "ended",
 )
-OF_RUN: Final = ("name", "kind", "status", "started_at", "seconds", "attempts", "counts", "error_code")
+DECLARATIONS_OF_RUN: Final = (
+    "name",
+    "kind",
+    "status",
+    "started_at",
+    "seconds",
+    "attempts",
+    "counts",
+    "error_code",
+)
 FRESH: Final = ("name", "last_delivery", "age_hours", "expected_every_hours", "due", "late")
 
 
@@ -91,17 +109,17 @@ def run(
     select_from(project, upstream_of(project), words)  # what is wrong is said at once, without Spark
     by_whom = Remark(remark.note, remark.author)
     terms = Terms(project.folder, dry_run, options.settings().rights, by_whom, on_schema_change)
-    with opened(options) as warehouse, _ending() as stop, watching(options) as watcher:
+    with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
         asked = RunRequest(words, failed, jobs, dry_run, stop, watcher)
         receipts = run_project(warehouse.store, project, asked, terms)
     show_receipts(receipts, options, dry_run=dry_run)
     if failed and not receipts and not options.quiet:
-        tell_line("Nothing failed in the last run.")
+        print_line("Nothing failed in the last run.")
     return exit_code(receipts)
 
 
 @contextmanager
-def _ending() -> Iterator[Event]:
+def _stop_on_signals() -> Iterator[Event]:
     """An event that SIGTERM sets, and the first Ctrl-C; a second one breaks off what runs."""
     stop, before = Event(), dict[int, Any]()
 
@@ -120,30 +138,30 @@ def _ending() -> Iterator[Event]:
 
 def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run: bool = False) -> None:
     """Print what a run did: a row for each declaration, what went wrong, and where the time went."""
-    told = [_in_words_of_the_file(each.to_dict()) for each in receipts]
+    told = [_receipt_in_fields(each.to_dict()) for each in receipts]
     if options.answer == "json":
         show(told, "json")
         return
     columns = ["name", "status", "counts", "files", "seconds", "way", "error"]
-    rows = [_in_a_row(each) for each in receipts]
+    rows = [_receipt_row(each) for each in receipts]
     if options.answer == "table":
-        columns = without_idle(columns, rows, ("files", "way", "error"))
+        columns = drop_idle_columns(columns, rows, ("files", "way", "error"))
     show(rows, options.answer, columns, wide=options.wide)
     if options.answer == "table":
         for each, document in zip(receipts, told, strict=True):
             if each.error is not None:
-                tell_error(document["error"], f"{each.name}: ")
+                print_error(document["error"], f"{each.name}: ")
             elif each.blocked_by is not None:
-                tell_line(f"{each.name}: not begun, because {each.blocked_by} did not end well.")
+                print_line(f"{each.name}: not begun, because {each.blocked_by} did not end well.")
             for change in document["schema_changes"]:
                 if not change.startswith(NEW_TABLE):
-                    tell_line(f"{each.name}: {change}")
-        _tell_summary(receipts)
+                    print_line(f"{each.name}: {change}")
+        _print_run_summary(receipts)
         if dry_run:
-            console.print(DRY)
+            console.print(NOTHING_WRITTEN)
 
 
-def _in_words_of_the_file(receipt: dict[str, Any]) -> dict[str, Any]:
+def _receipt_in_fields(receipt: dict[str, Any]) -> dict[str, Any]:
     """The receipt, whose errors name options as the project file has them."""
     from backstory.projects.entries import FIELDS
 
@@ -152,7 +170,7 @@ def _in_words_of_the_file(receipt: dict[str, Any]) -> dict[str, Any]:
     return error_in_fields({**receipt, "parts": parts, "schema_changes": changes}, FIELDS)
 
 
-def _in_a_row(receipt: "RunReceipt") -> dict[str, Any]:
+def _receipt_row(receipt: "RunReceipt") -> dict[str, Any]:
     return {
         "name": receipt.name,
         "status": receipt.status,
@@ -164,7 +182,7 @@ def _in_a_row(receipt: "RunReceipt") -> dict[str, Any]:
     }
 
 
-def _tell_summary(receipts: "Sequence[RunReceipt]") -> None:
+def _print_run_summary(receipts: "Sequence[RunReceipt]") -> None:
     """How many ended how, and where the time went."""
     status = Counter(each.status for each in receipts)
     console.print(", ".join(f"{count} {name}" for name, count in status.items()) or "Nothing was selected.")
@@ -195,12 +213,12 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
             return [dict(row) for row in newest_rows(logged) if row["run_id"] == run_id]
         return former_runs(catalog, logged)
 
-    rows = _of_log(options, question)[:limit]
+    rows = _rows_from_log(options, question)[:limit]
     if not rows and not options.quiet:
-        tell_line("There are no runs." if run_id is None else f"There is no run {run_id}.")
+        print_line("There are no runs." if run_id is None else f"There is no run {run_id}.")
     if run_id is not None:
         rows = [{**row, "counts": json.loads(row["counts"] or "{}")} for row in rows]
-    _show_times(rows, RUNS if run_id is None else OF_RUN, options)
+    _show_times(rows, RUNS if run_id is None else DECLARATIONS_OF_RUN, options)
 
 
 def fresh(file: Path | None = None, /, *, select: Names = (), options: Options = DEFAULTS) -> int:
@@ -221,9 +239,9 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
     project = read_project(file)
     names = [each.name for each in select_from(project, upstream_of(project), parse_names(select))]
     now = datetime.now(UTC)
-    rows = _of_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, names))
+    rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, names))
     if not rows and not options.quiet:
-        tell_line("Nothing is expected: no declaration has `expect`.")
+        print_line("Nothing is expected: no declaration has `expect`.")
     _show_times(rows, FRESH, options)
     return Violated.exit_code if any(row["late"] for row in rows) else 0
 
@@ -240,21 +258,21 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
         file: The file to write; one that is there is not overwritten.
         options: Common options.
     """
-    from backstory.doors.native.jdbc_rows import declared_keys_by_jdbc
+    from backstory.doors.native.databases import declared_keys_by_jdbc
     from backstory.projects.drafting import draft_project
     from backstory.sources.databases.address import is_database, parse_server
 
     if file.exists():
         raise UsageError("file-exists", f"{file} is there already.", "Name another one with `file=NAME`.")
     if is_database(source) and parse_server(source).kind == "jdbc":
-        with opened(options) as warehouse:
+        with open_warehouse(options) as warehouse:
             text = draft_project(source, partial(declared_keys_by_jdbc, warehouse.store))
     else:
         text = draft_project(source)
     file.write_text(text, encoding="utf-8")
     if not options.quiet:
         tables = text.count("    key:")
-        tell_line(f"Wrote {file} with {tables} table(s). Next: backstory run {file} --dry-run")
+        print_line(f"Wrote {file} with {tables} table(s). Next: backstory run {file} --dry-run")
 
 
 def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) -> None:
@@ -274,13 +292,13 @@ def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options:
     """Print rows; for people times to the second."""
     if options.answer == "table":
         rows = [
-            {name: short(value) if isinstance(value, datetime) else value for name, value in row.items()}
+            {name: short_time(value) if isinstance(value, datetime) else value for name, value in row.items()}
             for row in rows
         ]
     show(rows, options.answer, () if options.answer == "json" and rows else columns, wide=options.wide)
 
 
-def _of_log(options: Options, question: Any) -> list[dict[str, Any]]:
+def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:
     """What the catalog and the log of runs answer; Spark is started only where nothing else reads them."""
     from backstory.projects.log import rows_of_log, rows_without_spark
     from backstory.stores.metadata.in_session import InSession
@@ -291,5 +309,5 @@ def _of_log(options: Options, question: Any) -> list[dict[str, Any]]:
     )
     if answer is not None:
         return list(answer[0])
-    with opened(options, brief=True) as started:
+    with open_warehouse(options, brief=True) as started:
         return list(question(InSession(started.store), rows_of_log(started.store)))

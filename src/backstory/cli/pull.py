@@ -1,22 +1,110 @@
-"""`backstory pull` and `backstory ingest`: load what is new into Open Data Fabric datasets."""
+"""`backstory pull` and `backstory ingest`: load what is new into Open Data Fabric datasets.
 
+`backstory add`: register Open Data Fabric datasets.
+"""
+
+import json
 import shutil
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from backstory.cli.asking import answer_from_files, answer_from_metadata, opened
+from cyclopts import Parameter
+
+from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
 from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
-from backstory.cli.outcomes import tell_added, tell_changes, tell_lints, tell_receipt, tell_summary
-from backstory.cli.output import errors, show, tell_error, tell_line
+from backstory.cli.output import (
+    NOTHING_WRITTEN,
+    console,
+    errors,
+    print_added,
+    print_changes,
+    print_error,
+    print_line,
+    print_lints,
+    print_receipt,
+    print_summary,
+    show,
+)
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.receipt import exit_code
 from backstory.spark.interrupts import raise_interrupts
+
+if TYPE_CHECKING:
+    from backstory.doors.odf.door import Added
+    from backstory.engine.rehearsal import Told
+
+DEFAULTS = Options()
+ADDED_SUMMARY = {"added": "Added {0} dataset(s)", "updated": "Updated {0} dataset(s)"}
+
+
+def add(
+    *files: Path,
+    recursive: Annotated[bool, Parameter(negative="", alias="-r", show_default=False)] = False,
+    namespace: str = "odf",
+    dry_run: Flag = False,
+    schema: Flag = False,
+    options: Options = DEFAULTS,
+) -> int:
+    """Register Open Data Fabric datasets by their manifests.
+
+    This asks no source yet: `backstory pull` does. The new manifest of a known dataset may change its
+    source and description, and add optional columns. A wrong manifest does not stop the others.
+
+    Args:
+        files: Manifests (YAML), or folders with manifests, at any depth.
+        recursive: No effect: folders are always searched.
+        namespace: Schema of the datasets' tables.
+        dry_run: Print what would be added, and change nothing.
+        schema: Print the JSON Schema of manifests, for editors, and change nothing.
+        options: Common options.
+    """
+    from backstory.doors.odf import door
+    from backstory.doors.odf.manifests import json_schema
+    from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.model.receipt import exit_code
+
+    _ = recursive
+    if schema:
+        sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
+        return 0
+    if not files:
+        raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
+    if len(files) == 1 and not files[0].is_dir():
+        door.inspected_file(files[0])  # what is wrong is said at once, without Spark
+    with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
+        found = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
+    if len(found) == 1 and found[0].error is not None:
+        raise found[0].error
+    _show_added(found, options, changes, dry_run=dry_run)
+    return exit_code(found)
+
+
+def _show_added(found: "Sequence[Added]", options: Options, changes: "Told", *, dry_run: bool) -> None:
+    if not options.quiet:
+        print_lints(found)
+    if options.answer != "table":
+        show([each.to_dict() for each in found], options.answer, () if found else ("dataset", "status"))
+        return
+    for each in found:
+        print_added(each)
+    counts: Counter[str] = Counter(each.status for each in found)
+    for status, text in ADDED_SUMMARY.items():
+        if counts[status] or status == "added":
+            console.print(text.format(counts[status]))
+    print_changes(changes)
+    if dry_run:
+        console.print(NOTHING_WRITTEN)
+    for each in found:
+        if each.error is not None:
+            print_error(each.error.to_dict(), f"{each.file}: ")
+
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt, RunRequest, Watcher
@@ -25,7 +113,6 @@ if TYPE_CHECKING:
     from backstory.model.table import TableName
     from backstory.observe.progress import ProgressLine
 
-DEFAULTS = Options()
 InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
 COLUMNS = ("dataset", "status", "counts", "offsets", "watermark", "system_time", "error")
 
@@ -70,7 +157,7 @@ def pull(
     for each in datasets:
         if door.is_file(each):
             door.inspected_file(Path(each))  # what is wrong is said at once, without Spark
-    line = _line(options)
+    line = _progress_line(options)
     asked = door.RunRequest(
         system_time=None if system_time is None else instant_of(system_time),
         fetch_uncacheable=fetch_uncacheable,
@@ -82,12 +169,12 @@ def pull(
         progress=line.tell,
     )
     with collect_rehearsals() as changes, remarked(remark.note, remark.author):
-        receipts = _pulled(datasets, namespace, asked, options, line, every=all)
-    _tell(receipts, options, changes, dry_run=dry_run)
+        receipts = _pull_datasets(datasets, namespace, asked, options, line, every=all)
+    _show_receipts(receipts, options, changes, dry_run=dry_run)
     return exit_code(receipts)
 
 
-def _pulled(
+def _pull_datasets(
     wanted: Sequence[str],
     namespace: str,
     asked: "RunRequest",
@@ -110,7 +197,7 @@ def _pulled(
     before: list[DatasetReceipt | Poll] = []
     if known is not None:
         added, names = known
-        with _watched(options, line) as watcher:
+        with _watch_datasets(options, line) as watcher:
             for each in added:
                 watcher.added(each)
             before = _ask_sources(names, asked, options, watcher)
@@ -118,7 +205,7 @@ def _pulled(
         if len(receipts) == len(names):
             return receipts
         left, every = [*names[len(receipts) :]], False
-    with opened(options) as warehouse, _watched(options, line) as watcher:
+    with open_warehouse(options) as warehouse, _watch_datasets(options, line) as watcher:
         return door.pull_all(
             warehouse.store, left, asked, namespace=namespace, every=every, watcher=watcher, before=before
         )
@@ -182,8 +269,8 @@ def ingest(
     if not files and not stdin:
         raise UsageError("no-file", "No file is given.", "Name at least one, or use `--stdin`.")
     with (
-        opened(options) as warehouse,
-        _watched(options, _line(options)) as watcher,
+        open_warehouse(options) as warehouse,
+        _watch_datasets(options, _progress_line(options)) as watcher,
         _files_to_ingest(files, stdin=stdin) as paths,
         collect_rehearsals() as changes,
     ):
@@ -202,11 +289,11 @@ def ingest(
             **remark.arguments(),
         )
         watcher.ended(receipt)
-    _tell([receipt], options, changes, dry_run=dry_run)
+    _show_receipts([receipt], options, changes, dry_run=dry_run)
     return receipt.exit_code
 
 
-def _line(options: Options) -> "ProgressLine":
+def _progress_line(options: Options) -> "ProgressLine":
     """The line that tells how far a dataset is, on a terminal."""
     from backstory.observe.progress import ProgressLine
 
@@ -215,27 +302,27 @@ def _line(options: Options) -> "ProgressLine":
 
 
 @contextmanager
-def _watched(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
+def _watch_datasets(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
     """A watcher that prints: a progress line meanwhile, and a line that stays for each dataset."""
     from backstory.doors.odf.door import Watcher
 
     def added(one: "Added") -> None:
         if not options.quiet:
-            tell_lints([one])
+            print_lints([one])
         if options.answer == "table" and one.status != "unchanged":
-            tell_added(one)
+            print_added(one)
 
     def ended(receipt: "DatasetReceipt") -> None:
         line.end()
         if options.answer == "table":
-            tell_receipt(receipt)
+            print_receipt(receipt)
 
     try:
         with raise_interrupts():
             yield Watcher(added, line.begin, line.tell, ended)
     except KeyboardInterrupt:
         line.end()
-        tell_line("Interrupted. Committed files stay; the next pull continues from there.")
+        print_line("Interrupted. Committed files stay; the next pull continues from there.")
         raise
     finally:
         line.end()
@@ -253,23 +340,25 @@ def _files_to_ingest(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Pat
         yield paths
 
 
-def _tell(receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Told", *, dry_run: bool) -> None:
+def _show_receipts(
+    receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Told", *, dry_run: bool
+) -> None:
     if options.answer == "table":
         if dry_run:  # a pull in earnest looks at its manifest as a dry run of `add` does
-            tell_changes(changes)
-        tell_summary(receipts, dry_run=dry_run)
+            print_changes(changes)
+        print_summary(receipts, dry_run=dry_run)
         return
     told = [receipt.to_dict() for receipt in receipts]
     if options.answer == "json":
         show(told, "json")
         return
-    show([_cells(each) for each in told], "csv", COLUMNS)
+    show([_receipt_row(each) for each in told], "csv", COLUMNS)
     for each in told:
         if each["error"]:
-            tell_error(each["error"], f"{each['dataset']}: ")
+            print_error(each["error"], f"{each['dataset']}: ")
 
 
-def _cells(receipt: dict[str, Any]) -> dict[str, Any]:
+def _receipt_row(receipt: dict[str, Any]) -> dict[str, Any]:
     """A receipt as a row."""
     offsets, error = receipt["offsets"], receipt["error"]
     return {

@@ -1,14 +1,50 @@
-"""`backstory snapshot`: a full copy of a source becomes history."""
+"""`backstory snapshot`: a full copy of a source becomes history.
 
-from backstory.cli.asking import opened
-from backstory.cli.file_flags import FileFlags, parse_pairs
-from backstory.cli.options import NO_REMARK, Flag, Names, Options, RemarkFlags, names_or_none
-from backstory.cli.receipts import show_receipt
-from backstory.cli.starting import busy
-from backstory.doors.native.request import TABLE, Deletes, OnSchemaChange, parse_options
+How the receipts of native tables are printed.
+"""
+
+from typing import Any
+
+from backstory.cli.answers import open_warehouse
+from backstory.cli.options import (
+    NO_REMARK,
+    FileFlags,
+    Flag,
+    Names,
+    Options,
+    RemarkFlags,
+    names_or_none,
+    parse_pairs,
+)
+from backstory.cli.output import NOTHING_WRITTEN, console, in_flags, show_one
+from backstory.cli.progress import show_activity
+from backstory.doors.native.options import TABLE, Deletes, OnSchemaChange, parse_options
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
 from backstory.sources.databases.address import is_database, parse_address
+
+
+def show_receipt(receipt: dict[str, Any], options: Options, *, dry_run: bool) -> None:
+    """Print a receipt, or the plan of a dry run; options in it are flags."""
+    receipt = {
+        **receipt,
+        "schema_changes": [in_flags(each).replace("`", "") for each in receipt["schema_changes"]],
+    }
+    if options.answer == "table":
+        receipt |= {name: _nonempty_lines(receipt[name]) for name in ("keys", "columns") if name in receipt}
+    show_one(receipt, options.answer, wide=options.wide)
+    if dry_run and options.answer == "table":
+        console.print(NOTHING_WRITTEN)
+
+
+def _nonempty_lines(by_name: dict[str, Any]) -> list[str]:
+    """A line for each outcome or column that has something."""
+    return [
+        f"{name}: {', '.join(map(str, each)) if isinstance(each, list) else each}"
+        for name, each in by_name.items()
+        if each
+    ]
+
 
 DEFAULTS = Options()
 AS_EXPECTED = FileFlags()
@@ -114,12 +150,12 @@ def snapshot(
     elif source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     else:
-        from backstory.doors.native.ahead import refuse_ahead
+        from backstory.doors.native.refusals import refuse_files
 
-        refuse_ahead(source_files(source, format), given)
-    with opened(options) as warehouse:
+        refuse_files(source_files(source, format), given)
+    with open_warehouse(options) as warehouse:
         from backstory.doors.native import door
 
-        with busy(options, "Comparing with what is stored ..."):
+        with show_activity(options, "Comparing with what is stored ..."):
             answer = door.snapshot(warehouse.store, source, table, given)
     show_receipt(answer.to_dict(), options, dry_run=dry_run)

@@ -9,18 +9,18 @@ from typing import Any, TextIO, cast
 
 import structlog
 
-from backstory.errors import shortened
+from backstory.errors import shorten
 
 LEVELS = {"debug": "INFO", "info": "INFO", "warning": "WARNING"}
 
 
 def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
     """An event as the one shape that Fivetran reads: level, message and message-origin (section 7.2)."""
-    fields = "".join(f" {name}={shortened(str(value))}" for name, value in event.items() if name != "event")
+    fields = "".join(f" {name}={shorten(str(value))}" for name, value in event.items() if name != "event")
     return json.dumps(
         {
             "level": LEVELS.get(method, "SEVERE"),
-            "message": shortened(f"{event['event']}{fields}"),
+            "message": shorten(f"{event['event']}{fields}"),
             "message-origin": "sdk_destination",
         },
         ensure_ascii=False,

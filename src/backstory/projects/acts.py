@@ -10,9 +10,9 @@ from typing import Any, Final
 from backstory.doors.historize import door as models
 from backstory.doors.historize.load_request import LoadRequest
 from backstory.doors.native import door as native
-from backstory.doors.native.absences import changes_table
-from backstory.doors.native.feeds import options as feeds
-from backstory.doors.native.request import OnSchemaChange, names_files
+from backstory.doors.native import options as feeds
+from backstory.doors.native.options import OnSchemaChange, names_files
+from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
 from backstory.engine.remarks import Remark, remarked
 from backstory.engine.runs import RunNotes, taking_notes
@@ -134,7 +134,7 @@ def _bring(
     if "query" in options:
         options["query"] = filled_in(options["query"], declared.place)
     if declared.kind == "apply":
-        return native.apply(store, source, into, feeds.parse_options(**options)).to_dict()
+        return native.apply(store, source, into, feeds.parse_feed_options(**options)).to_dict()
     if copy is not None:
         options["at"] = copy.at
     return native.snapshot(store, source, into, native.parse_options(**options)).to_dict()

@@ -9,11 +9,11 @@ from typing import Any, Final, Literal
 
 from pydantic import BaseModel
 
-from backstory.documents import Document, Path_, Sort, near, read_document, validated
+from backstory.documents import Document, DocumentKind, DocumentPath, nearest_name, read_document, validate
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.run import open_model
-from backstory.doors.native.feeds import options as feeds
-from backstory.doors.native.request import TABLE, SnapshotOptions, parse_options
+from backstory.doors.native import options as feeds
+from backstory.doors.native.options import TABLE, SnapshotOptions, parse_options
 from backstory.doors.odf.arguments import is_file
 from backstory.doors.odf.literal_secrets import secrets_in_address
 from backstory.doors.odf.manifests import read_manifests
@@ -24,7 +24,9 @@ from backstory.projects.files import CopyTimes, expand, times_of_copies
 from backstory.sources import templates
 
 FILE: Final = "histories.yaml"
-HISTORIES: Final = Sort("project file", absent="no-project", wrong="wrong-project", columns=True)
+HISTORIES: Final = DocumentKind(
+    "project file", absent_code="no-project", wrong_code="wrong-project", columns=True
+)
 Kind = Literal["snapshot", "apply", "model", "dataset"]
 # What makes a table a feed, and what of an entry is no option of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
@@ -74,7 +76,7 @@ def read_project(path: str | Path | None = None) -> Project:
     """The project of a file; UsageError with line and column for the first thing that is wrong."""
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
-    entries = validated(Histories, document)
+    entries = validate(Histories, document)
     declarations = tuple(_declarations(entries, document, file.parent))
     _refuse_doubles(declarations, document)
     _refuse_unknown(declarations, document)
@@ -109,7 +111,7 @@ def _of_table(name: str, entry: Table, entries: Histories, document: Document) -
         raise document.wrong(
             (*path, "group"),
             f"there is no group {entry.group}.",
-            near(entry.group, list(entries.groups)) if entries.groups else "Declare it below groups.",
+            nearest_name(entry.group, list(entries.groups)) if entries.groups else "Declare it below groups.",
         )
     _refuse_secrets(entry, document, path)
     of_group = entries.groups[entry.group] if entry.group else Group()
@@ -145,7 +147,7 @@ def _require_options(declared: Declaration) -> None:
     """Raise UsageError for options that the call would not take, before anything is started."""
     options = dict(declared.options)
     if declared.kind == "apply":
-        feeds.parse_options(**options)
+        feeds.parse_feed_options(**options)
         return
     if alien := sorted(options.keys() & _FEED_ONLY):
         raise UsageError(
@@ -156,7 +158,7 @@ def _require_options(declared: Declaration) -> None:
     parse_options(**options)
 
 
-def _of_model(entry: Model, document: Document, path: Path_, folder: Path) -> Declaration:
+def _of_model(entry: Model, document: Document, path: DocumentPath, folder: Path) -> Declaration:
     _refuse_secrets(entry, document, path)
     model, _ = _checked(document, path, lambda: open_model(folder / entry.file))
     sets = [each for each in model.target_datasets if entry.dataset in {None, each.name}]
@@ -174,7 +176,7 @@ def _of_model(entry: Model, document: Document, path: Path_, folder: Path) -> De
     )
 
 
-def _of_dataset(entry: Dataset, document: Document, path: Path_, folder: Path) -> Declaration:
+def _of_dataset(entry: Dataset, document: Document, path: DocumentPath, folder: Path) -> Declaration:
     names = [entry.file]
     if is_file(entry.file):
         read = _checked(document, path, lambda: read_manifests(folder / entry.file))
@@ -195,7 +197,7 @@ def _options(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name not in _NO_OPTIONS}
 
 
-def _scheduled(said: Mapping[str, Any], document: Document, path: Path_) -> dict[str, Any]:
+def _scheduled(said: Mapping[str, Any], document: Document, path: DocumentPath) -> dict[str, Any]:
     """What an entry says of when it runs, as a declaration has it."""
     expect = said.get("expect")
     return {
@@ -217,11 +219,11 @@ def _merged(*entries: BaseModel) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _where(entry: BaseModel, path: Path_, name: str) -> Path_:
+def _where(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
     return (*path, name) if name in entry.model_fields_set else path
 
 
-def _checked(document: Document, path: Path_, act: Any) -> Any:
+def _checked(document: Document, path: DocumentPath, act: Any) -> Any:
     """What `act` gives; wrong usage is told with its place in the document."""
     try:
         return act()
@@ -229,7 +231,7 @@ def _checked(document: Document, path: Path_, act: Any) -> Any:
         raise document.wrong(path, wrong.message, wrong.remedy, wrong.code) from None
 
 
-def _refuse_secrets(entry: BaseModel, document: Document, path: Path_) -> None:
+def _refuse_secrets(entry: BaseModel, document: Document, path: DocumentPath) -> None:
     """A password belongs into the environment: whoever may read the file can read it too."""
     for name in ("source", "url"):
         written = getattr(entry, name, None)
@@ -249,7 +251,7 @@ def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -
             if table in writers:
                 other = writers[table].place
                 raise UsageError(
-                    HISTORIES.wrong,
+                    HISTORIES.wrong_code,
                     f"{each.place}: {table} is written by two declarations, see {other}.",
                     f"Fix the {document.sort.noun}.",
                 )
@@ -262,4 +264,4 @@ def _refuse_unknown(declarations: tuple[Declaration, ...], document: Document) -
         for other in each.after:
             if other not in names:
                 why = f"{each.place}: `after` names {other}, which is not declared."
-                raise UsageError(document.sort.wrong, why, near(other, names))
+                raise UsageError(document.sort.wrong_code, why, nearest_name(other, names))

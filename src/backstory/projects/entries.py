@@ -16,8 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from backstory.doors.native.feeds.options import FeedOptions
-from backstory.doors.native.request import SnapshotOptions
+from backstory.doors.native.options import FeedOptions, SnapshotOptions
 from backstory.model.instant import LONGEST
 from backstory.model.lists import split_list
 

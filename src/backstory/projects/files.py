@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
-from backstory.doors.native.request import TABLE, names_files
+from backstory.doors.native.options import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.file_patterns import Piece, Stars, Written, files_of_pattern, written_in
 from backstory.formats.source_files import source_files

@@ -5,7 +5,7 @@ from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from typing import Final
 
-from backstory.documents import near
+from backstory.documents import nearest_name
 from backstory.errors import UsageError
 from backstory.model.table import ODF
 from backstory.projects.declarations import Declaration, Project
@@ -72,7 +72,7 @@ def _named(project: Project, word: str) -> set[str]:
         others = [each.name for each in project.declarations]
         names = {each for each in others if each == word or fnmatchcase(each, word)}
     if not names:
-        remedy = near(word, others) if others else "No declaration has a tag."
+        remedy = nearest_name(word, others) if others else "No declaration has a tag."
         raise UsageError("nothing-selected", f"{word} selects nothing of {project.path.name}.", remedy)
     return names
 

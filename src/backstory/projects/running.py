@@ -16,7 +16,7 @@ from typing import Any, Final
 import structlog
 
 from backstory.engine.runs import RunNotes
-from backstory.errors import BackstoryError, TryAgain, UsageError, internal
+from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error
 from backstory.formats.wrapping.room import DISK_FULL
 from backstory.model.table import table_name
 from backstory.projects.acts import Terms, carry_out
@@ -235,7 +235,7 @@ class _Run:
             receipt = RunReceipt(declared.name, declared.kind, status_of(error), error=error)
         except Exception as bug:  # one table ends no run
             log.debug("a bug", exc_info=True)
-            unforeseen = internal(bug)
+            unforeseen = internal_error(bug)
             receipt = RunReceipt(declared.name, declared.kind, status_of(unforeseen), error=unforeseen)
         seconds = time.monotonic() - began
         known = sum(notes.seconds.values())

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from backstory.doors.native.request import names_files
+from backstory.doors.native.options import names_files
 from backstory.engine.runs import RUN
 from backstory.errors import TryAgain, UsageError, option
 from backstory.model.table import table_name

@@ -122,7 +122,7 @@ def _folder(settings: Settings) -> Path:
     if folder == Path() or not (folder / CATALOG_FILE).is_file():
         raise UsageError(
             "no-warehouse",
-            f"There is no embedded warehouse to relocate: {settings.searched}.",
+            f"There is no embedded warehouse to relocate: {settings.location}.",
             "Name the folder that was copied or moved with `warehouse=FOLDER`.",
         )
     file = folder / CATALOG_FILE

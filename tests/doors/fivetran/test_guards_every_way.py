@@ -9,7 +9,7 @@ from committing import commit
 from destination import HISTORY, VERSIONS, Place, refusal
 from tables_as_text import table
 
-from backstory.doors.fivetran import placeable
+from backstory.doors.fivetran import batch_rows
 from backstory.formats.delivered import rows_as
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.change import Change
@@ -34,10 +34,12 @@ WAYS = ["memory", "driver", "tasks"]
 
 def test_every_guard_of_a_batch_has_a_row_here():
     """A guard that is new in the code is tried in every way, or this fails."""
-    calls = [each for each in ast.walk(ast.parse(inspect.getsource(placeable))) if isinstance(each, ast.Call)]
+    calls = [
+        each for each in ast.walk(ast.parse(inspect.getsource(batch_rows))) if isinstance(each, ast.Call)
+    ]
     whys = [call.args[-1] for call in calls if ast.unparse(call.func) == "_refuse"]
     raised = [call for call in calls if ast.unparse(call.func) == "Refused"]
-    assert {eval(ast.unparse(why), vars(placeable)) for why in whys} == {*GUARDS} - {SPOILT, LACKING}
+    assert {eval(ast.unparse(why), vars(batch_rows)) for why in whys} == {*GUARDS} - {SPOILT, LACKING}
     assert len(raised) == 2  # a column that is missing, and all others
 
 

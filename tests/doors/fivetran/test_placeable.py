@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from backstory.doors.fivetran.placeable import refuse_unplaceable
+from backstory.doors.fivetran.batch_rows import refuse_incomplete
 from backstory.errors import Refused
 from backstory.formats.rows import Rows
 
@@ -37,7 +37,7 @@ def refusal(kind: str, text: str, key=("id",), *, history: bool = True, chunk: i
     """The refusal's text, which names the file and shows no value; None if the rows are placeable."""
     delivered = rows(text, chunk)
     try:
-        refuse_unplaceable(kind, FILE, delivered, key, NEEDED[kind] if history else None)
+        refuse_incomplete(kind, FILE, delivered, key, NEEDED[kind] if history else None)
     except Refused as refused:
         message = str(refused)
         assert message.startswith(FILE)
@@ -174,5 +174,5 @@ def test_rows_are_counted_through_the_whole_file(chunk):
 def test_the_rows_are_left_as_they_are():
     """A check changes nothing."""
     delivered = rows(GOOD["update"])
-    refuse_unplaceable("update", FILE, delivered, ["id"], "_fivetran_end")
+    refuse_incomplete("update", FILE, delivered, ["id"], "_fivetran_end")
     assert rows(GOOD["update"]) == delivered

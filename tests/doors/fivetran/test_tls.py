@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from destination import serving, status
 
-from backstory.doors.fivetran.tls import credentials
+from backstory.doors.fivetran.server import load_credentials
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
 from backstory.errors import UsageError
@@ -70,7 +70,7 @@ def answers(address, files, client=None):
 
 def test_a_client_that_trusts_the_authority_is_served(store, files):
     """And one that speaks in clear is not."""
-    with serving({"backstory": store}, tls=credentials(*files["server"], None)) as address:
+    with serving({"backstory": store}, tls=load_credentials(*files["server"], None)) as address:
         assert answers(address, files)
         with grpc.insecure_channel(address) as channel:
             clear = DestinationConnectorStub(channel)
@@ -79,7 +79,7 @@ def test_a_client_that_trusts_the_authority_is_served(store, files):
 
 def test_only_clients_of_the_authority_are_served(store, files):
     """Mutual TLS: neither one without a certificate nor a stranger."""
-    tls = credentials(*files["server"], files["authority"][0])
+    tls = load_credentials(*files["server"], files["authority"][0])
     with serving({"backstory": store}, tls=tls) as address:
         assert answers(address, files, "client")
         assert not answers(address, files)
@@ -87,7 +87,7 @@ def test_only_clients_of_the_authority_are_served(store, files):
 
 
 def test_without_files_there_is_no_tls():
-    assert credentials(None, None, None) is None
+    assert load_credentials(None, None, None) is None
 
 
 def test_wrong_files_are_told_before_anything_starts(files, tmp_path):
@@ -106,5 +106,5 @@ def test_wrong_files_are_told_before_anything_starts(files, tmp_path):
         ((server, key, nothing), "broken-tls"),
     ]:
         with pytest.raises(UsageError) as caught:
-            credentials(*arguments)
+            load_credentials(*arguments)
         assert caught.value.code == code

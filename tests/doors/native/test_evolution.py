@@ -3,9 +3,8 @@
 import pytest
 from pyspark.sql import types as t
 
-from backstory.doors.native.columns import delivered_columns
-from backstory.doors.native.evolution import evolved, new_table
-from backstory.doors.native.request import SnapshotRequest
+from backstory.doors.native.evolution import delivered_columns, evolve_shape, new_table
+from backstory.doors.native.options import SnapshotRequest
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.model.types import type_named
@@ -64,7 +63,7 @@ def begun(ddl, key=("k",)):
 
 def after(before, ddl, key=None, retype=None, valueless=(), **rename):
     request = SnapshotRequest(key=key, rename=rename, retype=retype or {})
-    return evolved(begun(before).shape, *columns(ddl), request, lambda name: name in valueless)
+    return evolve_shape(begun(before).shape, *columns(ddl), request, lambda name: name in valueless)
 
 
 def types(found):

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.doors.native.ahead import SMALL, refuse_ahead
-from backstory.doors.native.request import parse_options
+from backstory.doors.native.options import parse_options
+from backstory.doors.native.refusals import SMALL, refuse_files
 from backstory.errors import BackstoryError
 from backstory.formats.source_files import source_files
 from backstory.warehouse import Warehouse
@@ -25,7 +25,7 @@ def ahead(tmp_path):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         try:
-            refuse_ahead(source_files(str(path), options.get("format")), parse_options(**options))
+            refuse_files(source_files(str(path), options.get("format")), parse_options(**options))
         except BackstoryError as stop:
             return stop
         return None

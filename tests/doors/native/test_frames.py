@@ -6,7 +6,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from backstory.doors.native.frames import of_arrow, of_pandas
+from backstory.doors.native.sources import arrow_of_pandas, plain_arrow
 from backstory.errors import Refused
 
 
@@ -26,7 +26,7 @@ from backstory.errors import Refused
     ],
 )
 def test_columns_are_of_types_that_tables_have(values, type_):
-    rows = of_arrow(pa.table({"v": values}))
+    rows = plain_arrow(pa.table({"v": values}))
     assert rows.schema.field("v").type == type_
     assert rows["v"].to_pylist() == pa.chunked_array([values]).cast(type_).to_pylist()
 
@@ -41,17 +41,17 @@ def test_columns_are_of_types_that_tables_have(values, type_):
 )
 def test_a_type_that_no_table_has_is_refused_by_column(values):
     with pytest.raises(Refused) as told:
-        of_arrow(pa.table({"v": values}))
+        plain_arrow(pa.table({"v": values}))
     assert (told.value.code, told.value.keys) == ("unsupported-type", ["v"])
 
 
 def test_an_instant_that_no_table_holds_is_refused_by_column():
     with pytest.raises(Refused) as told:
-        of_arrow(pa.table({"v": pa.array([2**62], pa.timestamp("s"))}))
+        plain_arrow(pa.table({"v": pa.array([2**62], pa.timestamp("s"))}))
     assert (told.value.code, told.value.keys) == ("unreadable-value", ["v"])
 
 
 def test_a_frame_whose_column_is_of_two_types_is_refused_without_its_values():
     with pytest.raises(Refused, match="column id") as told:
-        of_pandas(pd.DataFrame({"id": [1, "secret"]}))
+        arrow_of_pandas(pd.DataFrame({"id": [1, "secret"]}))
     assert "secret" not in told.value.message

@@ -13,7 +13,7 @@ from backstory.errors import BackstoryError
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.table import table_name
 from backstory.stores.iceberg.store import Store, load
-from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
+from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
 from backstory.strategies.feeds import arrival
 from backstory.warehouse import Warehouse
 
@@ -140,7 +140,7 @@ FEEDS = {
         {"restate_from": day(11), "restate_until": day(12)},
         "outside-restatement",
     ),
-    arrival.MEETS: ([("a", "1", 4)], {"restate_from": day(3), "restate_until": day(12)}, "settled"),
+    arrival.OVERLAP: ([("a", "1", 4)], {"restate_from": day(3), "restate_until": day(12)}, "settled"),
     arrival.CONFLICT: ([("a", "1", 9), ("a", "2", 9)], {}, "sequence-conflict"),
     arrival.SPOILT: ([("a", "1", 9)], {}, "spoilt-table"),
     "refuse_absences": ([("a", "1", 9)], {"drop": ["v"], "on_schema_change": "refuse"}, "columns-changed"),
@@ -180,5 +180,5 @@ def test_a_feed_is_refused_in_every_way(store, settled, guard, way):
         lake.apply(source, into=into, key="k", sequence_by="at", **options)
     assert (refused.value.code, _snapshot(store, into)) == (code, before)
     # A window that meets what is settled is refused before a way is chosen.
-    chosen = way == "tasks" and guard != arrival.MEETS
+    chosen = way == "tasks" and guard != arrival.OVERLAP
     assert ("planned in Spark's tasks" in {each["event"] for each in logs}) == chosen

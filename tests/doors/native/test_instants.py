@@ -9,10 +9,10 @@ import pyarrow as pa
 import pytest
 from serving import SECONDS, within
 
-from backstory.doors.native.request import parse_options
+from backstory.doors.native.instants import StoredInstants
+from backstory.doors.native.options import parse_options
 from backstory.doors.native.snapshot import NativeSnapshot
-from backstory.doors.native.source import rows_of_arrow
-from backstory.doors.native.stored_instants import StoredInstants
+from backstory.doors.native.sources import rows_of_arrow
 from backstory.engine.deliver import deliver_once
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import Memory

@@ -10,7 +10,7 @@ import pytest
 from mariadb_server import mariadb_server
 from serving import SECONDS, within
 
-from backstory.doors.native.jdbc_rows import declared_keys_by_jdbc
+from backstory.doors.native.databases import declared_keys_by_jdbc
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.projects.drafting import draft_project
 from backstory.sources.databases.address import parse_server

@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from backstory.doors.native.feeds.instants import instants_of
-from backstory.doors.native.feeds.local_times import local_times
+from backstory.doors.native.feeds.ordering import instants_of, local_times
 from backstory.errors import BackstoryError, Refused, UsageError
 from backstory.formats.memory import Memory
 from backstory.formats.values.exactly import exactly

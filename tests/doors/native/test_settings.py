@@ -2,8 +2,8 @@
 
 import pytest
 
-from backstory.doors.native.request import SnapshotRequest, parse_options
-from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
+from backstory.doors.native.options import SnapshotRequest, parse_options
+from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.errors import Refused, UsageError
 
 A, B = frozenset("a"), frozenset("b")
@@ -11,14 +11,14 @@ A, B = frozenset("a"), frozenset("b")
 
 def test_what_is_not_said_is_as_it_was():
     stored = TableSettings(ignore=A, overwrite=B)
-    assert settings_of(stored.properties()) == stored
+    assert stored_settings(stored.properties()) == stored
     assert (
-        agreed(stored, SnapshotRequest())
-        == agreed(stored, parse_options(ignore="a", overwrite=["b"]))
+        agree_settings(stored, SnapshotRequest())
+        == agree_settings(stored, parse_options(ignore="a", overwrite=["b"]))
         == stored
     )
-    assert agreed(None, parse_options(track=["b", "a"])) == TableSettings(track=A | B)
-    assert stored.renamed({"a": "c"}) == TableSettings(ignore=frozenset("c"), overwrite=B)
+    assert agree_settings(None, parse_options(track=["b", "a"])) == TableSettings(track=A | B)
+    assert stored.rename_columns({"a": "c"}) == TableSettings(ignore=frozenset("c"), overwrite=B)
 
 
 @pytest.mark.parametrize(
@@ -31,7 +31,7 @@ def test_what_is_not_said_is_as_it_was():
 )
 def test_what_was_said_is_not_contradicted(stored, given):
     with pytest.raises(Refused) as told:
-        agreed(stored, parse_options(**given))
+        agree_settings(stored, parse_options(**given))
     assert told.value.code == "settings-changed"
 
 

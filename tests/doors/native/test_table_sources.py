@@ -5,7 +5,7 @@ import itertools
 import pyarrow as pa
 import pytest
 
-from backstory.doors.native.source import rows_of_table
+from backstory.doors.native.sources import rows_of_table
 from backstory.model.table import TableName
 from backstory.warehouse import Warehouse
 

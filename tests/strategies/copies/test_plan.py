@@ -18,15 +18,10 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import OWN_COLUMNS, Role, Told
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.copies.rows import mark, micros, withdraw_facts
-from backstory.strategies.copies.sifted import DIFFERING, NO_KEY, SPOILT, plan_rows
+from backstory.strategies.copies.comparison import DIFFERING, NO_KEY, SPOILT, plan_rows
+from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, UNCHANGED
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.touched import (
-    APPEARED,
-    CHANGED,
-    CLOSED,
-    UNCHANGED,
-)
+from backstory.strategies.copies.version_rows import copy_mark, micros, withdraw_facts
 from backstory.strategies.keys import key_parts
 
 DATA = ("v", "w", "i", "o")
@@ -169,7 +164,7 @@ def with_mark(rows, copy, recorded, *, differs):
     return [
         *(row for row in rows if row not in here),
         *back,
-        *mark(copy.at, recorded, memory, columns).to_pylist(),
+        *copy_mark(copy.at, recorded, memory, columns).to_pylist(),
     ]
 
 

@@ -11,7 +11,7 @@ from specification.feeds.rule import Event, Feed, Window, apply
 from specification.stored import StoredVersions
 
 from backstory.model.remembered import Told
-from backstory.strategies.feeds.terms import Former
+from backstory.strategies.feeds.terms import FormerLogs
 
 
 def test_E1_a_feed_in_order():
@@ -397,7 +397,7 @@ def test_V136_messages_of_the_log_before_a_new_one_are_settled():
     """What it is known of, and what comes behind that; a clock that is set back is one of the new log."""
     life = Life()
     life.feed("k:a10#500 k:b20#900")
-    life.table = replace(settled_before(life.table, 29), former=Former(29, 20, (1900, True)))
+    life.table = replace(settled_before(life.table, 29), former=FormerLogs(29, 20, (1900, True)))
     life.feed("k:c30#1004")
     for late in (
         "k:a10#1500",

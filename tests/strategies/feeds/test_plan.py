@@ -16,7 +16,7 @@ from specification.stored import StoredVersions
 from backstory.errors import Refused
 from backstory.model.remembered import Told
 from backstory.strategies.feeds.arrival import FAULTS
-from backstory.strategies.feeds.terms import Former
+from backstory.strategies.feeds.terms import FormerLogs
 
 # The plan is of all records at once, or of parts of them by their keys.
 PARTS = st.sampled_from([1, 3])
@@ -108,7 +108,7 @@ def whole_copies(draw):
 def new_logs(draw):
     """What is known of the logs before one that begins anew."""
     last = draw(st.none() | st.tuples(st.integers(1, 9), st.booleans()))
-    return Former(draw(st.integers(0, 6)), draw(st.integers(0, 9)), last)
+    return FormerLogs(draw(st.integers(0, 6)), draw(st.integers(0, 9)), last)
 
 
 SERIES = st.booleans().flatmap(
@@ -141,7 +141,7 @@ def _after(table, delivery, number, parts, log):
     """The table after a delivery; the plan of a feed gives the same, or finds a fault where the rule does."""
     if isinstance(delivery, int):
         return settled_before(table, delivery) if table.settled is not None else table
-    if isinstance(delivery, Former):
+    if isinstance(delivery, FormerLogs):
         known = table.settled is not None
         return replace(settled_before(table, delivery.until), former=delivery) if known else table
     if isinstance(delivery, Scoped):

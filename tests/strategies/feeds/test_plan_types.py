@@ -12,13 +12,13 @@ from backstory.model.places import POSITION
 from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.copies.rows import mark as one_mark
-from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, plan_rows
-from backstory.strategies.copies.sifted import FAULTS as COPY_FAULTS
-from backstory.strategies.copies.sifted import OUTSIDE as OUTSIDE_SCOPE
+from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, plan_rows
+from backstory.strategies.copies.comparison import FAULTS as COPY_FAULTS
+from backstory.strategies.copies.comparison import OUTSIDE as OUTSIDE_SCOPE
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.feeds.arrival import CONFLICT, NO_KEY, NO_SEQUENCE, SETTLED, SPOILT, arrive
-from backstory.strategies.feeds.copy_plan import Among
+from backstory.strategies.copies.version_rows import copy_mark as one_mark
+from backstory.strategies.feeds.arrival import CONFLICT, NO_KEY, NO_SEQUENCE, SETTLED, SPOILT, check_delivery
+from backstory.strategies.feeds.copy_plan import FeedCopyTerms
 from backstory.strategies.feeds.plan import plan_records
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
 
@@ -61,7 +61,7 @@ def empty(terms):
 
 def planned(terms, rows, stored=None):
     table = empty(terms) if stored is None else stored
-    arrival = arrive(terms, events(terms, rows), empty(terms))
+    arrival = check_delivery(terms, events(terms, rows), empty(terms))
     return with_marks(arrival, [plan_records(terms, arrival, arrival.events, table)])
 
 
@@ -194,8 +194,8 @@ def test_V41_V43_what_a_copy_is_refused_for_has_its_keys():
             in_order=False,
             ids=True,
             scope=scope,
-            beside=((("v", "e"),),),
-            among=Among(terms, day, pa.concat_tables([others, own]), ("v",)),
+            other_scopes=((("v", "e"),),),
+            feed=FeedCopyTerms(terms, day, pa.concat_tables([others, own]), ("v",)),
         )
         plan = plan_rows(asked, delivered, rows, lambda these: these)
         return {

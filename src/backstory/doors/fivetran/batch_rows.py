@@ -1,25 +1,92 @@
-"""The rows of a batch: read as the table's columns, checked, and ready to be planned."""
+"""The rows of a batch: read as the table's columns, checked, and ready to be planned.
+
+Rows that no plan could place are refused, with the file and the row.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.doors.fivetran.definitions import refuse_foreign
-from backstory.doors.fivetran.placeable import refuse_unplaceable
 from backstory.errors import Refused
 from backstory.formats.delivered import arrow_schema, read_files, stream_file
 from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Rows
 from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
-from backstory.model.layout import END, START, SYSTEM_COLUMNS, Layout
+from backstory.model.layout import END, PREFIX, START, SYSTEM_COLUMNS, Layout
 from backstory.model.schema import Shape
 from backstory.model.types import ColumnType
 from backstory.strategies.actions import Actions
 from backstory.strategies.live_rows import plan as live_rows
 from backstory.strategies.versions import plan as intervals
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsPlace:
+    file: str
+    first: int
+
+
+def refuse_incomplete(
+    kind: str, file: str, rows: Rows, key: Sequence[str], needed: str | None, first: int = 0
+) -> None:
+    """Raises Refused for the first row of a file that names no key or lacks what its kind needs.
+
+    `kind` is earliest, replace, update or delete; `needed` is the instant that each row must give;
+    `first` is how many rows of the file came before these.
+    A replaced version needs an end, too: without one nothing tells whether it is still true.
+    An update row without `_fivetran_start` may close a version but change no value.
+    """
+    instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
+    required = [*key, *instants]
+    for name in required:
+        if name not in rows.values.column_names:
+            raise Refused(
+                "missing-column",
+                f"{file}: the {kind} file lacks the column {name}.",
+                "Nothing was written; send the batch again with that column.",
+            )
+    place = _RowsPlace(file, first)
+    for name in key:
+        _refuse_rows(place, name, pc.invert(rows.known[name]), "the key is marked unmodified")
+    if kind == "replace":
+        for name in rows.known.column_names:
+            _refuse_rows(place, name, pc.invert(rows.known[name]), "a replaced row must be complete")
+    if kind != "update":
+        for name in instants:
+            _refuse_rows(place, name, rows.values[name].is_null(), "the time is missing")
+    if needed and kind == "update":
+        _refuse_update(place, rows, key, needed)
+
+
+def _refuse_update(place: "_RowsPlace", rows: Rows, key: Sequence[str], needed: str) -> None:
+    if START in rows.values.column_names:
+        startless = np.asarray(rows.values[START].is_null())
+    else:
+        startless = np.ones(rows.count, bool)
+    endless = np.asarray(rows.values[needed].is_null())
+    _refuse_rows(place, END, pa.array(~startless & endless), "the end is missing")
+    for name in rows.known.column_names:
+        if name not in key and not name.startswith(PREFIX):
+            changed = startless & np.asarray(rows.known[name])
+            _refuse_rows(place, name, pa.array(changed), f"a value changes but {START} is missing")
+
+
+def _refuse_rows(place: "_RowsPlace", column: str, wrong: pa.Array | pa.ChunkedArray, why: str) -> None:
+    if not pc.any(wrong).as_py():
+        return
+    row = place.first + int(np.flatnonzero(np.asarray(wrong))[0]) + 1
+    raise Refused(
+        "unplaceable-row",
+        f"{place.file}, row {row}, column {column}: {why}.",
+        "Nothing was written; send the batch again with complete rows.",
+    )
+
 
 KINDS = ("earliest", "replace", "update", "delete")
 
@@ -53,7 +120,7 @@ class LiveChange:
     def keys(self) -> pa.Table:
         """The key columns of all rows."""
         rows = self.delivery
-        return _keys(rows.key, rows.replace.values, rows.update.values, rows.delete)
+        return _key_columns(rows.key, rows.replace.values, rows.update.values, rows.delete)
 
     def plan(self, stored: pa.Table) -> Actions:
         """See `strategies.live_rows`."""
@@ -77,14 +144,14 @@ class HistoryChange:
     def keys(self) -> pa.Table:
         """The key columns of all rows."""
         rows = self.delivery
-        return _keys(rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete)
+        return _key_columns(rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete)
 
     def plan(self, stored: pa.Table) -> Actions:
         """See `strategies.intervals`."""
         return intervals.plan(stored, self.delivery)
 
 
-def _keys(key: Sequence[str], *tables: pa.Table) -> pa.Table:
+def _key_columns(key: Sequence[str], *tables: pa.Table) -> pa.Table:
     return pa.concat_tables([table.select(key) for table in tables])
 
 
@@ -149,8 +216,8 @@ class Batch:
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file, some at a time, with every column of the table."""
         first = 0
-        for rows in stream_file(file, self.files.encoding, *self._in_files(kind)):
-            yield self._placeable(kind, file, rows, first).aligned(arrow_schema(self.types))
+        for rows in stream_file(file, self.files.encoding, *self._file_columns(kind)):
+            yield self._check_rows(kind, file, rows, first).aligned(arrow_schema(self.types))
             first += rows.count
 
     def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
@@ -181,7 +248,7 @@ class Batch:
             given,
         )
 
-    def _counting_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
+    def _needed_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
         """The columns that are read from files of a kind, and the instant that each row must have."""
         key, every = frozenset(self.key), frozenset(self.types)
         if not self.keeps_history:
@@ -191,24 +258,24 @@ class Batch:
         return (key | {instants[kind]} if few else every), instants[kind]
 
     def _schema(self, kind: str) -> pa.Schema:
-        wanted, _ = self._counting_columns(kind)
+        wanted, _ = self._needed_columns(kind)
         return arrow_schema({name: type_ for name, type_ in self.types.items() if name in wanted})
 
     def _rows(self, kind: str, lease: MemoryLease) -> Rows:
         files = getattr(self.files, kind)
-        parts = read_files(files, self.files.encoding, *self._in_files(kind), lease)
-        placed = [self._placeable(kind, file, rows) for file, rows in parts]
+        parts = read_files(files, self.files.encoding, *self._file_columns(kind), lease)
+        placed = [self._check_rows(kind, file, rows) for file, rows in parts]
         return Rows.concat(placed, self._schema(kind))
 
-    def _in_files(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
+    def _file_columns(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
         """The table's columns by the names that files have for them, and which of them count."""
-        wanted, _ = self._counting_columns(kind)
+        wanted, _ = self._needed_columns(kind)
         types = {self.sources[name]: type_ for name, type_ in self.types.items()}
         return types, frozenset(self.sources.get(name, name) for name in wanted)
 
-    def _placeable(self, kind: str, file: BatchFile, rows: Rows, first: int = 0) -> Rows:
+    def _check_rows(self, kind: str, file: BatchFile, rows: Rows, first: int = 0) -> Rows:
         """The rows of a file by the table's names, once each of them is known to have its place."""
-        _, needed = self._counting_columns(kind)
+        _, needed = self._needed_columns(kind)
         key = [self.sources.get(name, name) for name in self.key]
-        refuse_unplaceable(kind, file.name, rows, key, needed, first)
+        refuse_incomplete(kind, file.name, rows, key, needed, first)
         return rows.renamed({source: name for name, source in self.sources.items()})

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from backstory.doors.fivetran.batch_rows import Batch, RequestFiles
 from backstory.doors.fivetran.definitions import columns_from, key_from
-from backstory.doors.fivetran.notes import DOOR
-from backstory.doors.fivetran.own_tables import LAYOUTS
+from backstory.doors.fivetran.targets import DOOR, LAYOUTS
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.formats.wrapping.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
@@ -26,20 +25,20 @@ _COMPRESSIONS = {
 }
 _ENCRYPTED = {sdk.Encryption.NONE: False, sdk.Encryption.AES: True}
 # Folders of no disk.
-MADE_UP = ("/proc", "/sys")
+VIRTUAL_FOLDERS = ("/proc", "/sys")
 
 Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Accepted:
+class AcceptedFiles:
     """What batch files this server takes: their format, and the folder that they must lie in, if any."""
 
     format: Format = Format.CSV
     folder: Path | None = None
 
 
-def files_of(request: Request, accepted: Accepted) -> RequestFiles:
+def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
     """The files that a request names, each with the key that stands under its exact path.
 
     Raises Refused for one outside of the folder that batch files must lie in, and for files that are
@@ -83,7 +82,7 @@ def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
         place = named.resolve()
     except (OSError, RuntimeError, ValueError):  # links in a ring, a name that no file can have
         raise BatchFile(named).unreadable(NOT_THERE) from None
-    if any(place.is_relative_to(made_up) for made_up in MADE_UP):
+    if any(place.is_relative_to(made_up) for made_up in VIRTUAL_FOLDERS):
         raise BatchFile(named).unreadable("it is not a regular file")
     if folder is not None and not place.is_relative_to(folder):
         raise Refused(
@@ -116,7 +115,7 @@ class LiveBatch:
 
     def token(self, table: StoredTable) -> str:
         """The digest of section F14; a change of the table's columns makes it another delivery."""
-        return digest(self.files, str(self.table), self.definition.hex(), _schema(table))
+        return digest(self.files, str(self.table), self.definition.hex(), _schema_id(table))
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
@@ -153,13 +152,13 @@ class HistoryBatch(LiveBatch):
         return Batch.of(table.shape, self.columns, self.key, self.files)
 
 
-def live_batch(request: sdk.WriteBatchRequest, table: TableName, accepted: Accepted) -> LiveBatch:
+def live_batch(request: sdk.WriteBatchRequest, table: TableName, accepted: AcceptedFiles) -> LiveBatch:
     """The delivery that a WriteBatch request describes."""
     return LiveBatch(table, *_definition_parts(request), files_of(request, accepted))
 
 
 def history_batch(
-    request: sdk.WriteHistoryBatchRequest, table: TableName, accepted: Accepted
+    request: sdk.WriteHistoryBatchRequest, table: TableName, accepted: AcceptedFiles
 ) -> HistoryBatch:
     """The delivery that a WriteHistoryBatch request describes."""
     return HistoryBatch(table, *_definition_parts(request), files_of(request, accepted))
@@ -174,5 +173,5 @@ def _definition_parts(
     return definition, {c.name: c.type for c in columns_from(columns)}, key_from(columns)
 
 
-def _schema(table: StoredTable) -> str:
+def _schema_id(table: StoredTable) -> str:
     return str(table.schema_id)

@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pyarrow as pa
 
-from backstory.doors.fivetran.notes import note
-from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, NamedStore
+from backstory.doors.fivetran.targets import CATALOG_FIELD, PREFIX_FIELD, NamedStore, note
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Failed, UsageError
@@ -50,12 +49,12 @@ def run_test(name: str, target: NamedStore) -> None:
     if name == CONNECTION:
         tables(target.store, target.schema("backstory_test"))  # of all schemas there may be very many
     elif name == WRITE:
-        _write(target)
+        _try_writing(target)
     else:
         raise UsageError("no-test", f"There is no test {name!r}.", f"Run {CONNECTION} or {WRITE}.")
 
 
-def _write(target: NamedStore) -> None:
+def _try_writing(target: NamedStore) -> None:
     """Make a table of its own, write a row, read it and drop the table."""
     store = target.store
     name = TableName(target.schema("backstory_test"), f"test_{uuid.uuid4().hex[:8]}")

@@ -25,7 +25,7 @@ Reply = TypeVar("Reply")
 Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
 
 
-def answered(
+def handle_errors(
     reply: Callable[..., Reply],
 ) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
     """Make a handler of a method that may raise: each error becomes a task or a status.
@@ -37,7 +37,7 @@ def answered(
         @wraps(method)
         def handle(service: Any, request: Any, context: grpc.ServicerContext) -> Reply:
             began = time.monotonic()
-            told = {"table": named(request)}
+            told = {"table": request_table(request)}
             try:
                 answer = method(service, request)
             except (Refused, UsageError) as error:
@@ -47,10 +47,10 @@ def answered(
             except Exception as stop:
                 later = isinstance(stop, TryAgain) or spark_is_gone(stop)
                 REQUESTS.labels(method.__name__, "later" if later else "failed").inc()
-                text, about = _words(stop)
+                text, about = _error_text(stop)
                 log.error(f"{method.__name__} failed: {text}", **about, **told)
                 code = grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL
-                context.abort(code, _as_status(text))
+                context.abort(code, _status_text(text))
             REQUESTS.labels(method.__name__, "done").inc()
             seconds = round(time.monotonic() - began, 3)
             log.info(f"{method.__name__} done", seconds=seconds, **told)
@@ -61,7 +61,7 @@ def answered(
     return decorate
 
 
-def _words(stop: Exception) -> tuple[str, dict[str, str]]:
+def _error_text(stop: Exception) -> tuple[str, dict[str, str]]:
     """What the client is told of an error that is no refusal, and what the log line says beside it.
 
     Of a bug only its kind: its text may hold values of the delivery.
@@ -70,10 +70,10 @@ def _words(stop: Exception) -> tuple[str, dict[str, str]]:
         return str(stop), {"code": stop.code}
     if spark_is_gone(stop):
         return "Spark stopped; send the request again after the server has restarted.", {"code": SPARK_GONE}
-    return f"An internal error ({type(stop).__name__}).", {"at": _place(stop)}
+    return f"An internal error ({type(stop).__name__}).", {"at": _code_line(stop)}
 
 
-def named(request: Any) -> str:
+def request_table(request: Any) -> str:
     """The table that a request names, as it names it; empty for requests about none."""
     if details := getattr(request, "details", None):
         return f"{details.schema}.{details.table}"
@@ -82,13 +82,13 @@ def named(request: Any) -> str:
     return f"{schema}.{name}" if schema else ""
 
 
-def _as_status(text: str) -> str:
+def _status_text(text: str) -> str:
     """The text, cut to what a client takes: a header, in which gRPC writes some bytes as three."""
     sizes = accumulate(len(quote(letter, safe=PLAIN)) for letter in text)
     return text[: sum(size <= STATUS_BYTES for size in sizes)]
 
 
-def _place(bug: BaseException) -> str:
+def _code_line(bug: BaseException) -> str:
     trace = bug.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

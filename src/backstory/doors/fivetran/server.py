@@ -1,19 +1,28 @@
-"""Run the destination as a gRPC server, with the standard health and reflection services."""
+"""Run the destination as a gRPC server, with the standard health and reflection services.
+
+The server's certificate, and whose clients it trusts.
+
+A destination over the catalogs of a session, as its starter asked for it.
+"""
 
 import os
 import signal
 import socket
 import subprocess
 import threading
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from ipaddress import ip_address
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 import grpc
 import structlog
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
+from cryptography.x509 import load_pem_x509_certificates
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
@@ -23,9 +32,65 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
     add_DestinationConnectorServicer_to_server,
 )
 from backstory.doors.fivetran.wire.pool import POOL
-from backstory.errors import Failed, TryAgain
-from backstory.observe.metrics import close_metrics
+from backstory.errors import Failed, TryAgain, UsageError
+from backstory.formats.wrapping.batch_file import Format
+from backstory.observe.metrics import close_metrics, serve_metrics
 from backstory.stores.iceberg.faults import SPARK_GONE
+from backstory.stores.port import Store
+
+
+def load_credentials(
+    cert: Path | None, key: Path | None, client_ca: Path | None
+) -> grpc.ServerCredentials | None:
+    """TLS with this certificate (a chain in PEM) and key; None without either.
+
+    With `client_ca` only clients with a certificate of that authority are served. Raises UsageError
+    for one without the other, and for files that are none or do not belong together.
+    """
+    if cert is None and key is None and client_ca is None:
+        return None
+    if cert is None or key is None:
+        raise UsageError(
+            "half-tls", "TLS needs a certificate and its key.", "Set both `tls_cert=FILE` and `tls_key=FILE`."
+        )
+    chain, secret = _read(cert), _read(key)
+    try:
+        certificate = load_pem_x509_certificates(chain)[0]
+        own = load_pem_private_key(secret, None).public_key()
+    except (ValueError, TypeError):
+        raise UsageError(
+            "broken-tls",
+            f"{cert.name} is not a certificate in PEM, or {key.name} is not an unencrypted private key in "
+            "PEM.",
+            "Name the right files.",
+        ) from None
+    if certificate.public_key() != own:
+        raise UsageError(
+            "broken-tls", f"{key.name} is not the key of {cert.name}.", "Name the key that belongs to it."
+        )
+    authority = _authority(client_ca) if client_ca else None
+    return grpc.ssl_server_credentials([(secret, chain)], authority, authority is not None)
+
+
+def _authority(path: Path) -> bytes:
+    content = _read(path)
+    try:
+        load_pem_x509_certificates(content)
+    except ValueError:
+        raise UsageError(
+            "broken-tls", f"{path.name} holds no certificate in PEM.", "Name the authority's certificate."
+        ) from None
+    return content
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        raise UsageError(
+            "no-tls-file", f"The file {path} cannot be read.", "Name an existing file."
+        ) from None
+
 
 if TYPE_CHECKING:
     from wsgiref.simple_server import WSGIServer
@@ -112,7 +177,7 @@ def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
     if java is not None:
-        threading.Thread(target=_tell_its_end, args=(java, running, stop), daemon=True).start()
+        threading.Thread(target=_watch_java, args=(java, running, stop), daemon=True).start()
     stop.wait()
     if java is None or java.poll() is None:
         _end_after(GRACE_SECONDS + ENDING_SECONDS, 1, java)
@@ -128,7 +193,7 @@ def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" 
     )
 
 
-def _tell_its_end(java: "subprocess.Popen[bytes]", running: Running, told: threading.Event) -> None:
+def _watch_java(java: "subprocess.Popen[bytes]", running: Running, told: threading.Event) -> None:
     java.wait()
     running.health.enter_graceful_shutdown()  # NOT_SERVING for every service, from now on
     told.set()
@@ -148,7 +213,7 @@ def _end_after(seconds: float, code: int, java: "subprocess.Popen[bytes] | None"
     timer.start()
 
 
-def beyond_this_machine(host: str | None) -> bool:
+def is_reachable_remotely(host: str | None) -> bool:
     """Whether others than this machine can reach a server that listens on `host`."""
     try:
         return host is None or not ip_address(host.strip("[]")).is_loopback
@@ -198,3 +263,52 @@ def _port_in_use(port: int, option: str = "port") -> Failed:
         f"The server cannot listen on port {port}.",
         f"Stop the program that uses it, or choose another with `{option}=PORT`.",
     )
+
+
+NOT_ENCRYPTED = (
+    "requests are not encrypted, and everyone who reaches this port can send them: outside a private "
+    "network use --tls-cert and --tls-key, or --host 127.0.0.1"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """The options of `serve`; without a host it listens on all interfaces, on port 0 on a free port."""
+
+    host: str | None = None
+    port: int = 50052
+    metrics_port: int | None = None
+    batch_format: Format | str = Format.CSV
+    enable_live_modes: bool = False
+    tls_cert: str | Path | None = None
+    tls_key: str | Path | None = None
+    tls_client_ca: str | Path | None = None
+    batch_folder: Path | None = None
+
+    def credentials(self) -> grpc.ServerCredentials | None:
+        """The server's certificate and key, None without; UsageError for files that are neither."""
+        files = (self.tls_cert, self.tls_key, self.tls_client_ca)
+        return load_credentials(*(None if each is None else Path(each) for each in files))
+
+
+def serve(
+    stores: Mapping[str, Store], asked: ServeOptions, account: Mapping[str, str] | None = None
+) -> Running:
+    """Listen, then log it with the sender's account; Failed when its port or the metrics' is taken."""
+    tls, batch_format = asked.credentials(), Format(asked.batch_format)
+    destination = Destination(
+        stores, batch_format, live_modes=asked.enable_live_modes, folder=asked.batch_folder
+    )
+    metrics = None if asked.metrics_port is None else serve_metrics(asked.host or "", asked.metrics_port)
+    try:
+        running = replace(listen(destination, asked.host, asked.port, tls), metrics=metrics)
+    except Failed:
+        if metrics is not None:
+            close_metrics(metrics)
+        raise
+    log.info(f"listening on {running.host}:{running.port}", **(account or {}))
+    if metrics is not None:
+        log.info(f"metrics on port {metrics.server_port}")
+    if tls is None and is_reachable_remotely(running.host):
+        log.warning(NOT_ENCRYPTED)
+    return running

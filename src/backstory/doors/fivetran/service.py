@@ -6,16 +6,13 @@ from pathlib import Path
 import grpc
 import structlog
 
-from backstory.doors.fivetran.alter import alter
-from backstory.doors.fivetran.batches import Accepted, LiveBatch, history_batch, live_batch
+from backstory.doors.fivetran.batches import AcceptedFiles, LiveBatch, history_batch, live_batch
 from backstory.doors.fivetran.definitions import definition_of, shape_from
 from backstory.doors.fivetran.form import form, run_test
-from backstory.doors.fivetran.migrate import migrate
-from backstory.doors.fivetran.notes import note
-from backstory.doors.fivetran.own_tables import load
-from backstory.doors.fivetran.replies import answered
-from backstory.doors.fivetran.targets import NamedStore, target
-from backstory.doors.fivetran.truncate import truncate, truncation
+from backstory.doors.fivetran.migrations import migrate
+from backstory.doors.fivetran.replies import handle_errors
+from backstory.doors.fivetran.table_changes import alter, truncate, truncation
+from backstory.doors.fivetran.targets import NamedStore, load_own, note, target
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
@@ -46,7 +43,7 @@ class Destination(DestinationConnectorServicer):
         folder: Path | None = None,
     ) -> None:
         self._stores = stores
-        self._accepted = Accepted(batch_format, folder)
+        self._accepted = AcceptedFiles(batch_format, folder)
         self._live_modes = live_modes
 
     def ConfigurationForm(
@@ -55,7 +52,7 @@ class Destination(DestinationConnectorServicer):
         """The setup form."""
         return form(list(self._stores))
 
-    @answered(common.TestResponse)
+    @handle_errors(common.TestResponse)
     def Test(self, request: common.TestRequest) -> common.TestResponse:
         """One test of the form; what is wrong is a `failure`, never a status."""
         try:
@@ -70,16 +67,16 @@ class Destination(DestinationConnectorServicer):
         """The format of batch files that this server reads."""
         return sdk.CapabilitiesResponse(batch_file_format=_FORMATS[self._accepted.format])
 
-    @answered(sdk.DescribeTableResponse)
+    @handle_errors(sdk.DescribeTableResponse)
     def DescribeTable(self, request: sdk.DescribeTableRequest) -> sdk.DescribeTableResponse:
         """The table's definition, or that there is none."""
         where = self._target(request)
-        found = load(where.store, where.table(request.schema_name, request.table_name))
+        found = load_own(where.store, where.table(request.schema_name, request.table_name))
         if found is None:
             return sdk.DescribeTableResponse(not_found=True)
         return sdk.DescribeTableResponse(table=definition_of(found.shape, request.table_name))
 
-    @answered(sdk.CreateTableResponse)
+    @handle_errors(sdk.CreateTableResponse)
     def CreateTable(self, request: sdk.CreateTableRequest) -> sdk.CreateTableResponse:
         """Create the table, and its schema if need be."""
         where = self._target(request)
@@ -94,7 +91,7 @@ class Destination(DestinationConnectorServicer):
         deliver(where.store, TableChange([table], note("create", table), plan))
         return sdk.CreateTableResponse(success=True)
 
-    @answered(sdk.AlterTableResponse)
+    @handle_errors(sdk.AlterTableResponse)
     def AlterTable(self, request: sdk.AlterTableRequest) -> sdk.AlterTableResponse:
         """Bring the table's columns and key to the definition."""
         where = self._target(request)
@@ -102,7 +99,7 @@ class Destination(DestinationConnectorServicer):
         alter(where.store, table, request.table, drop_columns=request.drop_columns)
         return sdk.AlterTableResponse(success=True)
 
-    @answered(sdk.TruncateResponse)
+    @handle_errors(sdk.TruncateResponse)
     def Truncate(self, request: sdk.TruncateRequest) -> sdk.TruncateResponse:
         """Delete or flag what was synced before an instant."""
         where = self._target(request)
@@ -110,21 +107,21 @@ class Destination(DestinationConnectorServicer):
         truncate(where.store, truncation(request, table))
         return sdk.TruncateResponse(success=True)
 
-    @answered(sdk.WriteBatchResponse)
+    @handle_errors(sdk.WriteBatchResponse)
     def WriteBatch(self, request: sdk.WriteBatchRequest) -> sdk.WriteBatchResponse:
         """Bring a batch into a live or soft-delete table."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         return self._deliver(where, live_batch(request, table, self._accepted))
 
-    @answered(sdk.WriteBatchResponse)
+    @handle_errors(sdk.WriteBatchResponse)
     def WriteHistoryBatch(self, request: sdk.WriteHistoryBatchRequest) -> sdk.WriteBatchResponse:
         """Bring a batch into a history table."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         return self._deliver(where, history_batch(request, table, self._accepted))
 
-    @answered(sdk.MigrateResponse)
+    @handle_errors(sdk.MigrateResponse)
     def Migrate(self, request: sdk.MigrateRequest) -> sdk.MigrateResponse:
         """Change a table's columns, values, name or sync mode."""
         where = self._target(request)

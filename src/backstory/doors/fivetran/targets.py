@@ -1,11 +1,43 @@
-"""Where a request's tables are: its configuration names a catalog and a schema prefix."""
+"""Where a request's tables are: its configuration names a catalog and a schema prefix.
 
+What the commits of schema changes and migrations say of themselves.
+
+Tables that Fivetran may change: those of its own layouts.
+"""
+
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from backstory.errors import UsageError
+from backstory.model.change import Note
+from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.stores.port import Store
+from backstory.stores import tables
+from backstory.stores.port import Store, StoredTable, require_layout
+
+DOOR = "fivetran"
+
+
+def note(act: str, *about: object) -> Note:
+    """The note of an act, told apart from other acts by what it is about."""
+    told = " ".join(map(str, (act, *about)))
+    return Note(DOOR, hashlib.sha256(told.encode()).hexdigest())
+
+
+LAYOUTS = (Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY)
+
+
+def load_own(store: Store, table: TableName) -> StoredTable | None:
+    """The table as it stands now, None if there is none; Refused for a table that another door writes."""
+    found = tables.load(store, table)
+    return found and require_layout(found, *LAYOUTS)
+
+
+def existing_own(store: Store, table: TableName) -> StoredTable:
+    """The table as it stands now; UsageError if there is none, Refused if another door writes it."""
+    return require_layout(tables.existing(store, table), *LAYOUTS)
+
 
 NUL = "\0"
 CATALOG_FIELD, PREFIX_FIELD = "catalog", "schema_prefix"

@@ -22,7 +22,7 @@ from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.sync import sync_hist
 from backstory.doors.historize.work import LoadRun, Target
 from backstory.engine.attempts import retry
-from backstory.errors import BackstoryError, Failed, Refused, TryAgain, internal
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain, internal_error
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.instant import iso
 
@@ -81,7 +81,7 @@ class DatasetLoads:
             return self._refused(dataset, run, began, error)
         except Exception as bug:  # the other datasets still run
             events.debug("an internal error", trace=format_exc())  # without the values of variables
-            return self._refused(dataset, run, began, internal(bug))
+            return self._refused(dataset, run, began, internal_error(bug))
 
     def _refused(
         self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError

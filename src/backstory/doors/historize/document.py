@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from backstory import documents
-from backstory.documents import Sort, validated
+from backstory.documents import DocumentKind, validate
 from backstory.doors.historize.model import HistState, Model
 
-MODEL: Final = Sort("model", absent="no-model", wrong="wrong-model")
+MODEL: Final = DocumentKind("model", absent_code="no-model", wrong_code="wrong-model")
 
 
 class ModelDocument(documents.Document):
@@ -21,7 +21,7 @@ class ModelDocument(documents.Document):
 def read_model(path: Path) -> tuple[Model, ModelDocument]:
     """The model that a file holds, as written, and its document."""
     document = _read(path)
-    return validated(Model, document), document
+    return validate(Model, document), document
 
 
 def read_state(path: Path) -> HistState | None:
@@ -38,7 +38,7 @@ def read_state(path: Path) -> HistState | None:
 @lru_cache(maxsize=256)
 def _state(path: Path, _text: bytes) -> HistState:
     """Read anew only when the text is another: a load asks twice, and YAML with its lines takes long."""
-    return validated(HistState, _read(path))
+    return validate(HistState, _read(path))
 
 
 def _read(path: Path) -> ModelDocument:

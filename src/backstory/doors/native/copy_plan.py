@@ -1,46 +1,56 @@
-"""The plan of a copy: its sides, the runner's plan of them, and the outcomes of records (V36)."""
+"""The plan of a copy: its sides, the runner's plan of them, and the outcomes of records (V36).
 
+The first copy of a table without rows: each of its rows begins a version, and is written as it comes.
+"""
+
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, partial, reduce
+from operator import or_
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from backstory.doors.native.feeds.stored import live_rows_of
-from backstory.doors.native.first_copy import first_frames, first_rows
-from backstory.doors.native.receipts import COUNTS
-from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.sides import CopySides
-from backstory.doors.native.stored_side import (
+from backstory.doors.native.copy_inputs import (
     DELIVERED,
     SLICE,
-    delivered_here,
-    elsewhere_here,
+    CopyInputs,
+    read_delivered,
+    read_elsewhere,
+    read_stored,
     side_schemas,
-    stored_here,
 )
-from backstory.engine.parts import Rows
-from backstory.engine.planned import Planned, PlanTerms
+from backstory.doors.native.receipts import COPY_COUNTS
+from backstory.doors.native.refusals import keys_of_rows
+from backstory.doors.native.stored_rows import live_rows_of
+from backstory.engine.driver import DriverPlan
+from backstory.engine.held_rows import ROWS_IN_PIECE, together
+from backstory.engine.parts import Rows, parts_by_key
+from backstory.engine.planned import FirstRows, Planned, PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.errors import MAX_KEYS
+from backstory.formats.delivered import arrow_schema, shaped
+from backstory.formats.digest import digest
 from backstory.formats.memory import MemoryLease, unpacked_size
 from backstory.model.change import Pieces
-from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import IS_CURRENT, RECORDED_AT, VALID_FROM, VALID_TO
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.spark.on_disk import persist_on_disk
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.literals import column, instant, quoted
+from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.strategies.copies.frames import version, versions_touched
-from backstory.strategies.copies.sifted import CARRIED, CONTENT, VALUED, plan_rows
-from backstory.strategies.copies.sifted import DELIVERED as ROWS_DELIVERED
-from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.touched import (
+from backstory.strategies.comparable import fingerprint
+from backstory.strategies.copies.comparison import CARRIED, CONTENT, VALUED, is_faultless, plan_rows
+from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
+from backstory.strategies.copies.frames import touched_versions, version_condition
+from backstory.strategies.copies.plan import (
     APPEARED,
     CHANGED,
     CLOSED,
@@ -50,8 +60,99 @@ from backstory.strategies.copies.touched import (
     TAKEN_BACK,
     UNCHANGED,
 )
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.version_rows import OPEN, begin_versions
 from backstory.strategies.keys import flagged, key_codes, keys_by_value
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+ROWS, KEYS, FAULTY = "rows", "keys", "faulty"
+
+
+def plan_first_here(
+    sides: CopyInputs, local: Mapping[str, LocalSide], lease: MemoryLease
+) -> DriverPlan | None:
+    """The plan of a first copy by the driver; its rows go from file to file.
+
+    The columns of key and scope are read first, and alone. None where a row is faulty or a key comes twice:
+    then all values must be looked at.
+    """
+    terms = sides.terms
+    keys = read_delivered(sides, [*terms.key, *(name for name, _ in terms.scope or ())])
+    if keys is None or local[DELIVERED].columns is None:
+        return None
+    sums = PlanSums()
+    for part in parts_by_key({DELIVERED: keys}, terms.key, lease):
+        alone = part[DELIVERED]
+        if not is_faultless(terms, alone):
+            return None
+        few = {APPEARED: alone.select(list(terms.key)).slice(0, MAX_KEYS)} if len(alone) else {}
+        sums.add(PartPlan({}, {APPEARED: len(alone), ROWS_DELIVERED: len(alone)}, few))
+    count = sums.added[ADDED] = sums.counts[ROWS_DELIVERED]
+    end = OPEN if terms.following is None else terms.following
+
+    def opening() -> Iterator[pa.Table]:
+        sums.counts[CONTENT] = 0
+        for piece in together(local[DELIVERED].rows.tables(), ROWS_IN_PIECE):
+            sums.counts[CONTENT] += digest(piece)
+            whole = begin_versions(piece, terms.at, np.full(len(piece), end), terms.recorded)
+            yield shaped(whole, terms.columns, ids=terms.ids)
+
+    return DriverPlan(sums, {ADDED: Pieces(opening) if count else None, APPEARED: None}, {REMOVED: None})
+
+
+def plan_first_by_spark(sides: CopyInputs, kept: ExitStack) -> FirstRows | None:
+    """The same by Spark. What it keeps goes with `kept`."""
+    from pyspark.sql.functions import bit_xor, coalesce, count, count_distinct, count_if, lit
+
+    terms, delivered = sides.terms, sides.delivered_frame
+    if sides.source.batches is None:  # rows of files are the same each time, those of a frame may be others
+        delivered = persist_on_disk(delivered)
+        kept.callback(delivered.unpersist)
+    key = [column(name) for name in terms.key]
+    values = [(column(each.name), each.dataType) for each in delivered.schema]
+    faulty = reduce(or_, (each.isNull() for each in key))
+    for name, value in terms.scope or ():
+        faulty |= ~column(name).eqNullSafe(lit(value))
+    row = delivered.agg(
+        count(lit(1)).alias(ROWS),
+        count_distinct(*key).alias(KEYS),
+        count_if(faulty).alias(FAULTY),
+        coalesce(bit_xor(fingerprint(values, 0)[0]), lit(0)).alias(CONTENT),
+    ).collect()[0]
+    if row[FAULTY] or row[KEYS] < row[ROWS]:
+        return None
+    number = row[ROWS]
+    counts = Counter({APPEARED: number, ROWS_DELIVERED: number, CONTENT: row[CONTENT]})
+    appearing = delivered.select(*key)
+    types = {each.name: each.type for each in terms.columns}
+    schema = arrow_schema({name: types[name] for name in terms.key})
+    few = arrow_of(appearing.limit(MAX_KEYS)).rename_columns(schema.names).cast(schema)
+    sums = PlanSums(counts, {APPEARED: few} if number else {}, {}, Counter({ADDED: number, APPEARED: number}))
+    return FirstRows(sums, {ADDED: _first_versions(sides, delivered), APPEARED: appearing})
+
+
+def _first_versions(sides: CopyInputs, delivered: "DataFrame") -> "DataFrame":
+    """The versions that the rows begin: their own columns are the same in all of them."""
+    from pyspark.sql.functions import lit
+
+    terms = sides.terms
+    own: dict[str, Any] = {
+        VALID_FROM: instant(terms.at),
+        VALID_TO: lit(None) if terms.following is None else instant(terms.following),
+        IS_CURRENT: lit(terms.following is None),
+        RECORDED_AT: instant(terms.recorded),
+    }
+    values = {**{name: column(name) for name in terms.delivered}, **own}
+    row = [
+        values.get(each.name, lit(None)).cast(spark_type(each.type)).alias(each.name)
+        for each in terms.columns
+    ]
+    ids = [lit(None).cast("bigint").alias(ROW_ID)] if terms.ids else []
+    return delivered.select(*row, *ids)
+
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,12 +165,12 @@ FIRST: Final = "rows of a first copy"
 class PlannedCopy:
     """What a copy makes of its table, while the plan lasts."""
 
-    sides: CopySides
+    inputs: CopyInputs
     planned: Planned
     salt: int
 
     @property
-    def delivered(self) -> int:
+    def row_count(self) -> int:
         """How many rows the copy has; identical ones of a key are one."""
         return self._count(ROWS_DELIVERED)
 
@@ -84,28 +185,28 @@ class PlannedCopy:
         appeared, changed, closed, same = (
             self._count(name) for name in (APPEARED, CHANGED, CLOSED, UNCHANGED)
         )
-        numbers = (appeared - self.reopened, changed, closed, self.reopened, same)
-        return dict(zip(COUNTS, numbers, strict=True))
+        numbers = (appeared - self.reopened_records, changed, closed, self.reopened_records, same)
+        return dict(zip(COPY_COUNTS, numbers, strict=True))
 
     @property
-    def differing(self) -> int:
+    def differing_records(self) -> int:
         """The records that are others than before."""
         return sum(number for name, number in self.outcomes.items() if name != "unchanged")
 
     @property
-    def there(self) -> int:
+    def records_before(self) -> int:
         """The records that were there at the copy's instant."""
         return sum(self._count(name) for name in (CHANGED, CLOSED, UNCHANGED))
 
     @property
-    def taken_back(self) -> int:
+    def withdrawn_statements(self) -> int:
         """The statements that the table will not make any more."""
         return self._count(TAKEN_BACK)
 
     @property
     def losses(self) -> dict[str, tuple[int, int]]:
         """The columns that lose values: the records that do, of those that had one."""
-        names = self.sides.terms.compared
+        names = self.inputs.terms.compared
         pairs = {name: (self._count(f"{LOSES}{name}"), self._count(f"{HAD}{name}")) for name in names}
         return {name: pair for name, pair in pairs.items() if pair[0]}
 
@@ -114,7 +215,7 @@ class PlannedCopy:
         """Of columns that are missing, the new ones that have at least nine in ten of their values."""
         likely = sorted(
             (alike, each)
-            for number, each in enumerate(self.sides.terms.successions)
+            for number, each in enumerate(self.inputs.terms.successions)
             if (alike := self._count(f"{CARRIED}{number}"))
             and 10 * alike >= 9 * self._count(f"{VALUED}{number}")
         )
@@ -125,18 +226,18 @@ class PlannedCopy:
         return found
 
     @property
-    def driving(self) -> dict[str, int]:
+    def changes_by_column(self) -> dict[str, int]:
         """The records that change by the columns in which they do."""
-        names = (*self.sides.terms.compared, *self.sides.terms.renewed)
+        names = (*self.inputs.terms.compared, *self.inputs.terms.renewed)
         return {name: count for name in names if (count := self._count(f"{DRIVES}{name}"))}
 
     @property
-    def added(self) -> int:
+    def rows_to_add(self) -> int:
         """How many rows are written."""
         return self.planned.sums.added[ADDED]
 
     @property
-    def removed(self) -> int:
+    def rows_to_remove(self) -> int:
         """How many stored rows go."""
         return self.planned.sums.added[REMOVED]
 
@@ -144,9 +245,9 @@ class PlannedCopy:
         """Up to ten keys of records of these kinds: counts of the plan, or `NEW` and `REOPENED` ones."""
         samples: Mapping[str, pa.Table] = self.planned.sums.samples
         if {NEW, REOPENED} & {*kinds}:
-            samples = {**samples, **self._appeared_by_past()}
+            samples = {**samples, **self._split_appeared_keys()}
         tables = [samples[kind] for kind in kinds if kind in samples]
-        store, key = self.sides.store, self.sides.terms.key
+        store, key = self.inputs.store, self.inputs.terms.key
         return [each for rows in tables for each in keys_of_rows(store, rows, key)][:MAX_KEYS]
 
     def keys_of_outcomes(self) -> dict[str, list[str]]:
@@ -155,37 +256,37 @@ class PlannedCopy:
         return {outcome: self.keys(kind) for outcome, kind in kinds.items()}
 
     @cached_property
-    def reopened(self) -> int:
+    def reopened_records(self) -> int:
         """The records that appear and were there at another time."""
-        reappearing = self._reappearing
+        reappearing = self._reopened_keys
         if isinstance(reappearing, np.ndarray):
             return int(reappearing.sum())
         return 0 if reappearing is None else int(reappearing.count())
 
     @cached_property
-    def _appearing(self) -> "pa.Table | DataFrame | None":
+    def _appeared_keys(self) -> "pa.Table | DataFrame | None":
         """The keys of records that appear; None for a table without rows, where all are new."""
-        table = self.sides.table
+        table = self.inputs.table
         rows = self.planned.rows(APPEARED) if table is not None and table.rows else None
         return pa.concat_tables(rows.tables()) if isinstance(rows, Pieces) else rows
 
     @cached_property
-    def _reappearing(self) -> "np.ndarray | DataFrame | None":
+    def _reopened_keys(self) -> "np.ndarray | DataFrame | None":
         """Which of them have versions at other times, or the keys of those."""
-        appearing, key = self._appearing, list(self.sides.terms.key)
+        appearing, key = self._appeared_keys, list(self.inputs.terms.key)
         if appearing is None:
             return None
         if not isinstance(appearing, pa.Table):
-            named = _versions_elsewhere(self.sides).select(*map(quoted, key))
+            named = _versions_elsewhere(self.inputs).select(*map(quoted, key))
             return named.join(appearing, key, "left_semi").distinct()
         seen, keys = np.zeros(len(appearing), bool), keys_by_value(appearing, key)
-        for rows in _elsewhere(self.sides, appearing):
+        for rows in _keys_elsewhere(self.inputs, appearing):
             (mine, theirs), count = key_codes([keys, keys_by_value(rows, key)], key)
             seen |= flagged(theirs, count)[mine]
         return seen
 
-    def _appeared_by_past(self) -> dict[str, pa.Table]:
-        appearing, seen, key = self._appearing, self._reappearing, list(self.sides.terms.key)
+    def _split_appeared_keys(self) -> dict[str, pa.Table]:
+        appearing, seen, key = self._appeared_keys, self._reopened_keys, list(self.inputs.terms.key)
         if appearing is None:
             few = self.planned.sums.samples.get(APPEARED)
             return {} if few is None else {NEW: few}
@@ -196,7 +297,7 @@ class PlannedCopy:
         assert seen is not None
         new = appearing.join(seen, key, "left_anti")
         few_of: Any = {REOPENED: seen, NEW: new}
-        schema = side_schemas(self.sides)[DELIVERED]
+        schema = side_schemas(self.inputs)[DELIVERED]
         keyed = pa.schema([schema.field(name) for name in key])
         return {
             kind: arrow_of(rows.limit(MAX_KEYS)).rename_columns(key).cast(keyed)
@@ -208,7 +309,7 @@ class PlannedCopy:
 
 
 @contextmanager
-def planned_copy(sides: CopySides) -> Iterator[PlannedCopy]:
+def open_copy_plan(sides: CopyInputs) -> Iterator[PlannedCopy]:
     """The plan of a copy, while it lasts."""
     terms, schemas = sides.terms, side_schemas(sides)
     key = pa.schema([schemas[DELIVERED].field(name) for name in terms.key])
@@ -221,8 +322,8 @@ def planned_copy(sides: CopySides) -> Iterator[PlannedCopy]:
         terms.key,
         {REMOVED: PLACE, ADDED: added, APPEARED: key},
         partial(_plan_part, terms),
-        first=partial(first_rows, sides) if first else None,
-        first_in_tasks=partial(first_frames, sides) if first and terms.among is None else None,
+        first=partial(plan_first_here, sides) if first else None,
+        first_in_tasks=partial(plan_first_by_spark, sides) if first and terms.feed is None else None,
         sift=_sift_terms(terms),
         only_tasks=bool(sides.evolved.retyped),  # a new type is written into all rows
     )
@@ -232,13 +333,15 @@ def planned_copy(sides: CopySides) -> Iterator[PlannedCopy]:
 
 def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
     """The columns by which a record is as delivered; None where the copy may touch such a record."""
-    others = terms.among is not None or terms.scope is not None or terms.beside
+    others = terms.feed is not None or terms.scope is not None or terms.other_scopes
     if others or terms.restated or not terms.in_order:
         return None
     columns = [*dict.fromkeys([*terms.decisive, *(new for _, new in terms.successions)])]
     pair = ComparedSide(DELIVERED, columns, terms.key), ComparedSide(SLICE, columns, [*terms.key, VALID_FROM])
     counted = [*dict.fromkeys([*terms.compared, *(old for old, _ in terms.successions)])]
-    return SiftTerms([pair], partial(_settled, terms), {SLICE: counted}, partial(_counts_needed, terms))
+    return SiftTerms(
+        [pair], partial(_unchanged_counts, terms), {SLICE: counted}, partial(_counts_needed, terms)
+    )
 
 
 def _counts_needed(terms: CopyTerms, counts: Mapping[str, int]) -> dict[str, Sequence[str]]:
@@ -247,7 +350,7 @@ def _counts_needed(terms: CopyTerms, counts: Mapping[str, int]) -> dict[str, Seq
     return {SLICE: [*dict.fromkeys([*losing, *(old for old, _ in terms.successions)])]}
 
 
-def _settled(terms: CopyTerms, rows: Mapping[str, RowCounts]) -> dict[str, int]:
+def _unchanged_counts(terms: CopyTerms, rows: Mapping[str, RowCounts]) -> dict[str, int]:
     """The counts of a plan of records that are as delivered: all values in their new columns are NULL."""
     delivered, values = rows[DELIVERED], rows[SLICE].values
     counts = {UNCHANGED: delivered.rows, ROWS_DELIVERED: delivered.rows, CONTENT: delivered.content}
@@ -259,52 +362,52 @@ def _plan_part(terms: CopyTerms, sides: Mapping[str, pa.Table], whole: Whole) ->
     return plan_rows(terms, sides[DELIVERED], sides[SLICE], whole)
 
 
-def _delivered_side(sides: CopySides) -> Side:
+def _delivered_side(sides: CopyInputs) -> Side:
     def local(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        rows = delivered_here(sides, sides.terms.delivered)
+        rows = read_delivered(sides, sides.terms.delivered)
         return None if rows is None else LocalSide(rows, columns=partial(_columns_here, sides))
 
     again = sides.source.batches is not None  # rows of files are the same each time
     return Side(
-        side_schemas(sides)[DELIVERED], lambda: sides.delivered, local, sides.source.size, cached=again
+        side_schemas(sides)[DELIVERED], lambda: sides.delivered_frame, local, sides.source.size, cached=again
     )
 
 
-def _columns_here(sides: CopySides, names: Sequence[str]) -> Rows:
-    rows = delivered_here(sides, names)
+def _columns_here(sides: CopyInputs, names: Sequence[str]) -> Rows:
+    rows = read_delivered(sides, names)
     assert rows is not None
     return rows
 
 
-def _stored_side(sides: CopySides) -> Side:
+def _stored_side(sides: CopyInputs) -> Side:
     terms, table, schema = sides.terms, sides.table, side_schemas(sides)[SLICE]
 
     def frame() -> "DataFrame":
-        if terms.among is None:
-            rows = versions_touched(sides.stored, terms)
+        if terms.feed is None:
+            rows = touched_versions(sides.stored_frame, terms)
         else:
-            rows = live_rows_of(sides.stored, terms.at).where(column(terms.key[0]).isNotNull())
+            rows = live_rows_of(sides.stored_frame, terms.at).where(column(terms.key[0]).isNotNull())
         return rows.select(*map(quoted, schema.names))
 
     size = 1 if table is None else unpacked_size(table.rows, len(table.shape.columns), table.bytes)
     count = 0 if table is None else table.rows
-    return Side(schema, frame, lambda lease, _met: stored_here(sides, lease), size, count)
+    return Side(schema, frame, lambda lease, _met: read_stored(sides, lease), size, count)
 
 
-def _versions_elsewhere(sides: CopySides) -> "DataFrame":
+def _versions_elsewhere(sides: CopyInputs) -> "DataFrame":
     """The versions by which a record that appears was there before: closed ones, or all of a late copy."""
-    versions = sides.stored.where(version())
+    versions = sides.stored_frame.where(version_condition())
     return versions.where(column(VALID_TO).isNotNull()) if sides.terms.in_order else versions
 
 
-def _elsewhere(sides: CopySides, keys: pa.Table) -> Iterable[pa.Table]:
+def _keys_elsewhere(sides: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
     """The keys of such versions, those of these records among them, some at a time."""
     if not len(keys):
         return
     names = list(sides.terms.key)
     with sides.store.memory.lease() as lease:
         try:
-            here = elsewhere_here(sides, lease, keys)
+            here = read_elsewhere(sides, lease, keys)
             if here is not None:
                 yield from here
                 return

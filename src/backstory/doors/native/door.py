@@ -8,15 +8,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from backstory.doors.native.feeds.agreement import unmodified_text, with_stored_envelope
 from backstory.doors.native.feeds.feed import Answer as FeedAnswer
-from backstory.doors.native.feeds.feed import NativeFeed
-from backstory.doors.native.feeds.messages import messages_of_lines, messages_of_rows, unwrap_either_way
-from backstory.doors.native.feeds.options import FeedRequest
-from backstory.doors.native.feeds.receipts import nothing_applied
-from backstory.doors.native.feeds.row_meaning import unmodified_text, with_stored_envelope
-from backstory.doors.native.feeds.stream import StreamBatch
-from backstory.doors.native.feeds.unwrapping import FeedRows
-from backstory.doors.native.request import TABLE, SnapshotRequest, names_files, parse_options
+from backstory.doors.native.feeds.feed import NativeFeed, StreamBatch
+from backstory.doors.native.feeds.messages import FeedRows, messages_of_lines, messages_of_rows, unwrap_feed
+from backstory.doors.native.options import TABLE, ApplyRequest, SnapshotRequest, names_files, parse_options
+from backstory.doors.native.receipts import answer_without_changes
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
@@ -32,11 +29,10 @@ from backstory.stores.iceberg.store import Store, StoredTable, load
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.doors.native.file_rows import Stored
-    from backstory.doors.native.source import Source
+    from backstory.doors.native.sources import LoadTable, SourceRows
 
 __all__ = ["apply", "parse_options", "snapshot"]
-Request = SnapshotRequest | FeedRequest
+Request = SnapshotRequest | ApplyRequest
 
 
 def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Answer:
@@ -57,7 +53,7 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
 
 
 def apply(
-    store: Store, source: Any, into: TableName, request: FeedRequest, batch: StreamBatch | None = None
+    store: Store, source: Any, into: TableName, request: ApplyRequest, batch: StreamBatch | None = None
 ) -> FeedAnswer:
     """Bring a feed of changes into its table; its receipt, or the plan of a dry run.
 
@@ -71,14 +67,14 @@ def apply(
         _feed_rows(store, source, into, table, request) as found,
     ):
         if not found:
-            return nothing_applied(into, request)
+            return answer_without_changes(into, request)
         rows, asked = found
         return deliver(store, NativeFeed(into, rows, asked, _has_texts(source, request), batch))
 
 
 @contextmanager
 def _feed_rows(
-    store: Store, source: Any, into: TableName, table: StoredTable | None, request: FeedRequest
+    store: Store, source: Any, into: TableName, table: StoredTable | None, request: ApplyRequest
 ) -> "Iterator[FeedRows]":
     """The rows of a feed, and what is asked of them; nothing for messages of which none is a change."""
     if request.envelope is None:
@@ -92,10 +88,10 @@ def _feed_rows(
         else:
             rows = held.enter_context(_rows(store, source, lambda: table, request))
             messages = messages_of_rows(store, rows)
-        yield held.enter_context(unwrap_either_way(store, into, messages, request, key))
+        yield held.enter_context(unwrap_feed(store, into, messages, request, key))
 
 
-def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:
+def _files_of_messages(source: Any, request: ApplyRequest) -> SourceFiles | None:
     """Files with a message of Debezium on each line; None for what has rows."""
     if request.envelope != "debezium" or not names_files(source):
         return None
@@ -103,7 +99,7 @@ def _files_of_messages(source: Any, request: FeedRequest) -> SourceFiles | None:
     return files if files.format in {"jsonl", "json"} else None
 
 
-def _has_texts(source: Any, request: FeedRequest) -> bool:
+def _has_texts(source: Any, request: ApplyRequest) -> bool:
     """Whether times of the source were texts, which without an offset are in UTC."""
     if not names_files(source):
         return False
@@ -125,14 +121,19 @@ def _refuse_stream(frame: "DataFrame") -> None:
 
 
 @contextmanager
-def _rows(store: Store, source: Any, stored: "Stored", given: Request) -> Iterator["Source"]:
+def _rows(store: Store, source: Any, stored: "LoadTable", given: Request) -> Iterator["SourceRows"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
-    from backstory.doors.native.database_rows import rows_of_database
-    from backstory.doors.native.file_rows import rows_of_files
-    from backstory.doors.native.frames import of_arrow, of_pandas
-    from backstory.doors.native.source import rows_of_arrow, rows_of_frame, rows_of_table
+    from backstory.doors.native.databases import rows_of_database
+    from backstory.doors.native.sources import (
+        arrow_of_pandas,
+        plain_arrow,
+        rows_of_arrow,
+        rows_of_files,
+        rows_of_frame,
+        rows_of_table,
+    )
 
     if isinstance(source, str) and is_database(source):
         if given.format is not None:
@@ -154,18 +155,18 @@ def _rows(store: Store, source: Any, stored: "Stored", given: Request) -> Iterat
         return
     if isinstance(source, str | Path):
         files = source_files(str(source), given.format)
-        unmodified = partial(unmodified_text, given) if isinstance(given, FeedRequest) else None
+        unmodified = partial(unmodified_text, given) if isinstance(given, ApplyRequest) else None
         with rows_of_files(
             store, files, stored, given.rename, _types(given), given.files, unmodified=unmodified
         ) as rows:
             yield rows
         return
     if type(source).__module__.partition(".")[0] == "pandas":
-        source = of_pandas(source)
+        source = arrow_of_pandas(source)
     if not isinstance(source, pa.Table):
         raise UsageError(
             "bad-option",
             f"A {type(source).__name__} is not a source of rows.",
             "Give a DataFrame, an Arrow table, a file name or `table:schema.table`.",
         )
-    yield rows_of_arrow(store, of_arrow(source))
+    yield rows_of_arrow(store, plain_arrow(source))

@@ -1,20 +1,133 @@
-"""The columns of a copy beside those of its table: added, widened, renamed or refused (N1, N2, V60)."""
+"""The columns of a copy beside those of its table: added, widened, renamed or refused (N1, N2, V60).
+
+The columns of a copy, in types that tables have.
+
+The numbers that Iceberg knows columns by, which marks of copies hold (V2, V31).
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, count
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from backstory.doors.native.columns import refuse_lacking_key
-from backstory.doors.native.request import TableRequest, bad_option
-from backstory.errors import Refused, option
+from backstory.doors.native.options import TableRequest, bad_option
+from backstory.errors import Refused, UsageError, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.remembered import OWN_COLUMNS, RESERVED
 from backstory.model.schema import Column, Shape
-from backstory.model.spelling import fields_alike, is_reserved, other_spelling, spelling_hint
+from backstory.model.spelling import fields_alike, is_reserved, names_alike, other_spelling, spelling_hint
 from backstory.model.table import TableName
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind, common, parts_added, widens
+from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.spark_types import column_type
+from backstory.stores.iceberg.store import Store, StoredTable
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+
+def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
+    """A frame's columns, and the names of those without a type, because no row has a value in them.
+
+    These are texts for now; within what is nested, too. Raises Refused for reserved and repeated names, and
+    for types that no table has.
+    """
+    refuse_names([each.name for each in fields])
+    for each in fields:
+        if not _is_storable(each.dataType):
+            raise Refused(
+                "unsupported-type",
+                f"Column {each.name} has type {each.dataType.simpleString()}, which no table can store.",
+                "Nothing was written; cast it, or leave it out.",
+                [each.name],
+            )
+    empty = frozenset(each.name for each in fields if _has_void(each.dataType))
+    comments = {each.name: each.metadata.get("comment", "") for each in fields}
+    columns = tuple(
+        Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in fields
+    )
+    for column in columns:
+        if (alike := fields_alike(column.type)) is not None:
+            raise _alike_error(f"Fields {' and '.join(alike)} of column {column.name}", [column.name])
+    return columns, empty
+
+
+def refuse_names(names: Sequence[str]) -> None:
+    """Raise Refused for reserved and repeated names of columns, in whatever case."""
+    if reserved := [name for name in names if is_reserved(name, RESERVED)]:
+        raise Refused(
+            "reserved-column",
+            f"{_are(reserved)} reserved.",
+            "Nothing was written; rename them at the source.",
+            reserved,
+        )
+    if len(set(names)) < len(names):
+        twice = sorted({name for name in names if names.count(name) > 1})
+        raise Refused(
+            "repeated-column", f"Two columns are named {twice[0]}.", "Give each a name of its own.", twice
+        )
+    if (alike := names_alike(names)) is not None:
+        raise _alike_error(f"Columns {' and '.join(alike)}", alike)
+
+
+def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool = False) -> None:
+    """Raise UsageError where a copy lacks columns of the key: of one that is given, or that a table keeps."""
+    if lacking := [name for name in key if name not in names]:
+        told = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
+        raise UsageError(
+            "missing-column",
+            f"Key {told} missing from the delivery.",
+            f"Add them to the delivery, or name their new columns with `rename=`: {', '.join(names)}."
+            if kept
+            else f"{spelling_hint(lacking, names)}Use its columns for `key=`: {', '.join(names)}.",
+            lacking,
+        )
+
+
+def _alike_error(what: str, names: Sequence[str]) -> Refused:
+    return Refused(
+        "repeated-column",
+        f"{what} differ by case alone, and most engines that read the table ignore case.",
+        "Nothing was written; rename one of them at the source, or leave it out.",
+        names,
+    )
+
+
+def _are(names: Sequence[str]) -> str:
+    if len(names) == 1:
+        return f"Column name {names[0]} is"
+    return f"Column names {', '.join(names)} are"
+
+
+def _has_void(type_: "DataType") -> bool:
+    """Whether a type says nothing of values, or of some within them."""
+    return any(each.typeName() == "void" for each in _nested_types(type_))
+
+
+def _is_storable(type_: "DataType") -> bool:
+    """Whether tables have the type and all within it; no file holds a struct without fields."""
+    return all(
+        each.typeName() in _TYPES and each.simpleString() != "struct<>" for each in _nested_types(type_)
+    )
+
+
+def _nested_types(type_: "DataType") -> "list[DataType]":
+    from pyspark.sql.types import ArrayType, MapType, StructType
+
+    inner: list[DataType] = []
+    if isinstance(type_, ArrayType):
+        inner = [type_.elementType]
+    elif isinstance(type_, MapType):
+        inner = [type_.keyType, type_.valueType]
+    elif isinstance(type_, StructType):
+        inner = [each.dataType for each in type_]
+    return [type_, *(deep for each in inner for deep in _nested_types(each))]
+
+
+_FLAT = "boolean byte short integer long float double decimal string char varchar binary date timestamp"
+_TYPES = frozenset([*_FLAT.split(), "timestamp_ntz", "array", "map", "struct", "void"])
+
 
 _DIGITS_OF_DOUBLE: Final = 15
 
@@ -23,7 +136,7 @@ _ASIDE: Final = "_taken_back"
 
 
 @dataclass(frozen=True, slots=True)
-class Evolved:
+class EvolvedShape:
     """The table's shape with the copy's columns in it; `delivered` are those, the key's among them.
 
     `stored` is the shape as it stands under its new names, without columns that take another type because no
@@ -41,10 +154,10 @@ class Evolved:
     changes: Sequence[str]
     left_out: Sequence[str] = ()
     retyped: Mapping[str, ColumnType] = field(default_factory=dict)
-    taken_back: frozenset[str] = frozenset()
+    mistakes: frozenset[str] = frozenset()
 
     @property
-    def changed(self) -> bool:
+    def is_changed(self) -> bool:
         """Whether the table's columns are others than before."""
         return bool(self.changes)
 
@@ -64,7 +177,7 @@ class Evolved:
 
 def new_table(
     table: TableName, columns: tuple[Column, ...], empty: frozenset[str], asked: TableRequest
-) -> Evolved:
+) -> EvolvedShape:
     """The table that a first copy creates; UsageError for a key column that the copy lacks."""
     key = asked.key
     if key is None:
@@ -75,22 +188,22 @@ def new_table(
             f"`rename=` names {lacking[0]}, which the delivery does not have.",
             "Omit the rename: the table does not exist yet.",
         )
-    columns, left_out = _typed(columns, empty, {}, asked.retype)
+    columns, left_out = _assign_types(columns, empty, {}, asked.retype)
     _require_key(key, columns)
     _refuse_unknown(asked.retype, [each.name for each in columns], table)
     shape = Shape(table, (*columns, *OWN_COLUMNS), key, Layout.VERSIONS)
     types = ", ".join(f"{each.name} {each.type}" for each in columns)
-    return Evolved(shape, None, columns, {}, frozenset(), [f"new table: {types}"], left_out)
+    return EvolvedShape(shape, None, columns, {}, frozenset(), [f"new table: {types}"], left_out)
 
 
-def evolved(
+def evolve_shape(
     before: Shape,
     columns: tuple[Column, ...],
     empty: frozenset[str],
     asked: TableRequest,
     is_valueless: Callable[[str], bool] = lambda _name: False,
     is_taken_back: Callable[[str], bool] = lambda _name: False,
-) -> Evolved:
+) -> EvolvedShape:
     """The shape that a later copy gives a table; `empty` are columns of it that have no type.
 
     `is_valueless` says of a stored column whether no row has a value in it, `is_taken_back` whether only
@@ -112,7 +225,7 @@ def evolved(
             "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
         )
     retype = {asked.rename.get(name, name): type_ for name, type_ in asked.retype.items()}
-    columns, left_out = _typed(columns, empty, {each.name: each for each in stored.columns}, retype)
+    columns, left_out = _assign_types(columns, empty, {each.name: each for each in stored.columns}, retype)
     _require_key(stored.key, columns, kept=True)
     former = {new: old for old, new in renamed.items()}
     valueless = {
@@ -125,7 +238,9 @@ def evolved(
     users, others = [], []
     for each in stored.user_columns:
         came, keeps = delivered.get(each.name), each.name in stored.key or not asked.may_retype
-        wider = _wider(each, came, retype.get(each.name), keeps=keeps, valueless=each.name in valueless)
+        wider = _widen_column(
+            each, came, retype.get(each.name), keeps=keeps, valueless=each.name in valueless
+        )
         if wider is not None:
             users.append(wider)
         elif came is not None:
@@ -134,7 +249,7 @@ def evolved(
                 TypeChange(each.name, type_, came.type, None if keeps else common(type_, came.type))
             )
     if others:
-        raise type_changed(others)
+        raise type_change_error(others)
     added = [each for each in columns if stored.column(each.name) is None]
     _refuse_fields_in_other_case(stored, users)
     own = tuple(each for each in stored.columns if each not in stored.user_columns)
@@ -147,7 +262,7 @@ def evolved(
         if each.name not in valueless and not _grows(each.type, types[each.name])
     }
     there = tuple(each for each in stored.columns if each.name not in valueless)
-    return Evolved(
+    return EvolvedShape(
         shape,
         replace(stored, columns=there),
         columns,
@@ -197,7 +312,7 @@ def _refuse_fields_in_other_case(stored: Shape, columns: Sequence[Column]) -> No
         )
 
 
-def _typed(
+def _assign_types(
     columns: Sequence[Column],
     empty: Collection[str],
     stored: Mapping[str, Column],
@@ -231,7 +346,7 @@ def _grows(old: ColumnType, new: ColumnType) -> bool:
     return widens(old, new) or parts_added(old, new) is not None
 
 
-def _shown(old: ColumnType, new: ColumnType) -> bool:
+def _shows_same_numbers(old: ColumnType, new: ColumnType) -> bool:
     """Whether the numbers that values of the one type show are of the other: 72.1 of a FLOAT is a DOUBLE."""
     return (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
 
@@ -313,7 +428,7 @@ def _require_key(key: Sequence[str], columns: Sequence[Column], *, kept: bool = 
         raise bad_option(f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns.")
 
 
-def _wider(
+def _widen_column(
     stored: Column,
     delivered: Column | None,
     wanted: ColumnType | None,
@@ -326,8 +441,10 @@ def _wider(
     `keeps`: rows cannot be rewritten for it.
     """
     type_ = wanted or stored.type
-    if delivered is not None and not (widens(delivered.type, type_) or _shown(delivered.type, type_)):
-        anew = not keeps and _shown(type_, delivered.type)  # all rows are rewritten for it
+    if delivered is not None and not (
+        widens(delivered.type, type_) or _shows_same_numbers(delivered.type, type_)
+    ):
+        anew = not keeps and _shows_same_numbers(type_, delivered.type)  # all rows are rewritten for it
         if wanted is not None or not (valueless or _grows(type_, delivered.type) or anew):
             return None
         type_ = delivered.type
@@ -360,7 +477,7 @@ def _is_text_of_nested(change: TypeChange) -> bool:
     return change.stored.kind is Kind.STRING and change.delivered.kind in NESTED_KINDS
 
 
-def type_changed(changes: Sequence[TypeChange]) -> Refused:
+def type_change_error(changes: Sequence[TypeChange]) -> Refused:
     """The error for columns that come in types that do not hold what is stored (N2)."""
     names = [each.name for each in changes]
     remedy = "cast it to the table's type, or give it another name."
@@ -387,3 +504,34 @@ def type_changed(changes: Sequence[TypeChange]) -> Refused:
         f"Nothing was written; {remedy}",
         names,
     )
+
+
+def column_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[str, int]:
+    """The id that each column of the table will have.
+
+    Columns that come, or take another type, get theirs by this very commit: the next ones, in their order.
+    """
+    stays = set() if evolved.stored is None else set(evolved.stored.names) - set(evolved.retyped)
+    ids = {name: id_ for name, id_ in _stored_ids(store, table, evolved).items() if name in stays}
+    last = int(table.iceberg.operations().current().lastColumnId())
+    for each in evolved.shape.columns:
+        if each.name not in ids:
+            ids[each.name] = last + 1
+            last += 1 + _count_parts(each.type)
+    return ids
+
+
+def moved_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[int, int]:
+    """The new ids of the columns that take another type, by the ones that they had."""
+    stored, ids = _stored_ids(store, table, evolved), column_ids(store, table, evolved)
+    return {stored[name]: ids[name] for name in evolved.retyped}
+
+
+def _stored_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[str, int]:
+    fields = fields_of(store.jvm, table.iceberg.schema())
+    return {evolved.renamed.get(field["name"], field["name"]): field["id"] for field in fields}
+
+
+def _count_parts(type_: ColumnType) -> int:
+    """How many fields are within a type."""
+    return sum(1 + _count_parts(part) for _, part in type_.parts)

@@ -1,24 +1,218 @@
-"""Where a copy stands among what is known: its instant, what is settled, which copies are remembered."""
+"""Where a copy stands among what is known: its instant, what is settled, which copies are remembered.
+
+Instants and marks of a table's rows: read by the driver where its files open there, else by Spark.
+
+When a feed is recorded, and what is settled from then on (V10, V28).
+"""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
-from backstory.doors.native.request import SnapshotRequest
-from backstory.doors.native.stored_instants import Mark, StoredInstants
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.native.options import SnapshotRequest
+from backstory.doors.native.stored_rows import live_rows
 from backstory.errors import Refused, UsageError
+from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR
 from backstory.model.instant import EPOCH, iso, parse_instant
-from backstory.model.remembered import COPIED_AT, ORDERED_BY, RECORDED, SETTLED
+from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
+from backstory.model.remembered import (
+    COLUMNS,
+    COPIED_AT,
+    ENDED_AT,
+    KIND,
+    MEMORY_SINCE,
+    ORDERED_BY,
+    RECORDED,
+    ROLE,
+    SCOPE,
+    SETTLED,
+    Role,
+    Told,
+)
+from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.search_bounds import both, without
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.strategies.copies.frames import mark_condition, version_condition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+MARKS: Final = (Told.COPY.value, Told.TRUNCATE.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A remembered copy or truncate: its instant, the ids of a copy's columns, None for all, its scope."""
+
+    at: datetime
+    columns: tuple[int, ...] | None
+    scope: str | None = None
+    truncate: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class StoredInstants:
+    """What the rows of a table say of its copies."""
+
+    store: Store
+    table: StoredTable
+
+    def ends(self) -> tuple[datetime, datetime] | None:
+        """The first and the last start or end of any version; None without versions."""
+        try:
+            parts = [
+                (pc.min(rows[VALID_FROM]), pc.max(rows[VALID_FROM]), pc.max(rows[VALID_TO]))
+                for rows in self._read([VALID_FROM, VALID_TO], [(MEMORY, ROLE)], _is_version)
+            ]
+        except Unreadable:
+            return self._ends_by_spark()
+        starts = [first.as_py() for first, _, _ in parts if first.is_valid]
+        lasts = [last.as_py() for _, *both_ in parts for last in both_ if last.is_valid]
+        return (min(starts), max(lasts)) if starts else None
+
+    def newest_recorded(self) -> datetime | None:
+        """The newest time at which a row was recorded, or at which what it says was taken back."""
+        try:
+            parts = [
+                each
+                for rows in self._read([RECORDED_AT, MEMORY])
+                for each in (pc.max(rows[RECORDED_AT]), pc.max(pc.struct_field(rows[MEMORY], ENDED_AT)))
+            ]
+        except Unreadable:
+            return self._newest_recorded_by_spark()
+        return max((each.as_py() for each in parts if each.is_valid), default=None)
+
+    def has_facts_since(self, at: datetime) -> bool:
+        """Whether a live row, version or fact, begins at or after an instant."""
+        try:
+            rows = self._read(
+                [VALID_FROM], [VALID_FROM, (MEMORY, ROLE, ENDED_AT)], _live_since(at), _since(at)
+            )
+            return any(len(each) for each in rows)
+        except Unreadable:
+            memory = column(MEMORY)
+            fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+            live = self._frame().where(memory.getField(ROLE).isNull() | fact)
+            return bool(live.where(column(VALID_FROM) >= instant(micros_of(at))).take(1))
+
+    def marks_since(self, at: datetime) -> list[Mark]:
+        """The remembered copies and truncates at or after an instant, oldest first."""
+        key = self.table.shape.key[0]  # which marks do not have
+        of: list[str | tuple[str, ...]] = [VALID_FROM, (MEMORY, ROLE, ENDED_AT, KIND)]
+        try:
+            parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), both(_since(at), without(key)))
+            rows = [row for each in parts for row in each.to_pylist()]
+        except Unreadable:
+            rows = self._marks_by_spark(at)
+        return sorted(map(_mark, rows), key=lambda mark: mark.at)
+
+    def _read(
+        self,
+        names: Sequence[str],
+        of: Sequence[str | tuple[str, ...]] = (),
+        chosen: Callable[[pa.Table], pa.ChunkedArray] | None = None,
+        where: Any = None,
+    ) -> Iterator[pa.Table]:
+        """The chosen rows of the table's files, some at a time; raises Unreadable where Spark must read."""
+        if not self.table.rows:
+            return
+        if not self.store.memory.most:
+            raise Unreadable("driver-memory is 0")
+        try:
+            with self.store.memory.lease() as lease:
+                yield from LocalRows(self.store, self.table, lease).batches(names, of, chosen, where=where)
+        except TooLarge as stop:
+            raise Unreadable("more than driver-memory holds") from stop
+
+    def _frame(self) -> "DataFrame":
+        return self.store.spark.table(self.store.sql_name(self.table.shape.table))
+
+    def _ends_by_spark(self) -> tuple[datetime, datetime] | None:
+        from pyspark.sql.functions import greatest, unix_micros
+        from pyspark.sql.functions import max as last
+        from pyspark.sql.functions import min as first
+
+        start, end = (unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
+        (row,) = (
+            self._frame().where(version_condition()).agg(first(start), last(greatest(start, end))).collect()
+        )
+        return None if row[0] is None else (_instant(row[0]), _instant(row[1]))
+
+    def _newest_recorded_by_spark(self) -> datetime | None:
+        from pyspark.sql.functions import greatest, unix_micros
+        from pyspark.sql.functions import max as newest
+
+        times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
+        (micros,) = self._frame().agg(times).collect()[0]
+        return None if micros is None else _instant(micros)
+
+    def _marks_by_spark(self, at: datetime) -> list[dict[str, Any]]:
+        from pyspark.sql.functions import unix_micros
+
+        rows = self._frame().where(mark_condition() & (column(VALID_FROM) >= instant(micros_of(at))))
+        memory = column(MEMORY)
+        fields = (memory.getField(name).alias(name) for name in (COLUMNS, SCOPE, KIND))
+        return [
+            {VALID_FROM: _instant(micros), MEMORY: {COLUMNS: ids, SCOPE: scope, KIND: kind}}
+            for micros, ids, scope, kind in rows.select(unix_micros(column(VALID_FROM)), *fields).collect()
+        ]
+
+
+def _mark(row: dict[str, Any]) -> Mark:
+    memory = row[MEMORY]
+    ids = memory[COLUMNS]
+    return Mark(
+        row[VALID_FROM],
+        None if ids is None else tuple(ids),
+        memory[SCOPE],
+        memory[KIND] == Told.TRUNCATE.value,
+    )
+
+
+def _is_version(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
+
+
+def _live_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
+    return lambda rows: pc.and_(live_rows(rows), _begins_since(at, rows))
+
+
+def _marks_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
+    def chosen(rows: pa.Table) -> pa.ChunkedArray:
+        says = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
+        fact = pc.equal(pc.struct_field(rows[MEMORY], ROLE), Role.FACT.value)
+        return pc.and_(pc.and_(says, pc.fill_null(fact, False)), _live_since(at)(rows))
+
+    return chosen
+
+
+def _begins_since(at: datetime, rows: pa.Table) -> pa.ChunkedArray:
+    return pc.fill_null(pc.greater_equal(rows[VALID_FROM], pa.scalar(at, rows[VALID_FROM].type)), False)
+
+
+def _since(at: datetime) -> dict[str, str]:
+    """Where rows are that begin at or after an instant, as Iceberg's JSON has it."""
+    return {"type": "gt-eq", "term": VALID_FROM, "value": at.astimezone(UTC).isoformat()}
+
+
+def _instant(micros: int) -> datetime:
+    return EPOCH + timedelta(microseconds=micros)
+
 
 MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
-class Placing:
+class CopyPlace:
     """A copy's place: whether one of its instant is stored, and the next fact behind it.
 
     `settled` is the interval from now on, None for a table without memory; `begins` says that the memory
@@ -28,15 +222,15 @@ class Placing:
 
     at: datetime
     recorded: datetime
-    stored: bool = False
+    is_stored: bool = False
     following: datetime | None = None
     in_order: bool = True
     settled: tuple[datetime | None, datetime] | tuple[()] | None = None
     begins: bool = False
     mark: Mark | None = None
     scope: str | None = None
-    beside: tuple[str | None, ...] = ()
-    among: bool = False
+    other_scopes: tuple[str | None, ...] = ()
+    has_facts: bool = False
 
     @property
     def remembers(self) -> bool:
@@ -48,9 +242,9 @@ class Placing:
         return interval_text(self.settled or ())
 
 
-def placed(
+def place_copy(
     store: Store, table: StoredTable | None, asked: SnapshotRequest, scope: str | None = None
-) -> Placing:
+) -> CopyPlace:
     """The copy's place; a few of the table's rows are read where no commit tells.
 
     Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
@@ -66,7 +260,7 @@ def placed(
         )
     if table is None:
         begins = asked.begins_memory
-        return Placing(at, now, settled=() if begins else None, begins=begins, scope=scope)
+        return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
     stored_rows = StoredInstants(store, table)
     recorded = max(now, newest_recorded(stored_rows) + MICROSECOND)
     if told is None and not asked.backfill:
@@ -74,16 +268,16 @@ def placed(
         _refuse_backwards(newest, asked)
         if not asked.begins_memory:
             stored = at == newest
-            return Placing(at, recorded, stored=stored, in_order=not (stored and asked.restate))
-    settled = interval_of(told) if told is not None else stored_rows.ends() or ()
+            return CopyPlace(at, recorded, is_stored=stored, in_order=not (stored and asked.restate))
+    settled = parse_interval(told) if told is not None else stored_rows.ends() or ()
     _refuse_settled(at, settled)
     marks = [] if told is None else stored_rows.marks_since(at)
     mine = next((mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None)
     beside = tuple(mark.scope for mark in marks if mark.at == at and mark is not mine and not mark.truncate)
-    _refuse_meeting(at, scope, beside)
+    _refuse_overlap(at, scope, beside)
     scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
     if scoped or (ORDERED_BY in table.properties and stored_rows.has_facts_since(at)):
-        return Placing(
+        return CopyPlace(
             at,
             recorded,
             mine is not None,
@@ -92,19 +286,19 @@ def placed(
             begins=told is None,
             mark=mine,
             scope=scope,
-            beside=beside,
-            among=True,
+            other_scopes=beside,
+            has_facts=True,
         )
     later = [*(mark.at for mark in marks if mark.at > at), *([settled[0]] if settled and settled[0] else [])]
     following = min((each for each in later if each is not None and each > at), default=None)
     _refuse_narrow(marks, following)
     stored = mine is not None
-    return Placing(
+    return CopyPlace(
         at, recorded, stored, following, following is None and not stored, settled, told is None, mine
     )
 
 
-def _refuse_meeting(at: datetime, scope: str | None, beside: Sequence[str | None]) -> None:
+def _refuse_overlap(at: datetime, scope: str | None, beside: Sequence[str | None]) -> None:
     """Copies of one instant have the same scope, or scopes without a common record (V43)."""
     wanted = json.loads(scope or "{}")
     for other in beside:
@@ -168,7 +362,7 @@ def newest_recorded(stored: StoredInstants) -> datetime:
     return max([*recorded_times, stored.newest_recorded() or EPOCH])
 
 
-def interval_of(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
+def parse_interval(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
     """The settled interval that a table keeps."""
     found = json.loads(told)
     if not found:
@@ -206,3 +400,29 @@ def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
             "their values at that time.",
             "Nothing was written; first send that copy again with all columns and `restate=True`.",
         )
+
+
+@dataclass(frozen=True, slots=True)
+class FeedMemory:
+    """When a feed is recorded, what is settled from then on, and whether the memory begins with it (V28)."""
+
+    recorded: datetime
+    settled: tuple[datetime | None, datetime] | tuple[()]
+    begins: bool
+
+    def properties(self) -> dict[str, str]:
+        """Those with which a memory begins."""
+        if not self.begins:
+            return {}
+        return {SETTLED: interval_text(self.settled), MEMORY_SINCE: iso(self.recorded)}
+
+
+def feed_memory(store: Store, table: StoredTable | None) -> FeedMemory:
+    """The place of a feed in what the table remembers."""
+    now = datetime.now(UTC)
+    if table is None:
+        return FeedMemory(now, (), begins=True)
+    kept = table.properties.get(SETTLED)
+    stored = StoredInstants(store, table)
+    recorded = max(now, newest_recorded(stored) + MICROSECOND)
+    return FeedMemory(recorded, stored.ends() or () if kept is None else parse_interval(kept), kept is None)

@@ -1,16 +1,21 @@
-"""What a snapshot did, or would do."""
+"""What a snapshot did, or would do.
+
+What a feed did, or would do (V58, V120, V125).
+"""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from backstory.doors.native.evolution import Evolved
+from backstory.doors.native.evolution import EvolvedShape
+from backstory.doors.native.options import ApplyRequest, bad_option
 from backstory.errors import option
 from backstory.formats.file_columns import comma_notes
 from backstory.model.receipt import Receipt
+from backstory.model.table import TableName
 
 # In their order; disjoint (V36).
-COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
+COPY_COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,7 +67,7 @@ class SnapshotPlan(DeliveryPlan):
 
 
 def schema_changes(
-    evolved: Evolved,
+    evolved: EvolvedShape,
     renames: Mapping[str, str],
     with_commas: Collection[str],
     absences: Sequence[str],
@@ -85,9 +90,37 @@ def schema_changes(
     return [*evolved.changes, *anew, *absences, *asking, *columns_left_out(evolved), *commas]
 
 
-def columns_left_out(evolved: Evolved) -> list[str]:
+def columns_left_out(evolved: EvolvedShape) -> list[str]:
     """The columns whose type is not known, in words."""
     return [
         f"column {name} is left out: all its values are empty, so its type is unknown"
         for name in evolved.left_out
     ]
+
+
+# In their order: the first five are disjoint and count the delivered events, the others overlap with them.
+FEED_COUNTS: Final = (
+    *("began", "ended", "silent", "duplicate", "too_late"),
+    *("late", "partial", "mismatched", "raised"),
+)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FeedReceipt(DeliveryReceipt):
+    """What a feed did: its events by outcome."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FeedPlan(DeliveryPlan):
+    """What a feed would do with its events."""
+
+
+def answer_without_changes(into: TableName, request: ApplyRequest) -> FeedReceipt | FeedPlan:
+    """The answer to messages of which none is a change (V59); UsageError for a restatement of all keys."""
+    if request.all_keys:
+        raise bad_option(
+            "None of the messages is a change, so nothing says what orders those that would be taken back.",
+            "Give at least one change of the time that is restated.",
+        )
+    counts = dict.fromkeys(FEED_COUNTS, 0)
+    return FeedPlan(str(into), counts, {}, {}, [], 0) if request.dry_run else FeedReceipt(str(into), counts)

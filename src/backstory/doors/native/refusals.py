@@ -1,23 +1,43 @@
-"""What a copy is refused for, with up to ten keys and the option that would allow it (V126)."""
+"""What a copy is refused for, with up to ten keys and the option that would allow it (V126).
 
+What files are refused for whatever the table is, before Java and Spark start.
+"""
+
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
+from itertools import chain
 from math import ceil
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from backstory.doors.native.request import SnapshotRequest
-from backstory.doors.native.source import Source
+from backstory.doors.native.evolution import refuse_lacking_key, refuse_names
+from backstory.doors.native.options import SnapshotRequest
+from backstory.doors.native.sources import SourceRows
 from backstory.errors import MAX_KEYS, BackstoryError, Refused, option
+from backstory.formats.csv.source import file_source
+from backstory.formats.csv.table import csv_table
+from backstory.formats.file_columns import (
+    as_files_of_a_user,
+    columns_as_written,
+    reader_options,
+    refuse_whole_headers,
+)
+from backstory.formats.reading import rows_of
+from backstory.formats.source_files import SourceFiles, unpacked
 from backstory.model.guards import exceeds
 from backstory.model.instant import iso
 from backstory.model.keys import key_text
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
-from backstory.strategies.copies.sifted import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
+from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
+from backstory.strategies.keys import without_key
+from backstory.strategies.matching import distinct
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -83,7 +103,7 @@ def rows_without_key(delivered: "DataFrame", key: Sequence[str]) -> "DataFrame":
     return delivered.where(null)
 
 
-def refuse_untyped_key(source: Source, key: Sequence[str], empty: Collection[str]) -> None:
+def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection[str]) -> None:
     """Of a table that is not there yet values alone tell the type of a key; `empty` columns have none."""
     if not set(key) & set(empty):
         return
@@ -121,7 +141,7 @@ def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
         )
 
 
-def refuse_faults(
+def refuse_copy_faults(
     store: Store, key: Sequence[str], faults: Mapping[str, int], few: Mapping[str, pa.Table]
 ) -> None:
     """Raise Refused for the first fault of a copy; `few` are a few keys of each."""
@@ -156,7 +176,7 @@ def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> N
     )
 
 
-def decimal_commas(stop: BackstoryError, columns: Sequence[str]) -> Refused:
+def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused:
     """The refusal of texts for columns of numbers, where the texts are numbers with decimal commas."""
     return Refused(
         stop.code,
@@ -245,3 +265,54 @@ def refuse_mass_delete(
             f"Nothing was written; use {allowed} to allow it, or {none} to close none.",
             keys(),
         )
+
+
+# Files of so many bytes together are read whole in a moment; of larger ones only the columns are looked at.
+SMALL: Final = 4 << 20
+
+
+def refuse_files(source: SourceFiles, asked: SnapshotRequest) -> None:
+    """Raise what `rows_of_files` raises, as far as that needs no table, and for the key that is given."""
+    asked.files.refuse_misplaced(source.format)
+    with tempfile.TemporaryDirectory(prefix="backstory-ahead-") as folder, as_files_of_a_user():
+        if sum(each.path.stat().st_size for each in source.files) > SMALL:
+            _refuse_columns(names_in_first_file(source, asked), asked)
+            return
+        files = [unpacked(each, Path(folder)) for each in source.files]
+        options = reader_options(source, files, asked.files)
+        schema, _ = columns_as_written(files, options, asked.files)
+        names = [asked.rename.get(name, name) for name in schema.names]
+        _refuse_columns(names, asked)
+        read = (rows_of(each.path, each.name, options, schema).batches for each in files)
+        rows = pa.Table.from_batches(chain.from_iterable(read), schema).rename_columns(names)
+    _refuse_rows(rows, asked)
+
+
+def _refuse_columns(names: Sequence[str], asked: SnapshotRequest) -> None:
+    refuse_names(names)
+    if names:
+        refuse_lacking_key(asked.key or (), names)
+
+
+def _refuse_rows(rows: pa.Table, asked: SnapshotRequest) -> None:
+    """A table may have other types than a file seems to: of what depends on them, it is asked."""
+    refuse_empty(len(rows), asked)
+    key = asked.key
+    if not key or not are_written_alike(rows, key):
+        return
+    lacking = without_key(rows, key)
+    refuse_null_keys(len(lacking), key, lambda: keys_as_written(lacking, key))
+    refuse_duplicates(keys_as_written(distinct(rows, key)[1], key), key)
+
+
+def names_in_first_file(source: SourceFiles, asked: SnapshotRequest) -> list[str]:
+    """The columns of the first of large files; none where its beginning or end does not show them."""
+    first = source.files[0]
+    if source.format == "parquet":
+        return list(pq.read_schema(first.path).names)
+    if source.format != "csv" or first.path.suffix.lower() != ".csv":
+        return []
+    options = asked.files.csv()
+    if asked.files.separator is None:
+        refuse_whole_headers([first], options)
+    return csv_table(file_source(first.path, first.name, options.encoding), options).names or []

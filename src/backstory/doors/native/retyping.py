@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.doors.native.columns import delivered_columns
-from backstory.doors.native.evolution import Evolved
-from backstory.doors.native.field_ids import moved_ids
+from backstory.doors.native.evolution import EvolvedShape, delivered_columns, moved_ids
 from backstory.doors.native.refusals import keys_of, texts_of
-from backstory.doors.native.source import Reading, Source
+from backstory.doors.native.sources import ReadColumns, SourceRows
 from backstory.errors import MAX_KEYS, Refused, option
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
@@ -40,7 +38,7 @@ PLACES: Final = (Column(FILE, ColumnType(Kind.STRING)), Column(POSITION, ColumnT
 NAME: Final = "backstory: column"
 
 
-def with_types(source: Source, types: Mapping[str, ColumnType]) -> Source:
+def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRows:
     """The source with these of its columns in other types; a value that is none of its type is refused."""
     columns, empty = delivered_columns(source.fields)
     wanted = {
@@ -60,11 +58,11 @@ def with_types(source: Source, types: Mapping[str, ColumnType]) -> Source:
         )
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
-    reading = source.batches and partial(_read, source.batches, changes)
-    return replace(source, fields=_fields(source.fields, wanted), frame=frame, batches=reading)
+    reading = source.batches and partial(_read_retyped, source.batches, changes)
+    return replace(source, fields=_retyped_fields(source.fields, wanted), frame=frame, batches=reading)
 
 
-def with_floats_as_stored(source: Source, stored: Shape, rename: Mapping[str, str]) -> Source:
+def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
     """The source with its FLOAT columns as DOUBLE where the table has them so: the numbers that they show."""
     columns, _ = delivered_columns(source.fields)
     types = {rename.get(each.name, each.name): each.type for each in stored.columns}
@@ -73,7 +71,7 @@ def with_floats_as_stored(source: Source, stored: Shape, rename: Mapping[str, st
     return with_types(source, dict.fromkeys(wider, double))
 
 
-def _read(reading: Reading, changes: Changes, names: Sequence[str]) -> Iterator[pa.Table]:
+def _read_retyped(reading: ReadColumns, changes: Changes, names: Sequence[str]) -> Iterator[pa.Table]:
     named = [(column, old) for column, old in changes if column.name in names]
     types = arrow_schema({column.name: column.type for column, _ in named})
     for rows in reading(names):
@@ -82,7 +80,7 @@ def _read(reading: Reading, changes: Changes, names: Sequence[str]) -> Iterator[
         yield pa.Table.from_batches(batches, pa.schema(fields))
 
 
-def _fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructType":
+def _retyped_fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructType":
     from pyspark.sql.types import StructField, StructType
 
     types = spark_fields(arrow_schema(dict(wanted)))
@@ -95,7 +93,7 @@ def _fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructTy
     return StructType(told)
 
 
-def is_empty(source: Source, memory: Memory) -> bool:
+def is_empty(source: SourceRows, memory: Memory) -> bool:
     """Whether a source has no rows; Spark reads those that the driver cannot, or may not hold."""
     if source.batches is not None and memory.most:
         with suppress(Unreadable):
@@ -103,16 +101,16 @@ def is_empty(source: Source, memory: Memory) -> bool:
     return source.frame().isEmpty()
 
 
-def untyped(source: Source) -> Source:
+def without_types(source: SourceRows) -> SourceRows:
     """A source without rows, whose columns have no types."""
     from pyspark.sql.types import NullType, StructField, StructType
 
     fields = StructType([StructField(each.name, NullType()) for each in source.fields])
     nothing = [f"NULL AS {quoted(each.name)}" for each in fields]
-    return Source(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
+    return SourceRows(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
 
 
-def refuse_misfits(store: Store, table: StoredTable, evolved: Evolved) -> None:
+def refuse_misfits(store: Store, table: StoredTable, evolved: EvolvedShape) -> None:
     """Refused, with up to ten keys, where a stored value is none of its column's new type."""
     if not evolved.retyped:
         return
@@ -167,7 +165,7 @@ def _misfits_of_batches(
             )
 
 
-def retyped_rows(store: Store, table: StoredTable, evolved: Evolved) -> "DataFrame":
+def retyped_rows(store: Store, table: StoredTable, evolved: EvolvedShape) -> "DataFrame":
     """All stored rows under their new names and in their new types, with their places and ids.
 
     What marks of copies tell of the columns stays true of them under their new ids.

@@ -1,14 +1,20 @@
-"""Which columns make versions: what a table was told first, and may not be told otherwise (V13)."""
+"""Which columns make versions: what a table was told first, and may not be told otherwise (V13).
+
+Columns that a table has and a delivery lacks: a commit lists them, so that the next reports new ones.
+"""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Final
+from typing import Final, Literal
 
-from backstory.doors.native.request import TableRequest, bad_option
+from backstory.doors.native.evolution import EvolvedShape
+from backstory.doors.native.options import TableRequest, bad_option
 from backstory.errors import Refused
-from backstory.model.remembered import IGNORE, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
+from backstory.model.remembered import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
 from backstory.model.spelling import spelling_hint
+from backstory.stores.iceberg.snapshots import ancestry
+from backstory.stores.iceberg.store import StoredTable
 
 _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
 
@@ -36,7 +42,7 @@ class TableSettings:
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return {_PROPERTIES[name]: _names_json(names) for name, names in found.items() if names is not None}
 
-    def renamed(self, names: Mapping[str, str]) -> "TableSettings":
+    def rename_columns(self, names: Mapping[str, str]) -> "TableSettings":
         """The same of columns with other names."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         return TableSettings(
@@ -47,7 +53,7 @@ class TableSettings:
         )
 
 
-def settings_of(properties: Mapping[str, str]) -> TableSettings:
+def stored_settings(properties: Mapping[str, str]) -> TableSettings:
     """The settings that a table keeps."""
     told = {name: properties.get(property_) for name, property_ in _PROPERTIES.items()}
     return TableSettings(
@@ -55,7 +61,7 @@ def settings_of(properties: Mapping[str, str]) -> TableSettings:
     )
 
 
-def agreed(stored: TableSettings | None, asked: TableRequest) -> TableSettings:
+def agree_settings(stored: TableSettings | None, asked: TableRequest) -> TableSettings:
     """The settings that count: the table's own, else those asked for; Refused `settings-changed`."""
     wanted = TableSettings(asked.track, asked.ignore, asked.overwrite)
     if stored is None:
@@ -108,3 +114,71 @@ def _names_json(names: Iterable[str]) -> str:
 
 def _option_text(option: str, names: frozenset[str] | None) -> str:
     return f"{option} {', '.join(sorted(names))}" if names else f"no {option}"
+
+
+Kind = Literal["copy", "feed"]
+# The property of a table: the names of columns that no source has, for they came by mistake, as JSON.
+MISTAKES: Final = "backstory.taken-back"
+_IS_MISSING: Final = " is missing from the "
+# What becomes of such a column; a change of a feed sets the columns that it has (V50).
+_BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}
+
+
+@dataclass(frozen=True, slots=True)
+class Absences:
+    """The columns that a delivery lacks: all of them, and those that the last one of its kind had.
+
+    `lists` are the names of both kinds of deliveries, as the commit has them; `changed` says if they differ
+    from those of the newest commit that has some.
+    """
+
+    kind: Kind
+    lacking: Sequence[str]
+    new: Sequence[str]
+    lists: Mapping[str, Sequence[str]]
+    changed: bool = False
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """What the commit says of them."""
+        return {LACKS: json.dumps(self.lists, ensure_ascii=False)}
+
+    def as_lines(self, *, all_of_them: bool) -> list[str]:
+        """The new ones, or all of them where columns come: one of these may be another's new name."""
+        names = self.lacking if all_of_them else self.new
+        return [f"column {name}{_IS_MISSING}{self.kind}; {_BECOMES[self.kind]}" for name in names]
+
+
+def find_absences(
+    table: StoredTable | None, evolved: EvolvedShape, kind: Kind, *, sets_columns: bool = True
+) -> Absences:
+    """The columns that a delivery lacks; without `sets_columns` it has no rows that could have them."""
+    listed = (each.get_property(LACKS) for each in (() if table is None else ancestry(table)))
+    before = json.loads(next(filter(None, listed), "{}"))
+    lists = {each: [evolved.renamed.get(name, name) for name in names] for each, names in before.items()}
+    if not sets_columns:
+        return Absences(kind, (), (), lists)
+    mistakes = _mistaken_columns(table, evolved)
+    lacking = [each.name for each in evolved.missing if each.name not in mistakes]
+    new = [name for name in lacking if name not in lists.get(kind, ())]
+    lists = {each: names for each, names in {**lists, kind: lacking}.items() if names}
+    return Absences(kind, lacking, new, lists, lists != before)
+
+
+def mistakes_property(table: StoredTable | None, evolved: EvolvedShape) -> Mapping[str, str]:
+    """The table's property that lists the columns that came by mistake, where it changes."""
+    before = None if table is None else table.properties.get(MISTAKES)
+    now = json.dumps(sorted(_mistaken_columns(table, evolved)), ensure_ascii=False)
+    return {} if now == (before or "[]") else {MISTAKES: now}
+
+
+def _mistaken_columns(table: StoredTable | None, evolved: EvolvedShape) -> frozenset[str]:
+    """The columns that came by mistake, and that no delivery has had since."""
+    names = [] if table is None else json.loads(table.properties.get(MISTAKES, "[]"))
+    known = evolved.mistakes.union(evolved.renamed.get(each, each) for each in names)
+    return known.difference(each.name for each in evolved.delivered)
+
+
+def changes_table(line: str) -> bool:
+    """Whether a line of schema changes is of more than a column that the delivery lacks."""
+    return _IS_MISSING not in line

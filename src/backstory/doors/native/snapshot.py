@@ -1,60 +1,200 @@
-"""A full copy becomes one commit of a table of layout `versions`, or none (native.md, section 2.3)."""
+"""A full copy becomes one commit of a table of layout `versions`, or none (native.md, section 2.3).
+
+What a snapshot commits: rows that end, rows that begin, the mark of the copy, columns and properties.
+"""
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from backstory.doors.native.absences import Absences, absences
-from backstory.doors.native.columns import delivered_columns
-from backstory.doors.native.copy_plan import PlannedCopy, planned_copy
-from backstory.doors.native.evolution import Evolved, evolved, new_table
+import pyarrow as pa
+
+from backstory.doors.native.copy_inputs import CopyInputs, gather_inputs
+from backstory.doors.native.copy_plan import PlannedCopy, open_copy_plan
+from backstory.doors.native.evolution import (
+    EvolvedShape,
+    column_ids,
+    delivered_columns,
+    evolve_shape,
+    new_table,
+)
+from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
-    decimal_commas,
+    decimal_comma_error,
     refuse_absences,
+    refuse_copy_faults,
     refuse_empty,
-    refuse_faults,
     refuse_mass_delete,
     refuse_mass_null,
     refuse_other_content,
     refuse_untyped_key,
     warnings_of,
 )
-from backstory.doors.native.request import SnapshotRequest
-from backstory.doors.native.retyping import is_empty, refuse_misfits, untyped, with_floats_as_stored
+from backstory.doors.native.retyping import is_empty, refuse_misfits, with_floats_as_stored, without_types
 from backstory.doors.native.settings import (
+    Absences,
     TableSettings,
-    agreed,
+    agree_settings,
+    find_absences,
+    mistakes_property,
     policy_property,
     refuse_unknown,
     refuses_absences,
-    settings_of,
+    stored_settings,
 )
-from backstory.doors.native.sides import CopySides, sides_of
-from backstory.doors.native.source import Source
-from backstory.doors.native.writing import change_of
+from backstory.doors.native.sources import SourceRows
 from backstory.engine.deliver import Plan
+from backstory.engine.planned import join_rows
 from backstory.errors import BackstoryError
-from backstory.model.change import TOKEN, Committed, Note
+from backstory.formats.delivered import shaped
+from backstory.model.change import TOKEN, Change, Committed, Note, Pieces
 from backstory.model.instant import iso
-from backstory.model.layout import Layout
-from backstory.model.remembered import COPIED_AT, RECORDED
+from backstory.model.layout import MEMORY, VALID_FROM, Layout
+from backstory.model.places import FILE, POSITION
+from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE, SETTLED
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
+from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.column_values import has_no_values, is_taken_back
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.literals import column, instant, quoted
+from backstory.stores.iceberg.positions import FEW, add_places, coded_file
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
-from backstory.strategies.copies.touched import (
-    APPEARED,
-    CHANGED,
-    CLOSED,
-    LOSES,
-)
+from backstory.strategies.copies.frames import mark_condition
+from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
+from backstory.strategies.copies.version_rows import copy_mark, withdraw_facts
+from backstory.strategies.part_plan import ADDED, REMOVED
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def copy_change(sides: CopyInputs, copy: PlannedCopy, *, is_told: bool = False) -> Change | None:
+    """What is to commit of a copy; None where nothing changes, and the table is told of nothing."""
+    evolved, rows = sides.evolved, copy.planned.rows(ADDED)
+    marks, replaced = _marks(sides, copy)
+    come = join_rows(sides.store, rows, marks)
+    if sides.table is None:
+        told = {**sides.settings.properties(), **policy_property({}, sides.request), **_memory(sides)}
+        return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
+    if evolved.retyped:
+        return _replace_all_rows(sides, copy, marks, replaced)
+    if come is None and not evolved.is_changed and not is_told:
+        return None
+    return Change(
+        copy.outcomes,
+        join_places(copy.planned.places(REMOVED, sides.table), replaced),
+        _in_few_files(sides, come, copy.rows_to_add + len(marks)),
+        evolved.shape if evolved.is_changed else None,
+        evolved.renamed,
+        _properties(sides),
+        snapshot=is_told,
+        expected=None if come is None else copy.rows_to_add + len(marks),
+    )
+
+
+def _marks(sides: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
+    """The rows that remember the copy (V31), and the stored mark that such a row replaces, with its place."""
+    from pyspark.sql.functions import lit
+
+    place, terms = sides.place, sides.terms
+    none = shaped(copy_mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
+    nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
+    if not place.remembers:
+        return none, nowhere
+    ids = field_ids(sides)
+    restated = place.mark is not None and copy.differing_records > 0 and place.mark.columns != ids
+    if place.mark is not None and not restated:
+        return none, nowhere
+    own = copy_mark(terms.at, terms.recorded, terms.memory, ids, place.scope)
+    own = shaped(own, terms.columns, ids=terms.ids)
+    if not restated:
+        return own, nowhere
+    scope = column(MEMORY).getField(SCOPE).eqNullSafe(lit(place.scope))
+    here = arrow_of(
+        sides.stored_frame.where(mark_condition() & scope & (column(VALID_FROM) == instant(terms.at)))
+    )
+    former = shaped(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
+    return pa.concat_tables([own, former]), here.select([FILE, POSITION])
+
+
+def join_places(gone: Any, more: pa.Table) -> Any:
+    """Places of rows that go, None for none, with a few more."""
+    if gone is None:
+        return more if len(more) else None
+    if isinstance(gone, pa.Table):
+        return pa.concat_tables([gone, more.cast(gone.schema)])
+    return add_places(gone, more)
+
+
+def _replace_all_rows(sides: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
+    """The change that writes all rows in the table's new types: those that stay, and those that come."""
+    assert sides.table is not None
+    stored = sides.stored_frame.withColumn(FILE, coded_file(copy.salt))
+    there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()
+    gone: Any = copy.planned.rows(REMOVED)
+    added: Any = copy.planned.rows(ADDED)
+    stay = stored if gone is None else stored.join(gone, [FILE, POSITION], "left_anti")
+    if len(replaced):
+        former = frame_of(sides.store, replaced).withColumn(FILE, coded_file(copy.salt))
+        stay = stay.join(former, [FILE, POSITION], "left_anti")
+    count = there - copy.rows_to_remove - len(replaced) + copy.rows_to_add + len(marks)
+    come: DataFrame = stay.drop(FILE, POSITION)
+    if added is not None:
+        come = come.unionByName(added)
+    change = Change(
+        copy.outcomes,
+        come=_in_few_files(sides, join_rows(sides.store, come, marks), count),
+        into=sides.evolved.shape,
+        renamed=sides.evolved.renamed,
+        properties=_properties(sides),
+        expected=count,
+    )
+    return replace(change, whole=True)
+
+
+def _in_few_files(sides: CopyInputs, come: Any, count: int) -> Any:
+    """A frame of rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
+    if come is None or isinstance(come, pa.Table | Pieces):
+        return come
+    rows: DataFrame = come.coalesce(1) if count <= FEW else come
+    return rows.sortWithinPartitions(*map(quoted, sides.terms.key))
+
+
+def _properties(sides: CopyInputs) -> Mapping[str, str]:
+    """What becomes of the properties of a table that is there."""
+    evolved, table = sides.evolved, sides.table
+    assert table is not None
+    kept = sides.settings.properties() if evolved.renamed else {}
+    policy = policy_property(table.properties, sides.request)
+    return {**kept, **policy, **mistakes_property(table, evolved), **_memory(sides)}
+
+
+def _memory(sides: CopyInputs) -> Mapping[str, str]:
+    """The properties with which a memory begins (V28)."""
+    place = sides.place
+    if not place.begins:
+        return {}
+    return {SETTLED: place.settled_text(), MEMORY_SINCE: iso(place.recorded)}
+
+
+def field_ids(sides: CopyInputs) -> tuple[int, ...] | None:
+    """The field ids of the delivered columns; None where they are all (V2)."""
+    evolved, table = sides.evolved, sides.table
+    delivered = {each.name for each in evolved.delivered}
+    if table is None or all(each.name in delivered for each in evolved.shape.user_columns):
+        return None
+    ids = column_ids(sides.store, table, evolved)
+    return tuple(sorted(ids[name] for name in delivered))
+
 
 DOOR = "native"
 Answer = SnapshotReceipt | SnapshotPlan
@@ -65,8 +205,8 @@ class NativeSnapshot:
     """A full copy as a delivery."""
 
     name: TableName
-    source: Source
-    asked: SnapshotRequest
+    source: SourceRows
+    request: SnapshotRequest
 
     @property
     def tables(self) -> Sequence[TableName]:
@@ -80,32 +220,34 @@ class NativeSnapshot:
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
-            source, shape, settings = self._agreed(store, table)
+            source, shape, settings = self._agree(store, table)
             if table is not None:
                 refuse_misfits(store, table, shape)
-            sides = sides_of(store, table, source, evolved=shape, settings=settings, asked=self.asked)
-            absent = absences(table, shape, "copy")
-            with planned_copy(sides) as copy:
+            sides = gather_inputs(store, table, source, evolved=shape, settings=settings, asked=self.request)
+            absent = find_absences(table, shape, "copy")
+            with open_copy_plan(sides) as copy:
                 _refuse(sides, copy, absent)
-                change = change_of(sides, copy, is_told=self._tells(table, absent))
+                change = copy_change(sides, copy, is_told=self._records_absences(table, absent))
                 receipt = self._receipt(sides, copy, absent)
                 if change is not None:
                     change = replace(change, told=lambda _: {TOKEN: self._token(sides, copy)})
                 at, recorded = iso(sides.place.at), iso(sides.place.recorded)
                 note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absent.properties})
-                yield Plan(table, change, note, receipt, self.asked.dry_run)
+                yield Plan(table, change, note, receipt, self.request.dry_run)
 
-    def _agreed(self, store: Store, table: StoredTable | None) -> tuple[Source, Evolved, TableSettings]:
+    def _agree(
+        self, store: Store, table: StoredTable | None
+    ) -> tuple[SourceRows, EvolvedShape, TableSettings]:
         """The source, and the shape and the settings that table and copy agree on."""
         source = self.source
         if table is not None:
-            source = with_floats_as_stored(source, table.shape, self.asked.rename)
+            source = with_floats_as_stored(source, table.shape, self.request.rename)
         try:
-            return source, *self._agreed_on(store, table, source)
+            return source, *self._agree_on_rows(store, table, source)
         except BackstoryError as stop:
             commas = self.source.with_commas & set(stop.keys)
             if stop.code == "type-changed" and commas:
-                raise decimal_commas(stop, sorted(commas)) from None
+                raise decimal_comma_error(stop, sorted(commas)) from None
             # Of a source without rows the types say nothing.
             if (
                 table is None
@@ -113,56 +255,67 @@ class NativeSnapshot:
                 or not is_empty(self.source, store.memory)
             ):
                 raise
-        refuse_empty(0, self.asked)
-        source = untyped(self.source)
-        return source, *self._agreed_on(store, table, source)
+        refuse_empty(0, self.request)
+        source = without_types(self.source)
+        return source, *self._agree_on_rows(store, table, source)
 
-    def _agreed_on(
-        self, store: Store, table: StoredTable | None, source: Source
-    ) -> tuple[Evolved, TableSettings]:
+    def _agree_on_rows(
+        self, store: Store, table: StoredTable | None, source: SourceRows
+    ) -> tuple[EvolvedShape, TableSettings]:
         columns, empty = delivered_columns(source.fields)
         if table is None:
-            refuse_untyped_key(source, self.asked.key or (), empty)
-            shape, settings = new_table(self.name, columns, empty, self.asked), agreed(None, self.asked)
+            refuse_untyped_key(source, self.request.key or (), empty)
+            shape, settings = (
+                new_table(self.name, columns, empty, self.request),
+                agree_settings(None, self.request),
+            )
         else:
-            shape = evolved(
+            shape = evolve_shape(
                 table.shape,
                 columns,
                 empty,
-                self.asked,
+                self.request,
                 partial(has_no_values, store, table),
                 partial(is_taken_back, store, table),
             )
-            settings = agreed(settings_of(table.properties).renamed(shape.renamed), self.asked)
+            settings = agree_settings(
+                stored_settings(table.properties).rename_columns(shape.renamed), self.request
+            )
         refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
-    def _tells(self, table: StoredTable | None, absent: Absences) -> bool:
+    def _records_absences(self, table: StoredTable | None, absent: Absences) -> bool:
         """Whether a commit is to say, without rows too, what is missing, or that such copies are refused."""
         if table is None:
             return False
-        judged = self.asked.on_schema_change == "accept" or refuses_absences(table.properties, self.asked)
-        return (judged and absent.changed) or bool(policy_property(table.properties, self.asked))
+        judged = self.request.on_schema_change == "accept" or refuses_absences(table.properties, self.request)
+        return (judged and absent.changed) or bool(policy_property(table.properties, self.request))
 
-    def _token(self, sides: CopySides, copy: PlannedCopy) -> str:
+    def _token(self, sides: CopyInputs, copy: PlannedCopy) -> str:
         """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""
         at, names = iso(sides.place.at), sorted(sides.terms.delivered)
-        content = [str(self.name), at, names, copy.delivered, copy.content]
+        content = [str(self.name), at, names, copy.row_count, copy.content]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def _receipt(
-        self, sides: CopySides, copy: PlannedCopy, absent: Absences
+        self, sides: CopyInputs, copy: PlannedCopy, absent: Absences
     ) -> Callable[[Committed | None], Answer]:
         table = str(self.name)
         foreign = () if sides.table is None else sides.table.foreign_writes
         evolved = sides.evolved
-        gone = absent.in_words(all_of_them=bool(evolved.added))
+        gone = absent.as_lines(all_of_them=bool(evolved.added))
         in_words = partial(schema_changes, evolved, copy.likely_renames, self.source.with_commas, gone)
-        if self.asked.dry_run:
-            keys = copy.keys_of_outcomes() if copy.differing else {}
+        if self.request.dry_run:
+            keys = copy.keys_of_outcomes() if copy.differing_records else {}
             warnings = [*foreign, *warnings_of(copy.losses)]
             plan = SnapshotPlan(
-                table, copy.outcomes, keys, copy.driving, in_words(), copy.taken_back, warnings
+                table,
+                copy.outcomes,
+                keys,
+                copy.changes_by_column,
+                in_words(),
+                copy.withdrawn_statements,
+                warnings,
             )
             return lambda _committed: plan
 
@@ -176,14 +329,14 @@ class NativeSnapshot:
         return receipt
 
 
-def _refuse(sides: CopySides, copy: PlannedCopy, absent: Absences) -> None:
+def _refuse(sides: CopyInputs, copy: PlannedCopy, absent: Absences) -> None:
     """Raise Refused for faults of rows and records, and then for a copy that changes too much."""
-    asked, sums = sides.asked, copy.planned.sums
-    refuse_faults(sides.store, sides.terms.key, sums.counts, sums.samples)
-    if sides.place.stored and not asked.restate and copy.differing:
-        refuse_other_content(sides.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing)
-    refuse_empty(copy.delivered, asked)
+    asked, sums = sides.request, copy.planned.sums
+    refuse_copy_faults(sides.store, sides.terms.key, sums.counts, sums.samples)
+    if sides.place.is_stored and not asked.restate and copy.differing_records:
+        refuse_other_content(sides.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
+    refuse_empty(copy.row_count, asked)
     if refuses_absences({} if sides.table is None else sides.table.properties, asked):
         refuse_absences(absent.new, copy.likely_renames, absent.kind)
-    refuse_mass_delete(copy.outcomes["closed"], copy.there, asked, lambda: copy.keys(CLOSED))
+    refuse_mass_delete(copy.outcomes["closed"], copy.records_before, asked, lambda: copy.keys(CLOSED))
     refuse_mass_null(copy.losses, asked, lambda name: copy.keys(f"{LOSES}{name}"))

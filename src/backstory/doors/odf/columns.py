@@ -5,7 +5,7 @@ from typing import Final
 
 import pyarrow as pa
 
-from backstory.documents import Path_
+from backstory.documents import DocumentPath
 from backstory.doors.odf.data_types import arrow_schema, declared_schema, required, type_of
 from backstory.doors.odf.dataset import Dataset, Source
 from backstory.doors.odf.manifest.data_schema import (
@@ -45,7 +45,7 @@ class Columns:
 
     schema: pa.Schema
     origin: str
-    path: Path_ | None = None
+    path: DocumentPath | None = None
     optional: frozenset[str] = frozenset()
     of_batch: bool = True
 
@@ -58,7 +58,7 @@ class Columns:
         """The column of that name, if there is one."""
         return self.schema.field(self.names.index(name)) if name in self.names else None
 
-    def path_of(self, name: str) -> Path_:
+    def path_of(self, name: str) -> DocumentPath:
         """Where the column stands in its source; the source itself if it stands nowhere."""
         return (*self.path, self.names.index(name)) if self.path is not None else ()
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from backstory.documents import Document, Path_, validated
+from backstory.documents import Document, DocumentPath, validate
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.events import (
     AddPushSource,
@@ -48,24 +48,24 @@ class Dataset:
     disabled_push: frozenset[str] = frozenset()
     written: Document | None = field(default=None, compare=False, repr=False)
 
-    def sources(self) -> list[tuple[Path_, Source]]:
+    def sources(self) -> list[tuple[DocumentPath, Source]]:
         """The sources, each with its path in the document."""
         events = self.document["content"]["metadata"]
         kept: dict[tuple[str, str], int] = {}
         for number, event in enumerate(events):
             kept[event["kind"], event.get("sourceName", "default")] = number
-        found: list[tuple[Path_, Source]] = []
+        found: list[tuple[DocumentPath, Source]] = []
         if self.polling is not None:
             found.append((("content", "metadata", kept["SetPollingSource", "default"]), self.polling))
         for name, source in self.push.items():
             found.append((("content", "metadata", kept["AddPushSource", name]), source))
         return found
 
-    def place(self, path: Path_) -> str:
+    def place(self, path: DocumentPath) -> str:
         """Where a part of the manifest stands, as errors say it."""
         return (self.written or stored(self.document)).place(path)
 
-    def line(self, path: Path_) -> int | None:
+    def line(self, path: DocumentPath) -> int | None:
         """The line where a part of the manifest stands, if it was read from a file."""
         return self.written.line(path) if self.written else None
 
@@ -95,7 +95,7 @@ def to_document(snapshot: DatasetSnapshot) -> dict[str, Any]:
 
 def from_document(document: Mapping[str, Any], folder: Path) -> Dataset:
     """The dataset that `to_document` wrote down when the dataset was added."""
-    return fold(validated(DatasetSnapshot, stored(document)), folder, known=True)
+    return fold(validate(DatasetSnapshot, stored(document)), folder, known=True)
 
 
 def stored(document: Mapping[str, Any]) -> Document:

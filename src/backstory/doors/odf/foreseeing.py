@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.documents import Path_
+from backstory.documents import DocumentPath
 from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.dataset import Source
@@ -32,7 +32,7 @@ def foreseen(store: Store, dataset: Registered) -> list[Lint]:
     return lints_of(dataset.dataset, partial(output_of, store, dataset))
 
 
-def output_of(store: Store, dataset: Registered, path: Path_, source: Source) -> pa.Schema | None:
+def output_of(store: Store, dataset: Registered, path: DocumentPath, source: Source) -> pa.Schema | None:
     """The columns after preprocess; None if there is no query, or nobody declares what it reads.
 
     A query that reads other tables may have to wait for them.

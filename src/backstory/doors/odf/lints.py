@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from backstory.documents import Path_, near
+from backstory.documents import DocumentPath, nearest_name
 from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved
 from backstory.doors.odf.dataset import Dataset, Source
 from backstory.doors.odf.literal_secrets import literal_secrets
@@ -38,7 +38,7 @@ REMOVED: Final = {
     "negativeInf": "read a text and cast it in preprocess",
 }
 # The columns after the preprocess of a source, which stands at a path; None where there is nothing to know.
-Output = Callable[[Path_, Source], pa.Schema | None]
+Output = Callable[[DocumentPath, Source], pa.Schema | None]
 
 
 class Level(StrEnum):
@@ -70,23 +70,23 @@ class _Desk:
     """A source on the desk: all that a lint looks at."""
 
     dataset: Dataset
-    path: Path_
+    path: DocumentPath
     source: Source
     columns: Columns | None
 
-    def error(self, code: str, path: Path_, message: str, remedy: str) -> Lint:
+    def error(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
         """A mistake in a part of the source."""
         return self._lint(code, Level.ERROR, path, message, remedy)
 
-    def warning(self, code: str, path: Path_, message: str, remedy: str) -> Lint:
+    def warning(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
         """What is likely a mistake."""
         return self._lint(code, Level.WARNING, path, message, remedy)
 
-    def note(self, code: str, path: Path_, message: str, remedy: str) -> Lint:
+    def note(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
         """What one should know."""
         return self._lint(code, Level.NOTE, path, message, remedy)
 
-    def _lint(self, code: str, level: Level, place: Path_, message: str, remedy: str) -> Lint:
+    def _lint(self, code: str, level: Level, place: DocumentPath, message: str, remedy: str) -> Lint:
         path = (*self.path, *place)
         return Lint(code, level, message, self.dataset.line(path), self.dataset.place(path), remedy)
 
@@ -168,11 +168,11 @@ def _l2(desk: _Desk) -> Iterator[Lint]:
                 "L2",
                 ("merge", *path),
                 f"there is no column {name!r} in {desk.columns.origin}",
-                near(name, desk.columns.names),
+                nearest_name(name, desk.columns.names),
             )
 
 
-def _named(desk: _Desk) -> Iterator[tuple[Path_, str]]:
+def _named(desk: _Desk) -> Iterator[tuple[DocumentPath, str]]:
     """The columns that a merge names, and where."""
     merge = desk.source.merge
     yield from ((("primaryKey", number), name) for number, name in enumerate(desk.key))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
-from backstory.documents import Path_
+from backstory.documents import DocumentPath
 from backstory.sources.templates import with_variables_as
 
 # What a variable fills in; no address has this letter.
@@ -34,14 +34,14 @@ ANYBODY: Final = {"anonymous", "ftp"}
 EVERYBODY: Final = {"demo_key", "demo-key"}
 
 
-def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[Path_, str]]:
+def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
     """Where a manifest has a secret as it is, and what it is, also in events that newer ones replace."""
     for number, event in enumerate(document["content"]["metadata"]):
         for place, what in _of_fetch(event.get("fetch") or {}):
             yield ("content", "metadata", number, "fetch", *place), what
 
 
-def _of_fetch(fetch: Mapping[str, Any]) -> Iterator[tuple[Path_, str]]:
+def _of_fetch(fetch: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
     for key in ("url", "nodeUrl"):
         yield from (((key,), what) for what in secrets_in_address(fetch.get(key) or ""))
     for key in ("headers", "env"):

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from backstory.documents import Document, read_documents, validated
+from backstory.documents import Document, read_documents, validate
 from backstory.doors.odf.dataset import Dataset
 from backstory.doors.odf.manifest.events import DatasetSnapshot, SetVocab
 from backstory.doors.odf.manifest.merge import encoding_of
@@ -27,7 +27,7 @@ def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Documen
     found = []
     for document in read_documents(path, MANIFEST):
         if _is_manifest(document.tree):
-            found.append((document, validated(DatasetSnapshot, document)))
+            found.append((document, validate(DatasetSnapshot, document)))
         elif not recursive:
             raise _no_manifest(document)
     if not found and not recursive:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Final
 
-from backstory.documents import Document, Path_, Sort
+from backstory.documents import Document, DocumentKind, DocumentPath
 from backstory.doors.odf.manifest.events import (
     AddPushSource,
     DatasetKind,
@@ -19,7 +19,7 @@ from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
 from backstory.doors.odf.source_rules import look_at_schema, look_at_source
 from backstory.strategies.events.terms import EventEncoding
 
-MANIFEST: Final = Sort("manifest", absent="no-manifest", wrong="wrong-manifest")
+MANIFEST: Final = DocumentKind("manifest", absent_code="no-manifest", wrong_code="wrong-manifest")
 
 ROOT_ONLY: Final = "Only root datasets are kept here; write a derivative one as a query of its inputs."
 CONTENT: Final = ("content", "metadata")
@@ -39,7 +39,7 @@ def refuse_broken_rules(snapshot: DatasetSnapshot, document: Document, *, known:
     _look_at_sources(events, document)
 
 
-def _look_at_event(event: Any, document: Document, path: Path_, *, known: bool) -> None:
+def _look_at_event(event: Any, document: Document, path: DocumentPath, *, known: bool) -> None:
     match event:
         case SetTransform():
             raise document.wrong(path, "SetTransform belongs to derivative datasets.", ROOT_ONLY)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstory.documents import Path_
+from backstory.documents import DocumentPath
 from backstory.doors.odf.data_types import declared_schema
 from backstory.doors.odf.dataset import Source
 from backstory.doors.odf.inspecting import Inspected, in_a_row, inspected
@@ -50,7 +50,7 @@ def inspected_here(files: Files, *, linted: bool) -> Inspected:
     return inspected(dataset, lint, Head(newest_block_here(files)))
 
 
-def output_here(dataset: Known[Described], _: Path_, source: Source) -> None:
+def output_here(dataset: Known[Described], _: DocumentPath, source: Source) -> None:
     """The columns after preprocess, where nobody knows them; Unreadable where Spark looks at the query."""
     declared = declared_schema(source.read)
     known = declared is not None and declared.fields_

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from backstory.documents import Document, Path_
+from backstory.documents import Document, DocumentPath
 from backstory.doors.odf.ddl import ddl_field
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
@@ -26,7 +26,7 @@ OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 
-def look_at_source(source: SetPollingSource | AddPushSource, document: Document, path: Path_) -> None:
+def look_at_source(source: SetPollingSource | AddPushSource, document: Document, path: DocumentPath) -> None:
     """Raise UsageError for the first rule that the source breaks."""
     if isinstance(source, SetPollingSource):
         _look_at_templates(source.fetch, document, (*path, "fetch"))
@@ -36,13 +36,13 @@ def look_at_source(source: SetPollingSource | AddPushSource, document: Document,
     _look_at_merge(source.merge, document, (*path, "merge"))
 
 
-def look_at_schema(schema: DataSchema, document: Document, path: Path_) -> None:
+def look_at_schema(schema: DataSchema, document: Document, path: DocumentPath) -> None:
     """Raise UsageError if two columns have one name."""
     for number, name in _repeated([each.name for each in schema.fields_]):
         raise document.wrong((*path, "fields", number), f"the column {name!r} is named twice.")
 
 
-def _look_at_templates(fetch: Fetch, document: Document, path: Path_) -> None:
+def _look_at_templates(fetch: Fetch, document: Document, path: DocumentPath) -> None:
     for place, text in _templated(fetch):
         try:
             templates.check(text)
@@ -50,7 +50,7 @@ def _look_at_templates(fetch: Fetch, document: Document, path: Path_) -> None:
             raise document.wrong((*path, *place), broken.message, broken.remedy, broken.code) from None
 
 
-def _templated(fetch: Fetch) -> Iterator[tuple[Path_, str]]:
+def _templated(fetch: Fetch) -> Iterator[tuple[DocumentPath, str]]:
     """The texts of a fetch that may hold templates (section 1.1)."""
     match fetch:
         case Url():
@@ -68,7 +68,7 @@ def _templated(fetch: Fetch) -> Iterator[tuple[Path_, str]]:
             yield ("nodeUrl",), fetch.node_url or ""
 
 
-def _look_at_read(read: Reading, document: Document, path: Path_) -> None:
+def _look_at_read(read: Reading, document: Document, path: DocumentPath) -> None:
     if read.schema_ is not None and read.ddl_schema is not None:
         raise document.wrong(
             (*path, "ddlSchema"), "there are both schema and ddlSchema.", "Keep schema, the newer form."
@@ -85,7 +85,7 @@ def _look_at_read(read: Reading, document: Document, path: Path_) -> None:
         raise document.wrong((*path, "ddlSchema", number), f"the column {name!r} is named twice.")
 
 
-def _look_at_query(sql: Sql, document: Document, path: Path_) -> None:
+def _look_at_query(sql: Sql, document: Document, path: DocumentPath) -> None:
     if sql.engine.lower() not in ENGINES:
         raise document.wrong(
             (*path, "engine"),
@@ -101,7 +101,7 @@ def _look_at_query(sql: Sql, document: Document, path: Path_) -> None:
         _look_at_steps([step.alias for step in sql.queries], document, (*path, "queries"))
 
 
-def _look_at_steps(aliases: Sequence[str | None], document: Document, path: Path_) -> None:
+def _look_at_steps(aliases: Sequence[str | None], document: Document, path: DocumentPath) -> None:
     """One step has no alias, it is the output; the others have names of their own, and `input` is taken."""
     output = [number for number, alias in enumerate(aliases) if alias is None]
     if not output:
@@ -116,7 +116,7 @@ def _look_at_steps(aliases: Sequence[str | None], document: Document, path: Path
         )
 
 
-def _look_at_merge(merge: Merge, document: Document, path: Path_) -> None:
+def _look_at_merge(merge: Merge, document: Document, path: DocumentPath) -> None:
     if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, Snapshot):
         raise document.wrong(
             (*path, "encoding"),

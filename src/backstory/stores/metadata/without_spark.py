@@ -16,4 +16,4 @@ def open_without_spark(settings: Settings) -> Opening | None:
         return EmbeddedCatalog(settings.warehouse, settings.origin)
     from backstory.stores.metadata.with_pyiceberg import open_catalog
 
-    return open_catalog(properties, settings.searched)
+    return open_catalog(properties, settings.location)

@@ -11,22 +11,22 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def version() -> "Column":
+def version_condition() -> "Column":
     """Whether a stored row is a version, and no memory."""
     return column(MEMORY).getField(ROLE).isNull()
 
 
-def marked() -> "Column":
+def mark_condition() -> "Column":
     """Whether a stored row remembers a copy or a truncate that was not taken back."""
     memory = column(MEMORY)
     said = memory.getField(KIND).isin(Told.COPY.value, Told.TRUNCATE.value)
     return said & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 
 
-def versions_touched(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
+def touched_versions(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
     """The versions that a copy can touch: in order the open ones, else those that reach its instant."""
     start, end = column(VALID_FROM), column(VALID_TO)
     if terms.in_order:
-        return rows.where(version() & end.isNull())
-    slice_ = rows.where(version() & (end.isNull() | (end >= instant(terms.at))))
+        return rows.where(version_condition() & end.isNull())
+    slice_ = rows.where(version_condition() & (end.isNull() | (end >= instant(terms.at))))
     return slice_ if terms.following is None else slice_.where(start <= instant(terms.following))

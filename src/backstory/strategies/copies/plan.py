@@ -4,11 +4,16 @@ A touched record is a row of four sides: what the copy delivers, and the stored 
 `before` was true just before the copy's instant, `replaced` begins at it by a copy that this one replaces,
 `next` is true at the following instant of which something is known. Records of different keys never meet
 here, so that touched records are planned together or in parts, here or in Spark's tasks, with one result.
+
+Records that a copy may change, side by side with their stored versions.
+
+The stored versions that count for a copy: those of each record before, at and after its instant.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, reduce
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,27 +21,138 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
+from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import Role
 from backstory.strategies.alike import Values, rows_alike
-from backstory.strategies.copies.rows import OPEN, begun, left_behind, moved, with_columns
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.touched import (
-    APPEARED,
-    CHANGED,
-    CLOSED,
-    DRIVES,
-    HAD,
-    LOSES,
-    TAKEN_BACK,
-    UNCHANGED,
-    Side,
-    Touched,
+from backstory.strategies.copies.version_rows import (
+    OPEN,
+    begin_versions,
+    micros,
+    move_ends,
+    past_rows,
+    with_columns,
 )
+from backstory.strategies.keys import key_codes, keys_by_value, last_of
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
+# Outcomes, which are counted; of records that appear the plan has all keys, of others a few.
+APPEARED: Final = "appeared"
+CHANGED: Final = "changed"
+CLOSED: Final = "closed"
+UNCHANGED: Final = "unchanged"
+TAKEN_BACK: Final = "taken back"
+# Of a column: the records that change in it, those that lose their value, and those that had one.
+DRIVES: Final = "drives "
+LOSES: Final = "loses "
+HAD: Final = "had "
 
-def plan_copy(terms: CopyTerms, touched: Touched) -> PartPlan:
+
+@dataclass(frozen=True)
+class AlignedRows:
+    """Rows beside each other with those of other sides; `has` says where there is one, else all is NULL."""
+
+    rows: pa.Table
+    has: np.ndarray
+
+    def __getitem__(self, name: str) -> Values:
+        return self.rows[name]
+
+    def at(self, rows: np.ndarray) -> pa.Table:
+        """The rows where this is true."""
+        return self.rows.filter(pa.array(rows))
+
+    @cached_property
+    def start(self) -> np.ndarray:
+        """When the versions begin, in microseconds."""
+        return micros(self.rows[VALID_FROM])
+
+    @cached_property
+    def end(self) -> np.ndarray:
+        """When they end, `OPEN` where they have not."""
+        return micros(self.rows[VALID_TO])
+
+
+@dataclass(frozen=True, slots=True)
+class AlignedRecords:
+    """Records that a copy may change, a row of each side for each of them."""
+
+    delivered: AlignedRows
+    before: AlignedRows
+    replaced: AlignedRows
+    next: AlignedRows
+
+
+def rows_at(terms: CopyTerms, slice_: pa.Table) -> pa.Array:
+    """Which versions of a slice are true at the copy's instant; in order these are the open ones, all."""
+    if terms.in_order:
+        return pa.repeat(True, len(slice_))
+    return pa.array((micros(slice_[VALID_FROM]) <= terms.at) & (micros(slice_[VALID_TO]) > terms.at))
+
+
+def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
+    """Rows of the records that have two versions at one instant (V119), a row of each such record.
+
+    And of those with a version that never began, which no door writes.
+    """
+    (codes,), count = key_codes([keys_by_value(slice_, terms.key)], terms.key)
+    if terms.in_order:
+        together = [np.ones(len(slice_), bool)]
+    else:
+        start, end = micros(slice_[VALID_FROM]), micros(slice_[VALID_TO])
+        together = [(start <= terms.at) & (end > terms.at), start < terms.at, end == OPEN]
+    numbers = (np.bincount(codes[each], minlength=count) > 1 for each in together)
+    never = np.bincount(codes[np.asarray(slice_[VALID_FROM].is_null())], minlength=count) > 0
+    wrong = np.flatnonzero(reduce(np.logical_or, numbers, never))
+    return slice_.take(pa.array(last_of(codes, count)[wrong]))
+
+
+def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> AlignedRecords:
+    """Records beside their stored versions: a row for each key of either side.
+
+    `delivered` has each key once, `slice_` whole versions with their places, of which no two of a key are
+    of one of the three states.
+    """
+    sides = [keys_by_value(each, terms.key) for each in (delivered, slice_)]
+    (mine, theirs), count = key_codes(sides, terms.key)
+    there = np.zeros(count, bool)
+    there[mine] = there[theirs] = True
+    records = np.flatnonzero(there)
+    everywhere = np.arange(len(slice_))
+    if terms.in_order:
+        before, replaced, after = everywhere, everywhere[:0], everywhere[:0]
+    else:
+        start, end = micros(slice_[VALID_FROM]), micros(slice_[VALID_TO])
+        before, replaced = np.flatnonzero(start < terms.at), np.flatnonzero(start == terms.at)
+        following = terms.following
+        after = everywhere[:0]
+        if following is not None:
+            after = np.flatnonzero((start <= following) & (end > following))
+    return AlignedRecords(
+        _align_rows(delivered, last_of(mine, count)[records]),
+        *(
+            _align_rows(slice_, _places_by_code(theirs, count, each)[records])
+            for each in (before, replaced, after)
+        ),
+    )
+
+
+def _places_by_code(codes: np.ndarray, count: int, rows: np.ndarray) -> np.ndarray:
+    """For each code the place of its row among these, -1 where it has none."""
+    places = np.full(count, -1, np.int64)
+    places[codes[rows]] = rows
+    return places
+
+
+def _align_rows(rows: pa.Table, places: np.ndarray) -> AlignedRows:
+    has = places >= 0
+    if has.all() and len(places) == len(rows) and (np.diff(places) == 1).all():
+        return AlignedRows(rows, has)
+    return AlignedRows(rows.take(pa.array(places, mask=~has)), has)
+
+
+def plan_copy(terms: CopyTerms, touched: AlignedRecords) -> PartPlan:
     """The rows that go and come of touched records; those that are as they were are counted."""
     return _Plan(terms, touched).plan()
 
@@ -46,22 +162,28 @@ class _Plan:
     """The outcomes of touched records: a truth value for each of them."""
 
     terms: CopyTerms
-    touched: Touched
+    records: AlignedRecords
 
     def plan(self) -> PartPlan:
         """The rows that go and come, and the counts of all outcomes."""
-        parts = [*self._moves(), *self._takes_back(), *self._begins(), *self._goes_on(), *self._renews()]
+        parts = [
+            *self._moved_versions(),
+            *self._withdrawn_versions(),
+            *self._new_versions(),
+            *self._continued_versions(),
+            *self._renewed_versions(),
+        ]
         come = [shaped(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
         gone = [rows.select([FILE, POSITION]) for rows, instead in parts if instead]
-        none = self.touched.before.rows.select([FILE, POSITION]).slice(0, 0)
+        none = self.records.before.rows.select([FILE, POSITION]).slice(0, 0)
         kinds = {
-            APPEARED: self.appeared,
-            CHANGED: self.changed | self.renewed,
-            CLOSED: self.vanished,
+            APPEARED: self.appears,
+            CHANGED: self.changes | self.is_renewed,
+            CLOSED: self.vanishes,
             **{f"{LOSES}{name}": self._loses(name) for name in self.terms.compared},
         }
         counts = {kind: int(rows.sum()) for kind, rows in kinds.items()}
-        counts[UNCHANGED] = int((self.both & ~self.changed & ~self.renewed).sum())
+        counts[UNCHANGED] = int((self.both & ~self.changes & ~self.is_renewed).sum())
         counts[TAKEN_BACK] = int(self._withdrawals.sum())
         counts |= {f"{HAD}{name}": int(self._had(name).sum()) for name in self.terms.compared}
         counts |= {f"{DRIVES}{name}": int(self._drives(name).sum()) for name in self._same_values}
@@ -72,43 +194,43 @@ class _Plan:
             {
                 REMOVED: pa.concat_tables([none, *gone]),
                 ADDED: pa.concat_tables([*come, nothing]),
-                APPEARED: keys.filter(pa.array(self.appeared)),
+                APPEARED: keys.filter(pa.array(self.appears)),
             },
             {name: count for name, count in counts.items() if count},
             {kind: rows for kind, rows in few.items() if len(rows)},
         )
 
     @cached_property
-    def now(self) -> Side:
+    def at_instant(self) -> AlignedRows:
         """What was known of the records at the copy's instant."""
-        before, replaced = self.touched.before, self.touched.replaced
+        before, replaced = self.records.before, self.records.replaced
         there = before.has if self.terms.in_order else before.has & (before.end > self.terms.at)
         if not replaced.has.any() and (there == before.has).all():
             return before
         places = np.arange(len(there))
         rows = np.where(replaced.has, places + len(there), np.where(there, places, -1))
         both = pa.concat_tables([before.rows, replaced.rows])
-        return Side(both.take(pa.array(rows, mask=rows < 0)), rows >= 0)
+        return AlignedRows(both.take(pa.array(rows, mask=rows < 0)), rows >= 0)
 
     @cached_property
     def both(self) -> np.ndarray:
-        return self.touched.delivered.has & self.now.has
+        return self.records.delivered.has & self.at_instant.has
 
     @cached_property
-    def appeared(self) -> np.ndarray:
-        return self.touched.delivered.has & ~self.now.has
+    def appears(self) -> np.ndarray:
+        return self.records.delivered.has & ~self.at_instant.has
 
     @cached_property
-    def vanished(self) -> np.ndarray:
-        return ~self.touched.delivered.has & self.now.has & self.terms.closes
+    def vanishes(self) -> np.ndarray:
+        return ~self.records.delivered.has & self.at_instant.has & self.terms.closes
 
     @cached_property
-    def changed(self) -> np.ndarray:
+    def changes(self) -> np.ndarray:
         """The records that are others in what makes versions."""
         return self.both & ~self._alike_now
 
     @cached_property
-    def renewed(self) -> np.ndarray:
+    def is_renewed(self) -> np.ndarray:
         """The records of which only values without history are others (V18)."""
         if self.terms.following is not None or not self.terms.renewed:
             return np.zeros_like(self.both)
@@ -119,82 +241,86 @@ class _Plan:
     def _same_values(self) -> Mapping[str, np.ndarray]:
         """For each column of the copy whether the record has the value that it had."""
         names = (*self.terms.compared, *self.terms.renewed)
-        return {name: self._alike(self.touched.delivered, self.now, [name]) for name in names}
+        return {name: self._alike(self.records.delivered, self.at_instant, [name]) for name in names}
 
     @cached_property
     def _alike_now(self) -> np.ndarray:
         """Whether a record is as delivered: on these columns, and on those that a restatement lacks."""
-        terms, before = self.terms, self.touched.before
+        terms, before = self.terms, self.records.before
         alike = reduce(
             np.logical_and, (self._same_values[name] for name in terms.compared), np.ones_like(self.both)
         )
         if not terms.restated:
             return alike
-        stays = before.has & self._alike(self.touched.delivered, before, terms.compared)
-        on_before = self._alike(before, self.now, terms.absent)
-        return alike & np.where(stays, on_before, _all_null(self.now, terms.absent))
+        stays = before.has & self._alike(self.records.delivered, before, terms.compared)
+        on_before = self._alike(before, self.at_instant, terms.absent)
+        return alike & np.where(stays, on_before, _all_null(self.at_instant, terms.absent))
 
     @cached_property
-    def _relived(self) -> np.ndarray:
-        return self.appeared | self.changed | self.vanished
+    def _differs(self) -> np.ndarray:
+        return self.appears | self.changes | self.vanishes
 
     @cached_property
     def _stays(self) -> np.ndarray:
         """Whether the version before the copy's instant goes on with what is delivered."""
-        delivered, before = self.touched.delivered, self.touched.before
+        delivered, before = self.records.delivered, self.records.before
         return delivered.has & before.has & self._alike(delivered, before, self.terms.compared)
 
     @cached_property
     def _starts(self) -> np.ndarray:
-        return self.touched.delivered.has & ~self._stays
+        return self.records.delivered.has & ~self._stays
 
     @cached_property
-    def _joins(self) -> np.ndarray:
+    def _continues(self) -> np.ndarray:
         """Whether what the copy says goes on in the version that is known next."""
-        terms, after = self.terms, self.touched.next
+        terms, after = self.terms, self.records.next
         if not after.has.any():
             return np.zeros_like(after.has)
         there = [name for name in terms.tracked if name in terms.delivered]
-        as_delivered = self._alike(self.touched.delivered, after, there) & _all_null(after, terms.absent)
-        as_before = self._alike(self.touched.before, after, terms.tracked)
+        as_delivered = self._alike(self.records.delivered, after, there) & _all_null(after, terms.absent)
+        as_before = self._alike(self.records.before, after, terms.tracked)
         joins = after.has & np.where(self._stays, as_before, as_delivered)
-        return self.touched.delivered.has & joins
+        return self.records.delivered.has & joins
 
     @cached_property
     def _reach(self) -> np.ndarray:
         """Until when what the copy says is true, for all that is known."""
         following = OPEN if self.terms.following is None else self.terms.following
-        if not self._joins.any():
-            return np.full(len(self._joins), following)
-        return np.where(self._joins, self.touched.next.end, following)
+        if not self._continues.any():
+            return np.full(len(self._continues), following)
+        return np.where(self._continues, self.records.next.end, following)
 
     @cached_property
-    def _own(self) -> np.ndarray:
+    def _begins_next(self) -> np.ndarray:
         """Whether the next version begins at the following instant; else one that is here goes on to it."""
-        after = self.touched.next
+        after = self.records.next
         return after.has & (after.start == self.terms.following) if after.has.any() else after.has
 
     @cached_property
     def _withdrawals(self) -> np.ndarray:
-        replaced = self._relived & self.touched.replaced.has
-        return replaced.astype(np.int64) + (self._relived & self._own & self._joins)
+        replaced = self._differs & self.records.replaced.has
+        return replaced.astype(np.int64) + (self._differs & self._begins_next & self._continues)
 
-    def _moves(self) -> Iterable[tuple[pa.Table, bool]]:
+    def _moved_versions(self) -> Iterable[tuple[pa.Table, bool]]:
         """Versions from before, with another end."""
-        before, at = self.touched.before, self.terms.at
+        before, at = self.records.before, self.terms.at
         ends = np.where(self._stays, self._reach, at)
-        yield from self._moving(before, self._relived & before.has & (ends != before.end), ends, stays=True)
+        yield from self._move_versions(
+            before, self._differs & before.has & (ends != before.end), ends, stays=True
+        )
 
-    def _takes_back(self) -> Iterable[tuple[pa.Table, bool]]:
+    def _withdrawn_versions(self) -> Iterable[tuple[pa.Table, bool]]:
         """Versions that are replaced, and those that what the copy says goes on into."""
-        replaced, after = self.touched.replaced, self.touched.next
-        yield from self._moving(replaced, self._relived & replaced.has, replaced.start, Role.PAST)
+        replaced, after = self.records.replaced, self.records.next
+        yield from self._move_versions(replaced, self._differs & replaced.has, replaced.start, Role.PAST)
         if after.has.any():
-            yield from self._moving(after, self._relived & self._own & self._joins, after.start, Role.PAST)
+            yield from self._move_versions(
+                after, self._differs & self._begins_next & self._continues, after.start, Role.PAST
+            )
 
-    def _moving(
+    def _move_versions(
         self,
-        side: Side,
+        side: AlignedRows,
         where: np.ndarray,
         ends: np.ndarray,
         role: Role | None = None,
@@ -204,41 +330,43 @@ class _Plan:
         if not where.any():
             return
         memory, rows = self.terms.memory, side.at(where)
-        now = moved(rows, ends[where], self.terms.recorded, memory, role)
+        now = move_ends(rows, ends[where], self.terms.recorded, memory, role)
         yield (self._as_newest(now, where, self._stays) if stays else now), True
-        yield left_behind(rows, memory), False
+        yield past_rows(rows, memory), False
 
-    def _begins(self) -> Iterable[tuple[pa.Table, bool]]:
+    def _new_versions(self) -> Iterable[tuple[pa.Table, bool]]:
         """Versions with what is delivered."""
-        where = self._relived & self._starts
+        where = self._differs & self._starts
         if where.any():
-            delivered, ends = self.touched.delivered.at(where), self._reach[where]
-            rows = shaped(begun(delivered, self.terms.at, ends, self.terms.recorded), self.terms.columns)
+            delivered, ends = self.records.delivered.at(where), self._reach[where]
+            rows = shaped(
+                begin_versions(delivered, self.terms.at, ends, self.terms.recorded), self.terms.columns
+            )
             yield self._as_newest(rows, where, self._starts), False
 
-    def _goes_on(self) -> Iterable[tuple[pa.Table, bool]]:
+    def _continued_versions(self) -> Iterable[tuple[pa.Table, bool]]:
         """What was true beyond the following instant is so again, in a version of its own."""
-        after = self.touched.next
-        where = self._relived & after.has & ~self._own & ~self._joins
+        after = self.records.next
+        where = self._differs & after.has & ~self._begins_next & ~self._continues
         if where.any():
             rows = after.at(where).drop_columns([FILE, POSITION])
             following = self.terms.following or 0
-            yield begun(rows, following, after.end[where], self.terms.recorded), False
+            yield begin_versions(rows, following, after.end[where], self.terms.recorded), False
 
-    def _renews(self) -> Iterable[tuple[pa.Table, bool]]:
-        if self.renewed.any():
-            delivered = self.touched.delivered.at(self.renewed)
+    def _renewed_versions(self) -> Iterable[tuple[pa.Table, bool]]:
+        if self.is_renewed.any():
+            delivered = self.records.delivered.at(self.is_renewed)
             values = {name: delivered[name] for name in self.terms.renewed}
-            yield with_columns(self.now.at(self.renewed), values), True
+            yield with_columns(self.at_instant.at(self.is_renewed), values), True
 
     def _as_newest(self, rows: pa.Table, where: np.ndarray, which: np.ndarray) -> pa.Table:
         """The rows, of `where`; those of `which` with the newest values of what has no history (V18)."""
         ends = self.terms.following is None
         names = self.terms.renewed if ends else self.terms.overwritten
-        chosen = (which & (self._stays if ends else self._joins))[where]
+        chosen = (which & (self._stays if ends else self._continues))[where]
         if not names or not chosen.any():
             return rows
-        newest = (self.touched.delivered if ends else self.touched.next).at(where)
+        newest = (self.records.delivered if ends else self.records.next).at(where)
         values = {name: (newest[name], rows[name].cast(newest[name].type)) for name in names}
         return with_columns(
             rows, {name: pc.if_else(pa.array(chosen), *each) for name, each in values.items()}
@@ -246,30 +374,30 @@ class _Plan:
 
     @cached_property
     def _keys(self) -> pa.Table:
-        delivered, now = self.touched.delivered, self.now
-        pairs = ((_one(delivered[name]), _one(now[name])) for name in self.terms.key)
+        delivered, now = self.records.delivered, self.at_instant
+        pairs = ((_combine_chunks(delivered[name]), _combine_chunks(now[name])) for name in self.terms.key)
         values = [pc.if_else(pa.array(delivered.has), *each) for each in pairs]
         return pa.table(values, names=list(self.terms.key))
 
     def _drives(self, name: str) -> np.ndarray:
-        return (self.changed | self.renewed) & ~self._same_values[name]
+        return (self.changes | self.is_renewed) & ~self._same_values[name]
 
     def _had(self, name: str) -> np.ndarray:
-        return self.both & np.asarray(_one(self.now[name]).is_valid())
+        return self.both & np.asarray(_combine_chunks(self.at_instant[name]).is_valid())
 
     def _loses(self, name: str) -> np.ndarray:
-        return self._had(name) & np.asarray(_one(self.touched.delivered[name]).is_null())
+        return self._had(name) & np.asarray(_combine_chunks(self.records.delivered[name]).is_null())
 
-    def _alike(self, one: Side, other: Side, names: Sequence[str]) -> np.ndarray:
+    def _alike(self, one: AlignedRows, other: AlignedRows, names: Sequence[str]) -> np.ndarray:
         """Whether rows of two sides are alike in these columns; what is on no side is NULL."""
         pairs = ((one[name], other[name].cast(one[name].type)) for name in names)
         return rows_alike(pairs, len(one.has))
 
 
-def _all_null(side: Side, names: Iterable[str]) -> np.ndarray:
-    nulls = (np.asarray(_one(side[name]).is_null()) for name in names)
+def _all_null(side: AlignedRows, names: Iterable[str]) -> np.ndarray:
+    nulls = (np.asarray(_combine_chunks(side[name]).is_null()) for name in names)
     return reduce(np.logical_and, nulls, np.ones(len(side.has), bool))
 
 
-def _one(values: Values) -> pa.Array:
+def _combine_chunks(values: Values) -> pa.Array:
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values

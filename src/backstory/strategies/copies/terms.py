@@ -8,7 +8,7 @@ from backstory.model.schema import Column
 from backstory.model.types import ColumnType
 
 if TYPE_CHECKING:
-    from backstory.strategies.feeds.copy_plan import Among
+    from backstory.strategies.feeds.copy_plan import FeedCopyTerms
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class CopyTerms:
     ids: bool = False
     successions: tuple[tuple[str, str], ...] = ()
     scope: tuple[tuple[str, object], ...] | None = None
-    beside: tuple[tuple[tuple[str, object], ...], ...] = ()
-    among: "Among | None" = None
+    other_scopes: tuple[tuple[tuple[str, object], ...], ...] = ()
+    feed: "FeedCopyTerms | None" = None
 
     @property
     def memory(self) -> ColumnType:

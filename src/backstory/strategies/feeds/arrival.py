@@ -13,16 +13,23 @@ from backstory.model.layout import VALID_FROM
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import Role, Told
 from backstory.strategies.alike import Values
-from backstory.strategies.copies.rows import OPEN, micros, withdraw_facts
-from backstory.strategies.feeds.log_order import has_position, in_interval, place_in_order, times_to_store
-from backstory.strategies.feeds.records import is_of, own_times, sequence_codes, sequences
-from backstory.strategies.feeds.rows import Remembered, kinds, rows_of
+from backstory.strategies.copies.version_rows import OPEN, micros, withdraw_facts
+from backstory.strategies.feeds.facts import has_position, in_interval, place_in_order, times_to_store
+from backstory.strategies.feeds.records import (
+    Remembered,
+    is_of,
+    make_rows,
+    own_times,
+    repeat_kind,
+    sequence_codes,
+    sequences,
+)
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
 from backstory.strategies.matching import take_rows
 
 # What a delivery is refused for, with samples of the keys; a window that meets what is settled has none.
-FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, MEETS, CONFLICT, SPOILT = (
+FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, OVERLAP, CONFLICT, SPOILT = (
     "without a key",
     "without a sequence",
     "settled",
@@ -47,17 +54,17 @@ class Arrival:
 
     events: pa.Table
     truncates: pa.Table
-    later: np.ndarray
-    standing: pa.Table
-    silenced: pa.Table
+    has_later_mark: np.ndarray
+    active_marks: pa.Table
+    silenced_marks: pa.Table
     inside: pa.Table
-    gone: pa.Table
-    come: pa.Table
+    removed: pa.Table
+    added: pa.Table
     counts: Mapping[str, int]
     samples: Mapping[str, pa.Table]
 
 
-def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
+def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     """The delivery, once looked at as a whole; `marks` are the table's live ones, with their places."""
     truncate = of_kind(delivered, Told.TRUNCATE)
     flags = {
@@ -67,17 +74,17 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     at = micros(delivered[AT])
     # When a message of a log was for its record, only the rest of its log says.
     late = in_interval(at, terms.settled) & (truncate | ~has_position(terms, delivered))
-    late |= of_former(terms, delivered) | _before_settled_truncates(terms, delivered, marks)
+    late |= are_of_former_logs(terms, delivered) | _before_settled_truncates(terms, delivered, marks)
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
     keys = delivered.select(terms.key)
     found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
     timely = take_rows(delivered, np.flatnonzero(~late))
     counts = {name: len(rows) for name, rows in found.items()}
-    if _meets(terms):
-        counts[MEETS] = 1
+    if _overlaps_settled(terms):
+        counts[OVERLAP] = 1
     truncate = of_kind(timely, Told.TRUNCATE)
     truncates, events = (take_rows(timely, np.flatnonzero(rows)) for rows in (truncate, ~truncate))
-    return _placed(
+    return _match_truncates(
         terms,
         events,
         truncates,
@@ -87,7 +94,7 @@ def arrive(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     )
 
 
-def _meets(terms: FeedTerms) -> bool:
+def _overlaps_settled(terms: FeedTerms) -> bool:
     """Whether the window meets what is settled (V86)."""
     if terms.window is None or not terms.settled:
         return False
@@ -95,7 +102,7 @@ def _meets(terms: FeedTerms) -> bool:
     return terms.window[0] <= last and (first is None or terms.window[1] > first)
 
 
-def _placed(
+def _match_truncates(
     terms: FeedTerms,
     events: pa.Table,
     truncates: pa.Table,
@@ -107,7 +114,7 @@ def _placed(
     at, known_at = micros(truncates[AT]), micros(marks[VALID_FROM])
     own = np.where(has_position(terms, truncates), at, FIRST)
     places = place_in_order(np.concatenate([at, known_at]), np.concatenate([own, own_times(marks)]))
-    sides = [(further(terms, truncates), len(truncates)), (sequences(marks), len(marks))]
+    sides = [(further_sequence(terms, truncates), len(truncates)), (sequences(marks), len(marks))]
     mine, theirs = sequence_codes(terms, sides)
     copy = is_of(marks, Told.COPY)
     codes, size = pair_codes(np.concatenate([mine, np.where(copy, -1, theirs)]) + 1, places)
@@ -151,12 +158,12 @@ def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.nd
 def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
     at = micros(truncates[AT])
     time = times_to_store(np.where(has_position(terms, truncates), at, FIRST))
-    kind = kinds(len(truncates), Told.TRUNCATE)
-    told = Remembered(kind, further(terms, truncates), role=Role.FACT, time=time)
-    return rows_of(terms, {}, at, at, told)
+    kind = repeat_kind(len(truncates), Told.TRUNCATE)
+    told = Remembered(kind, further_sequence(terms, truncates), role=Role.FACT, time=time)
+    return make_rows(terms, {}, at, at, told)
 
 
-def further(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
+def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
     """The further sequence of delivered events; None where the feed has none."""
     if not terms.sequence:
         return None
@@ -166,7 +173,7 @@ def further(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
     return pc.if_else(pa.array(has_position(terms, delivered)), sequence, pa.scalar(None, sequence.type))
 
 
-def of_former(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
+def are_of_former_logs(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
     """Whether messages are of a log before the one that began anew, which is settled (V136)."""
     former = terms.former
     if former is None:
@@ -174,7 +181,7 @@ def of_former(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
     at = micros(delivered[AT])
     found = at <= former.latest
     if former.last is not None:
-        positions = further(terms, delivered)
+        positions = further_sequence(terms, delivered)
         assert positions is not None
         last = pa.array([dict(zip(terms.sequence, former.last, strict=True))], positions.type)
         mine, theirs = sequence_codes(terms, [(positions, len(positions)), (last, 1)])
@@ -188,7 +195,7 @@ def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.T
     settled = marks.filter(pa.array((own != FIRST) & in_interval(own, terms.settled)))
     if not len(settled):
         return np.zeros(len(delivered), bool)
-    sides = [(further(terms, delivered), len(delivered)), (sequences(settled), len(settled))]
+    sides = [(further_sequence(terms, delivered), len(delivered)), (sequences(settled), len(settled))]
     mine, theirs = sequence_codes(terms, sides)
     return has_position(terms, delivered) & (mine < theirs.max())
 

@@ -16,8 +16,7 @@ from backstory.formats.delivered import shaped
 from backstory.model.layout import VALID_FROM
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import COLUMNS, SEQUENCE, Told
-from backstory.strategies.copies.rows import memory_field, micros, withdraw_facts
-from backstory.strategies.copies.touched import (
+from backstory.strategies.copies.plan import (
     APPEARED,
     CHANGED,
     CLOSED,
@@ -27,20 +26,21 @@ from backstory.strategies.copies.touched import (
     TAKEN_BACK,
     UNCHANGED,
 )
+from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.arrival import Arrival
-from backstory.strategies.feeds.difference import Difference
-from backstory.strategies.feeds.gathering import NONE, Facts
+from backstory.strategies.feeds.difference import HistoryDifference
+from backstory.strategies.feeds.facts import NONE, RecordFacts
+from backstory.strategies.feeds.fold import RecordFold
 from backstory.strategies.feeds.marks import Marks
 from backstory.strategies.feeds.records import is_of, live_rows
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
-from backstory.strategies.feeds.touched import Records
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 
-THERE = "there before"
+KNOWN = "there before"
 
 
 @dataclass(frozen=True, slots=True)
-class Among:
+class FeedCopyTerms:
     """What a copy meets in a table of events: terms of feeds, and marks, of which its own is the last.
 
     `restated`: a mark of its instant and scope was there, and is not among them. `compared` are the columns
@@ -55,7 +55,7 @@ class Among:
 
 
 @dataclass(frozen=True)
-class _CopiedRecords(Records):
+class _CopyFold(RecordFold):
     """Delivered rows and live stored rows of the same records, all of which the copy may change."""
 
     at: int
@@ -66,9 +66,9 @@ class _CopiedRecords(Records):
         return self.codes[1]
 
     @property
-    def own(self) -> int:
+    def own_mark(self) -> int:
         """The number of the copy's own mark."""
-        return len(self.arrival.standing) - 1
+        return len(self.arrival.active_marks) - 1
 
     @cached_property
     def since(self) -> np.ndarray:
@@ -76,7 +76,7 @@ class _CopiedRecords(Records):
         return np.full(self.codes[1], self.at)
 
     @cached_property
-    def kept(self) -> np.ndarray:
+    def new_events(self) -> np.ndarray:
         """There are no new events."""
         return np.zeros(0, np.int64)
 
@@ -84,25 +84,25 @@ class _CopiedRecords(Records):
     def marks(self) -> Marks:
         """The marks that speak; the copy itself does of every record."""
         marks = super().marks
-        others = marks.silent[marks.silent % len(marks) != self.own]
+        others = marks.silent[marks.silent % len(marks) != self.own_mark]
         return replace(marks, silent=others)
 
     @cached_property
-    def listed(self) -> np.ndarray:
+    def listed_rows(self) -> np.ndarray:
         """For each record the place of its delivered row in the pool, `NONE` where there is none."""
         places = np.full(self.codes[1], NONE)
         places[self.codes[0][0]] = len(self.rows) + np.arange(len(self.events))
         return places
 
-    def _copies(self, record: np.ndarray, mark: np.ndarray) -> Facts:
+    def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
         """What copies say; of this one that is delivered."""
-        said = super()._copies(record, mark)
-        own = mark == self.own
-        said.source[own] = self.listed[record[own]]
+        said = super()._copy_facts(record, mark)
+        own = mark == self.own_mark
+        said.source[own] = self.listed_rows[record[own]]
         return said
 
 
-def plan_among(among: Among, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
+def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows that go and come of these records, and counts; the mark of the copy is not among them.
 
     `delivered` has each key once, `slice_` all live rows of the records that are open or end at or after the
@@ -121,14 +121,16 @@ def plan_among(among: Among, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
         events[FURTHER] = memory_field(own, SEQUENCE).take(places)
     rows = live_rows(slice_)
     arrival = _arrival(among, pa.table(events))
-    records = _CopiedRecords(terms, arrival, arrival.events, rows, among.at)
-    made = Difference(terms, records.pool, records.stored, records.states, records.since, records.further)
-    parts = [*made.rows(), *_voids(among, rows)]
+    records = _CopyFold(terms, arrival, arrival.events, rows, among.at)
+    made = HistoryDifference(
+        terms, records.pool, records.stored_records, records.states, records.since, records.sequence
+    )
+    parts = [*made.rows(), *_withdrawn_void_rows(among, rows)]
     outcome = _outcomes(among, records)
     counts = {name: int(rows.sum()) for name, rows in outcome.items()}
-    counts[TAKEN_BACK] = len(made.taken_back)
-    counts[UNCHANGED] = int((outcome[THERE] & ~outcome[CHANGED] & ~outcome[CLOSED]).sum())
-    del outcome[THERE], counts[THERE]
+    counts[TAKEN_BACK] = len(made.withdrawn_versions)
+    counts[UNCHANGED] = int((outcome[KNOWN] & ~outcome[CHANGED] & ~outcome[CLOSED]).sum())
+    del outcome[KNOWN], counts[KNOWN]
     keys = _keys(records)
     few = {name: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for name, rows in outcome.items()}
     none = rows.select([FILE, POSITION]).slice(0, 0)
@@ -144,7 +146,7 @@ def plan_among(among: Among, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
     )
 
 
-def _arrival(among: Among, events: pa.Table) -> Arrival:
+def _arrival(among: FeedCopyTerms, events: pa.Table) -> Arrival:
     none = among.marks.slice(0, 0)
     return Arrival(
         events,
@@ -160,7 +162,7 @@ def _arrival(among: Among, events: pa.Table) -> Arrival:
     )
 
 
-def _voids(among: Among, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
+def _withdrawn_void_rows(among: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
     """A copy that is restated speaks again of the records of which its mark said nothing (V72)."""
     if not among.restated or not len(rows):
         return []
@@ -171,18 +173,18 @@ def _voids(among: Among, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
     return [(withdraw_facts(rows.filter(pa.array(void)), terms.recorded, terms.memory), True)]
 
 
-def _outcomes(among: Among, records: _CopiedRecords) -> dict[str, np.ndarray]:
+def _outcomes(among: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
     """Of each record whether it is so at the copy's instant, before and after (V36)."""
-    states, stored = records.states, records.stored
+    states, stored = records.states, records.stored_records
     count = records.count
     everyone = np.arange(count)
     before = stored.covering(everyone, np.full(count, among.at))
-    own = np.flatnonzero(states.facts.mark == records.own)
+    own = np.flatnonzero(states.facts.mark == records.own_mark)
     last = np.zeros(count, np.int64)
     last[states.facts.record[own]] = states.lasts[states.instant[own]]
     after, there = states.there[last], before >= 0
     pool, both = records.pool, np.flatnonzero(states.there[last] & (before >= 0))
-    found = {THERE: there, APPEARED: after & ~there, CLOSED: there & ~after}
+    found = {KNOWN: there, APPEARED: after & ~there, CLOSED: there & ~after}
     drives: dict[str, np.ndarray] = {}
     changed = np.zeros(count, bool)
     for name in (*among.terms.tracked, *among.terms.overwritten):
@@ -201,6 +203,6 @@ def _outcomes(among: Among, records: _CopiedRecords) -> dict[str, np.ndarray]:
     return found
 
 
-def _keys(records: _CopiedRecords) -> pa.Table:
+def _keys(records: _CopyFold) -> pa.Table:
     places = records.row_of
     return pa.table({name: records.pool.at(name, places) for name in records.terms.key})

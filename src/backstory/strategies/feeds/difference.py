@@ -9,17 +9,22 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.remembered import Role, Told
-from backstory.strategies.copies.rows import OPEN, left_behind, moved, withdraw_facts
-from backstory.strategies.feeds.gathering import BEFORE, CLEAR, UPSERT, Facts
-from backstory.strategies.feeds.log_order import times_to_store
-from backstory.strategies.feeds.records import Pool, StoredRecords
-from backstory.strategies.feeds.rows import Remembered, renewed, rows_of, values_at
+from backstory.strategies.copies.version_rows import OPEN, move_ends, past_rows, withdraw_facts
+from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, RecordFacts, times_to_store
+from backstory.strategies.feeds.records import (
+    Pool,
+    Remembered,
+    StoredRecords,
+    make_rows,
+    renew_values,
+    values_at,
+)
 from backstory.strategies.feeds.states import Runs, States
 from backstory.strategies.feeds.terms import FIRST, FeedTerms
 
 
 @dataclass(frozen=True)
-class Difference:
+class HistoryDifference:
     """New lives and stored rows of the same records.
 
     `since` is the first instant of each record that may move; `sequence` has that of each place of the pool.
@@ -33,7 +38,7 @@ class Difference:
     sequence: pa.Array | None
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> RecordFacts:
         """The facts of the lives."""
         return self.states.facts
 
@@ -44,46 +49,46 @@ class Difference:
 
     def rows(self) -> Iterator[tuple[pa.Table, bool]]:
         """The rows that come, and whether each part stands for stored rows, whose places it has."""
-        yield from self._moves()
-        yield from self._takes_back()
-        yield self._begins(), False
-        yield from self._ends_facts()
-        yield self._keeps_facts(), False
+        yield from self._moved_versions()
+        yield from self._withdraw_versions()
+        yield self._new_versions(), False
+        yield from self._withdraw_facts()
+        yield self._new_facts(), False
 
     @cached_property
-    def taken_back(self) -> np.ndarray:
+    def withdrawn_versions(self) -> np.ndarray:
         """Places of stored versions that the new lives do not have."""
         stored = self.stored
         stays = np.zeros(len(stored.rows), bool)
-        stays[self._row[self._matched]] = True
+        stays[self._first_rows[self._is_stored]] = True
         return np.flatnonzero(stored.version & (stored.start >= self.since[stored.record]) & ~stays)
 
     @cached_property
-    def _row(self) -> np.ndarray:
+    def _first_rows(self) -> np.ndarray:
         """Of each version the place of the stored row that its first fact stands in, -1 for none."""
         return self.facts.stored[self.runs.begin]
 
     @cached_property
-    def _matched(self) -> np.ndarray:
+    def _is_stored(self) -> np.ndarray:
         """Whether a version is stored as it is, but for its end and for what has no history (V9)."""
-        rows, begin = self._row, self.runs.begin
+        rows, begin = self._first_rows, self.runs.begin
         found = rows >= 0
         if len(self.stored.rows):
             found &= self.stored.version[rows]
-        for name in (*self.terms.tracked, *self.terms.ignored):
+        for name in (*self.terms.tracked, *self.terms.ignored_columns):
             where = np.flatnonzero(found)
             found[where] = self.pool.alike(name, self.places(name)[where], rows[where])
         event = np.flatnonzero(found & (self.facts.said[begin] == UPSERT))
-        found[event] = self._stands_in(begin[event], rows[event])
+        found[event] = self._has_same_times(begin[event], rows[event])
         told = self.facts.told[begin]
         where = np.flatnonzero(found & (self.facts.event[begin] >= 0))
         found[where] = self._same_columns(told[where], rows[where])
         return found
 
-    def _stands_in(self, facts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    def _has_same_times(self, facts: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Whether facts are where their rows are, and of the time that these say (V133)."""
         same: np.ndarray = self.stored.start[rows] == self.facts.at[facts]
-        return same & (self.stored.own[rows] == self.facts.own[facts])
+        return same & (self.stored.own_times[rows] == self.facts.own[facts])
 
     def _same_columns(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """Whether lists of columns name the same."""
@@ -101,42 +106,44 @@ class Difference:
         return self.states.place_at_begin(name)[self.runs.begin]
 
     @cached_property
-    def _renewed(self) -> np.ndarray:
+    def _needs_renewal(self) -> np.ndarray:
         """The open versions that are stored with older values of what has no history (V18)."""
-        found = np.zeros(len(self._row), bool)
-        where = np.flatnonzero(self._matched & (self.runs.end == OPEN))
+        found = np.zeros(len(self._first_rows), bool)
+        where = np.flatnonzero(self._is_stored & (self.runs.end == OPEN))
         for name in self.terms.overwritten:
-            found[where] |= ~self.pool.alike(name, self.places(name)[where], self._row[where])
+            found[where] |= ~self.pool.alike(name, self.places(name)[where], self._first_rows[where])
         return found
 
-    def _moves(self) -> Iterator[tuple[pa.Table, bool]]:
+    def _moved_versions(self) -> Iterator[tuple[pa.Table, bool]]:
         """Stored versions with another end, and open ones with newer values of what has no history."""
-        rows, ends = self._row, self.runs.end
-        moves = self._matched.copy()
+        rows, ends = self._first_rows, self.runs.end
+        moves = self._is_stored.copy()
         moves[moves] = self.stored.end[rows[moves]] != ends[moves]
-        for where, ended in ((moves, True), (self._renewed & ~moves, False)):
+        for where, ended in ((moves, True), (self._needs_renewal & ~moves, False)):
             if not where.any():
                 continue
             stored = self.stored.rows.take(pa.array(rows[where]))
             for name in self.terms.overwritten:
-                stored = renewed(stored, self.pool, (name,), self.places(name)[where], self._renewed[where])
+                stored = renew_values(
+                    stored, self.pool, (name,), self.places(name)[where], self._needs_renewal[where]
+                )
             if not ended:
                 yield stored, True
                 continue
-            yield moved(stored, ends[where], self.terms.recorded, self.terms.memory), True
-            yield left_behind(stored, self.terms.memory), False
+            yield move_ends(stored, ends[where], self.terms.recorded, self.terms.memory), True
+            yield past_rows(stored, self.terms.memory), False
 
-    def _takes_back(self) -> Iterator[tuple[pa.Table, bool]]:
-        if not len(self.taken_back):
+    def _withdraw_versions(self) -> Iterator[tuple[pa.Table, bool]]:
+        if not len(self.withdrawn_versions):
             return
-        stored = self.stored.rows.take(pa.array(self.taken_back))
-        ends = self.stored.start[self.taken_back]
-        yield moved(stored, ends, self.terms.recorded, self.terms.memory, Role.PAST), True
-        yield left_behind(stored, self.terms.memory), False
+        stored = self.stored.rows.take(pa.array(self.withdrawn_versions))
+        ends = self.stored.start[self.withdrawn_versions]
+        yield move_ends(stored, ends, self.terms.recorded, self.terms.memory, Role.PAST), True
+        yield past_rows(stored, self.terms.memory), False
 
-    def _begins(self) -> pa.Table:
+    def _new_versions(self) -> pa.Table:
         """Versions that were not stored."""
-        new = ~self._matched & (self.facts.said[self.runs.begin] != BEFORE)
+        new = ~self._is_stored & (self.facts.said[self.runs.begin] != BEFORE)
         begin = self.runs.begin[new]
         row = self.facts.source[begin]
         values = values_at(self.pool, self.terms.key, row)
@@ -147,46 +154,46 @@ class Difference:
         told = Remembered(
             kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event), time=time
         )
-        return rows_of(self.terms, values, self.facts.at[begin], self.runs.end[new], told)
+        return make_rows(self.terms, values, self.facts.at[begin], self.runs.end[new], told)
 
     @cached_property
-    def _silent(self) -> np.ndarray:
+    def _silent_events(self) -> np.ndarray:
         """The events that begin no version."""
         event = (self.facts.said == UPSERT) | ((self.facts.said == CLEAR) & (self.facts.source >= 0))
         event[self.runs.begin] = False
         return np.flatnonzero(event)
 
     @cached_property
-    def _kept(self) -> np.ndarray:
+    def _unchanged_facts(self) -> np.ndarray:
         """The stored facts that stay as they are."""
-        rows = self.facts.stored[self._silent]
+        rows = self.facts.stored[self._silent_events]
         there = (
             np.flatnonzero((rows >= 0) & ~self.stored.version[rows]) if len(self.stored.rows) else rows[:0]
         )
-        rows, source = rows[there], self.facts.source[self._silent[there]]
-        told = self.facts.told[self._silent[there]]
-        same = self._same_columns(told, rows) & self._stands_in(self._silent[there], rows)
-        for name in (*self.terms.tracked, *self.terms.ignored):
+        rows, source = rows[there], self.facts.source[self._silent_events[there]]
+        told = self.facts.told[self._silent_events[there]]
+        same = self._same_columns(told, rows) & self._has_same_times(self._silent_events[there], rows)
+        for name in (*self.terms.tracked, *self.terms.ignored_columns):
             says = self.pool.has(name)[told]
             same &= ~says | self.pool.alike(name, source, rows)
         return there[same]
 
-    def _ends_facts(self) -> Iterator[tuple[pa.Table, bool]]:
+    def _withdraw_facts(self) -> Iterator[tuple[pa.Table, bool]]:
         """Stored facts that show as versions now, or are taken back (V8)."""
         stored = self.stored
         event = (
             (stored.upsert | stored.delete) & ~stored.version & (stored.start >= self.since[stored.record])
         )
-        event[self.facts.stored[self._silent[self._kept]]] = False
+        event[self.facts.stored[self._silent_events[self._unchanged_facts]]] = False
         if event.any():
             yield (
                 withdraw_facts(stored.rows.filter(pa.array(event)), self.terms.recorded, self.terms.memory),
                 True,
             )
 
-    def _keeps_facts(self) -> pa.Table:
+    def _new_facts(self) -> pa.Table:
         """Events that show no version, and are not stored so (V4, V32)."""
-        places = np.delete(self._silent, self._kept)
+        places = np.delete(self._silent_events, self._unchanged_facts)
         row, delete = self.facts.source[places], self.facts.said[places] == CLEAR
         values = values_at(self.pool, self.terms.key, row)
         told = self.facts.told[places]
@@ -195,7 +202,7 @@ class Difference:
         kind = pa.array(np.where(delete, Told.DELETE.value, Told.UPSERT.value), pa.string())
         time = times_to_store(self.facts.own[places])
         kept = Remembered(kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT, time=time)
-        return rows_of(self.terms, values, self.facts.at[places], self.facts.at[places], kept)
+        return make_rows(self.terms, values, self.facts.at[places], self.facts.at[places], kept)
 
     def _sequence(self, rows: np.ndarray) -> pa.Array | None:
         return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))

@@ -9,8 +9,8 @@ import pyarrow.compute as pc
 
 from backstory.model.layout import VALID_FROM
 from backstory.model.remembered import COLUMNS, SCOPE, Told
-from backstory.strategies.copies.rows import memory_field, micros
-from backstory.strategies.feeds.log_order import place_in_order
+from backstory.strategies.copies.version_rows import memory_field, micros
+from backstory.strategies.feeds.facts import place_in_order
 from backstory.strategies.feeds.records import StoredRecords, is_of, own_times
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import pair_codes, ranks
@@ -35,7 +35,7 @@ class Marks:
     def __len__(self) -> int:
         return len(self.at)
 
-    def speaks(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
+    def applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
         """For pairs of a record and a mark whether it says something of it."""
         return ~np.isin(record * len(self) + mark, self.silent)
 
@@ -45,8 +45,8 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
     order = ranks(scopes)
-    truncate = np.concatenate([is_of(rows, Told.TRUNCATE), of_truncates(stored.rows)[voids]])
-    own = np.concatenate([own_times(rows), stored.own[voids]])
+    truncate = np.concatenate([is_of(rows, Told.TRUNCATE), are_truncate_voids(stored.rows)[voids]])
+    own = np.concatenate([own_times(rows), stored.own_times[voids]])
     at = np.concatenate([micros(rows[VALID_FROM]), stored.start[voids]])
     at, instants = place_in_order(at, own), at
     identity, _ = pair_codes(at, np.concatenate([codes, stored_codes[voids]]))
@@ -68,7 +68,7 @@ def scope_of(text: str | None) -> Scope | None:
     return None if text is None else tuple(sorted(json.loads(text).items()))
 
 
-def of_truncates(rows: pa.Table) -> np.ndarray:
+def are_truncate_voids(rows: pa.Table) -> np.ndarray:
     """Whether voids are of truncates: they name no columns, where those of copies have no list."""
     lengths = pc.list_value_length(memory_field(rows, COLUMNS))
     return np.asarray(pc.fill_null(pc.equal(lengths, 0), False))

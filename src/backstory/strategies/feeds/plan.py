@@ -3,63 +3,182 @@
 Stored rows and delivered events become facts in one order (`touched`), which are folded side by side
 (`states`); what differs from the stored rows is written (`difference`). Records of different keys never meet
 here, so that they are planned together or in parts by key, with one result.
+
+What delivered events count as (native.md V25, V58, V64).
+
+Rows that silence marks for the keys of a restatement, and those that do so no longer (native.md V72).
 """
 
 from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
+from backstory.model.layout import VALID_FROM
 from backstory.model.places import FILE, POSITION
-from backstory.strategies.copies.touched import DRIVES, TAKEN_BACK
+from backstory.model.remembered import OWN_TIME, SCOPE, Role, Told
+from backstory.strategies.alike import alike
+from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
+from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SETTLED, SPOILT, TOO_LATE, Arrival
-from backstory.strategies.feeds.difference import Difference
-from backstory.strategies.feeds.outcomes import (
-    BEGAN,
-    ENDED,
-    LATE,
-    MISMATCHED,
-    PARTIAL,
-    RAISED,
-    SILENT,
-    Outcomes,
-    driving,
-    outcomes,
+from backstory.strategies.feeds.difference import HistoryDifference
+from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT
+from backstory.strategies.feeds.fold import RecordFold
+from backstory.strategies.feeds.marks import marks_of
+from backstory.strategies.feeds.records import (
+    Remembered,
+    is_of,
+    live_rows,
+    make_rows,
+    repeat_kind,
+    sequence_codes,
+    sequences,
+    values_at,
 )
-from backstory.strategies.feeds.records import live_rows
-from backstory.strategies.feeds.terms import BEFORE, FeedTerms
-from backstory.strategies.feeds.touched import Records
-from backstory.strategies.feeds.voids import voids
+from backstory.strategies.feeds.states import States
+from backstory.strategies.feeds.terms import BEFORE_IMAGE, FIRST, FeedTerms
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums
+
+BEGAN, ENDED, SILENT, LATE = "began", "ended", "silent", "late"
+PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcomes:
+    """For each fact whether it is so; only those of delivered facts count."""
+
+    began: np.ndarray
+    ended: np.ndarray
+    late: np.ndarray
+    partial: np.ndarray
+    mismatched: np.ndarray
+    raised: np.ndarray
+
+
+def event_outcomes(states: States, before: pa.Array | None) -> Outcomes:
+    """What the facts of lives count as; `before` are the images that delivered events brought (V64)."""
+    facts, effects = states.facts, states.effects
+    count = len(facts)
+    there_before = np.zeros(count, bool)
+    there_before[1:] = states.there[:-1]  # the first fact of a record is never delivered
+    began = np.zeros(count, bool)
+    began[states.runs.begin] = True
+    ends = np.zeros(len(states.firsts), bool)
+    later = np.flatnonzero(~states.base)
+    ends[later] = states.moves[later] & states.there[states.lasts[later - 1]]
+    clears = facts.said == CLEAR
+    known = ~facts.new & (facts.said != BEFORE)
+    last = np.full(int(facts.record.max(initial=-1)) + 1, -1)
+    np.maximum.at(last, facts.record[known], np.flatnonzero(known))
+    sparse = (facts.told >= 0) & (facts.said == UPSERT)
+    sparse[sparse] = ~effects.pool.whole[facts.told[sparse]]
+    return Outcomes(
+        began & (facts.said == UPSERT),
+        clears & there_before & ends[states.instant],
+        last[facts.record] > np.arange(count),
+        sparse & ~there_before,
+        _find_mismatches(states, there_before, before),
+        (facts.own != FIRST) & (facts.at != facts.own),
+    )
+
+
+def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray]:
+    """For each tracked column the facts of these with which it changed in a record that was there (V120)."""
+    begins = np.flatnonzero(began)
+    instant = states.instant[begins]
+    before, after = states.lasts[instant - 1], states.lasts[instant]
+    there = states.there[before]
+    begins, before, after = begins[there], before[there], after[there]
+    pool = states.effects.pool
+    places = {name: states.place(name) for name in states.effects.terms.tracked}
+    return {name: begins[~pool.alike(name, place[before], place[after])] for name, place in places.items()}
+
+
+def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array | None) -> np.ndarray:
+    """Whether an event's image of what was before it is not what is known (V64)."""
+    facts, found = states.facts, np.zeros(len(states.facts), bool)
+    if before is None:
+        return found
+    names = [each.name for each in before.type if each.name in states.effects.terms.tracked]
+    told = np.flatnonzero(facts.event >= 0)
+    told = told[np.asarray(before.is_valid())[facts.event[told]]]
+    if not names or not len(told):
+        return found
+    images = before.take(pa.array(facts.event[told]))
+    same = there_before[told]
+    for name in names:
+        values = states.effects.pool.at(name, states.place(name)[told - 1])
+        same = same & alike(values, pc.struct_field(images, name).cast(values.type))
+    found[told] = ~same
+    return found
+
+
+def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
+    """The rows that come, and whether they stand for stored ones, whose places they have."""
+    back = np.flatnonzero(records.withdrawn_voids)
+    if len(back):
+        rows = records.rows.take(pa.array(back))
+        yield withdraw_facts(rows, records.terms.recorded, records.terms.memory), True
+    silenced = records.arrival.silenced_marks
+    if not len(silenced):
+        return
+    terms, named = records.terms, np.flatnonzero(records.is_named)
+    codes = sequence_codes(
+        terms, [(sequences(silenced), len(silenced)), (sequences(records.rows), len(records.rows))]
+    )
+    marks = marks_of(silenced, codes[0], records.stored_records, codes[1])
+    record, mark = np.repeat(named, len(silenced)), np.tile(np.arange(len(silenced)), len(named))
+    new = marks.applies(record, mark)
+    record, mark = record[new], mark[new]
+    taken = silenced.take(pa.array(mark))
+    # The void of a truncate names no columns, where that of a copy has no list.
+    ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
+    columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, Told.TRUNCATE)))
+    time = memory_field(taken, OWN_TIME)
+    told = Remembered(
+        repeat_kind(len(taken), Told.VOID),
+        sequences(taken),
+        columns,
+        memory_field(taken, SCOPE),
+        time,
+        Role.FACT,
+    )
+    at = micros(taken[VALID_FROM])
+    yield make_rows(terms, values_at(records.pool, terms.key, records.row_of[record]), at, at, told), False
 
 
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows that go and come, and all counts but those of the arrival.
 
     Counted are events by outcome (V58), by column those that changed it (`DRIVES`), faults, and statements
-    that are taken back; of a truncate, by its number (`of_truncate`), whether it ends, is late or raised.
+    that are taken back; of a truncate, by its number (`truncate_count`), whether it ends, is late or raised.
 
     `events` are those of the arrival, or the part of them with some keys, `slice_` the stored rows that are
     open or end at or after the first instant of the delivery, or of its window: of these keys, or with
     truncates or `all_keys` of all. With faults in the counts nothing else is to be trusted.
     """
-    records = Records(terms, arrival, events, live_rows(slice_))
+    records = RecordFold(terms, arrival, events, live_rows(slice_))
     faults = _faults(records)
     if faults:
         counts = {name: len(rows) for name, rows in faults.items()}
         samples = {name: rows.slice(0, MAX_KEYS) for name, rows in faults.items()}
         return PartPlan({}, counts, samples)
     made = difference_of(records)
-    parts = [*made.rows(), *voids(records)]
-    before = records.events[BEFORE].combine_chunks() if BEFORE in records.events.column_names else None
-    found = outcomes(records.states, before)
-    counts, samples = _counted(records, found)
-    if len(made.taken_back):
-        counts[TAKEN_BACK] = len(made.taken_back)
+    parts = [*made.rows(), *void_rows(records)]
+    before = (
+        records.events[BEFORE_IMAGE].combine_chunks() if BEFORE_IMAGE in records.events.column_names else None
+    )
+    found = event_outcomes(records.states, before)
+    counts, samples = _count_outcomes(records, found)
+    if len(made.withdrawn_versions):
+        counts[TAKEN_BACK] = len(made.withdrawn_versions)
     for kind, flags in {ENDED: found.ended, LATE: found.late, RAISED: found.raised}.items():
-        counts |= {of_truncate(kind, number): 1 for number in _truncates(records, flags)}
+        counts |= {truncate_count(kind, number): 1 for number in _numbers_of_truncates(records, flags)}
     none = records.rows.select([FILE, POSITION]).slice(0, 0)
     gone = (rows.select([FILE, POSITION]) for rows, instead in parts if instead)
     come = [shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]
@@ -68,43 +187,43 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
     )
 
 
-def difference_of(records: Records) -> Difference:
+def difference_of(records: RecordFold) -> HistoryDifference:
     """The new lives of records against their stored rows."""
-    return Difference(
-        records.terms, records.pool, records.stored, records.states, records.since, records.further
+    return HistoryDifference(
+        records.terms, records.pool, records.stored_records, records.states, records.since, records.sequence
     )
 
 
-def of_truncate(kind: str, number: int) -> str:
+def truncate_count(kind: str, number: int) -> str:
     """The name of the count of records for which a truncate of this number is so."""
     return f"{kind} by truncate {number}"
 
 
-def joined_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
+def join_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
     """The counts of all parts of a delivery, with the arrival's own and those of its truncates."""
     counts = Counter(arrival.counts)
     ended, late, raised = (
-        np.array([sums.counts[of_truncate(kind, n)] > 0 for n in range(len(arrival.truncates))], bool)
+        np.array([sums.counts[truncate_count(kind, n)] > 0 for n in range(len(arrival.truncates))], bool)
         for kind in (ENDED, LATE, RAISED)
     )
     counts.update({name: count for name, count in sums.counts.items() if " by truncate " not in name})
-    late |= arrival.later
+    late |= arrival.has_later_mark
     counts.update({ENDED: int(ended.sum()), SILENT: int((~ended).sum())})
     counts.update({LATE: int(late.sum()), RAISED: int(raised.sum())})
     return {name: count for name, count in counts.items() if count}
 
 
-def _faults(records: Records) -> dict[str, pa.Table]:
+def _faults(records: RecordFold) -> dict[str, pa.Table]:
     """The keys of events that conflict, and of spoilt records, if there are any."""
-    events, stored = records.clashes
+    events, stored = records.truncate_conflicts
     conflicts = np.union1d(events, np.flatnonzero(records.ties.conflict))
     key = list(records.terms.key)
     found = {
         CONFLICT: [(records.events, conflicts), (records.rows, stored)],
-        SPOILT: [(records.rows, records.stored.spoilt())],
+        SPOILT: [(records.rows, records.stored_records.spoilt())],
         SETTLED: [
-            (records.events, records.too_late[:0] if records.terms.drops else records.too_late),
-            (records.rows, records.settling),
+            (records.events, records.late_events[:0] if records.terms.drops else records.late_events),
+            (records.rows, records.settling_rows),
         ],
     }
     keys = {
@@ -114,7 +233,7 @@ def _faults(records: Records) -> dict[str, pa.Table]:
     return {name: rows for name, rows in keys.items() if len(rows)}
 
 
-def _counted(records: Records, found: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
+def _count_outcomes(records: RecordFold, found: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
     """The events of records by outcome, and a few keys of each."""
     facts = records.states.facts
     event = facts.event >= 0
@@ -130,17 +249,17 @@ def _counted(records: Records, found: Outcomes) -> tuple[dict[str, int], dict[st
     }
     keys = records.events.select(list(records.terms.key))
     places = {name: facts.event[rows] for name, rows in kinds.items()} | {
-        DUPLICATE: np.flatnonzero(records.ties.again),
-        TOO_LATE: records.too_late,
+        DUPLICATE: np.flatnonzero(records.ties.duplicate),
+        TOO_LATE: records.late_events,
     }
     counts = {name: len(each) for name, each in places.items() if len(each)}
     samples = {name: keys.take(pa.array(places[name][:MAX_KEYS])) for name in counts}
-    drives = driving(records.states, found.began & event)
+    drives = changes_by_column(records.states, found.began & event)
     counts |= {f"{DRIVES}{name}": len(each) for name, each in drives.items() if len(each)}
     return counts, samples
 
 
-def _truncates(records: Records, flags: np.ndarray) -> list[int]:
+def _numbers_of_truncates(records: RecordFold, flags: np.ndarray) -> list[int]:
     """The numbers of truncates for which something is so for any record."""
     truncate = records.states.facts.truncate
     return np.unique(truncate[flags & (truncate >= 0)]).tolist()

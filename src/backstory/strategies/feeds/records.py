@@ -1,4 +1,7 @@
-"""The live stored rows of records, and the values of stored and delivered rows together, as Arrow tables."""
+"""The live stored rows of records, and the values of stored and delivered rows together, as Arrow tables.
+
+The rows that a new life leaves, as Arrow tables in the table's columns (native.md V2 to V9, V31, V72).
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -9,11 +12,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.delivered import shaped
-from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
+from backstory.formats.rows import arrow_type
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.remembered import COLUMNS, ENDED_AT, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, Role, Told
 from backstory.model.schema import Column
 from backstory.strategies.alike import alike
-from backstory.strategies.copies.rows import OPEN, memory_field, micros
+from backstory.strategies.copies.version_rows import (
+    INSTANT,
+    OPEN,
+    instants,
+    memory_field,
+    micros,
+    with_columns,
+)
 from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
 from backstory.strategies.keys import ranks
 
@@ -51,7 +62,7 @@ def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]
     sizes = [count for _, count in sides]
     codes = np.zeros(sum(sizes), np.int64)
     for name in terms.sequence:
-        found = [_field(side, name, count) for side, count in sides]
+        found = [_sequence_part(side, name, count) for side, count in sides]
         type_ = next((each.type for each in found if not pa.types.is_null(each.type)), pa.null())
         order = ranks(pa.concat_arrays([each.cast(type_) for each in found])) + 1
         codes = codes * (int(order.max(initial=0)) + 1) + order
@@ -60,7 +71,7 @@ def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]
     return np.split(codes, np.cumsum(sizes)[:-1])
 
 
-def _field(side: pa.Array | None, name: str, count: int) -> pa.Array:
+def _sequence_part(side: pa.Array | None, name: str, count: int) -> pa.Array:
     if side is None:
         return pa.nulls(count)
     return pc.struct_field(side, side.type.get_field_index(name))
@@ -84,7 +95,7 @@ class StoredRecords:
         return micros(self.rows[VALID_TO])
 
     @cached_property
-    def own(self) -> np.ndarray:
+    def own_times(self) -> np.ndarray:
         """The own times of messages of a log; `FIRST` for all others."""
         return own_times(self.rows)
 
@@ -162,7 +173,7 @@ class Pool:
         return {}
 
     @cached_property
-    def _named(self) -> tuple[np.ndarray, np.ndarray]:
+    def _listed_numbers(self) -> tuple[np.ndarray, np.ndarray]:
         """Of each number in a list the list's place, and the number."""
         filled = self.lists.drop_null()
         owners = np.flatnonzero(~self.whole)
@@ -171,7 +182,7 @@ class Pool:
     def has(self, name: str) -> np.ndarray:
         """For each list whether it names a column."""
         if name not in self._has:
-            owners, numbers = self._named
+            owners, numbers = self._listed_numbers
             self._has[name] = self.whole.copy()
             self._has[name][owners[numbers == self.numbers[name]]] = True
         return self._has[name]
@@ -220,3 +231,73 @@ def _sparse(lists: pa.ListArray, terms: FeedTerms) -> pa.ListArray:
 
 def _only(rows: pa.Table, users: Sequence[Column]) -> pa.Table:
     return rows.select([each.name for each in users if each.name in rows.column_names])
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """What rows remember, an array for each field; None where it is NULL in all of them."""
+
+    kind: pa.Array
+    sequence: pa.Array | None = None
+    columns: pa.Array | None = None
+    scope: pa.Array | None = None
+    time: pa.Array | None = None
+    role: Role | None = None
+
+
+def values_at(pool: Pool, names: tuple[str, ...], places: np.ndarray) -> dict[str, pa.Array]:
+    """The values of these columns at places of the pool."""
+    return {name: pool.at(name, places) for name in names}
+
+
+def make_rows(
+    terms: FeedTerms, values: Mapping[str, pa.Array], start: np.ndarray, end: np.ndarray, told: Remembered
+) -> pa.Table:
+    """Versions that open, or facts, which have no length, with these values and what they remember."""
+    own = {
+        VALID_FROM: instants(start),
+        VALID_TO: instants(end),
+        IS_CURRENT: pa.array(end == OPEN),
+        RECORDED_AT: pa.repeat(pa.scalar(terms.recorded, INSTANT), len(start)),
+        MEMORY: _memory(terms, told, len(start)),
+    }
+    return shaped(pa.table({**values, **own}), terms.columns, ids=terms.ids)
+
+
+def _memory(terms: FeedTerms, told: Remembered, count: int) -> pa.Array:
+    """The struct; NULL where all its fields are (V1)."""
+    role = None if told.role is None else pa.repeat(told.role.value, count)
+    given = {
+        ROLE: role,
+        KIND: told.kind,
+        SEQUENCE: told.sequence,
+        COLUMNS: told.columns,
+        SCOPE: told.scope,
+        OWN_TIME: told.time,
+    }
+    types = {name: arrow_type(type_) for name, type_ in terms.memory.parts}
+    parts = []
+    for name, type_ in types.items():
+        value = given.get(name)
+        parts.append(pa.nulls(count, type_) if value is None else value.cast(type_))
+    empty = np.ones(count, bool)
+    for each in parts:
+        empty &= np.asarray(each.is_null())
+    fields = [pa.field(name, type_) for name, type_ in types.items()]
+    return pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array(empty))
+
+
+def renew_values(
+    rows: pa.Table, pool: Pool, names: tuple[str, ...], places: np.ndarray, where: np.ndarray
+) -> pa.Table:
+    """The rows, some of them with the newest values of what has no history (V18)."""
+    newest = {name: pool.at(name, places).cast(rows.schema.field(name).type) for name in names}
+    chosen = pa.array(where)
+    return with_columns(
+        rows, {name: pc.if_else(chosen, value, rows[name].combine_chunks()) for name, value in newest.items()}
+    )
+
+
+def repeat_kind(count: int, kind: Told) -> pa.Array:
+    """One kind for so many rows."""
+    return pa.repeat(kind.value, count)

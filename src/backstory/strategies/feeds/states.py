@@ -1,15 +1,18 @@
-"""What is known after each fact, and where versions begin and end (native.md V22 to V26), as arrays."""
+"""What is known after each fact, and where versions begin and end (native.md V22 to V26), as arrays.
+
+Copies whose word depends on what is known before them: of a scope, or of fewer columns (native.md V22).
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
-from backstory.strategies.copies.rows import OPEN
-from backstory.strategies.feeds.gathering import BEFORE, CLEAR, COPY, UPSERT, Facts
+from backstory.strategies.copies.version_rows import OPEN
+from backstory.strategies.feeds.facts import BEFORE, CLEAR, COPY, UPSERT, RecordFacts
 from backstory.strategies.feeds.records import Pool
-from backstory.strategies.feeds.terms import FeedTerms
+from backstory.strategies.feeds.terms import FeedTerms, Scope
 
 
 @dataclass(frozen=True)
@@ -20,13 +23,13 @@ class Effects:
     they change nothing but what has no history.
     """
 
-    facts: Facts
+    facts: RecordFacts
     pool: Pool
     terms: FeedTerms
     keeps: np.ndarray
 
     @property
-    def listed(self) -> np.ndarray:
+    def listings(self) -> np.ndarray:
         """The copies that listed the record."""
         return (self.facts.said == COPY) & (self.facts.source >= 0)
 
@@ -40,7 +43,7 @@ class Effects:
     def appears(self) -> np.ndarray:
         """Whether a fact says that the record is there."""
         said = self.facts.said
-        return (said == UPSERT) | ((said == BEFORE) & (self.facts.source >= 0)) | self.listed
+        return (said == UPSERT) | ((said == BEFORE) & (self.facts.source >= 0)) | self.listings
 
     def asserts(self, name: str) -> np.ndarray:
         """Whether a fact says what a column is."""
@@ -57,23 +60,25 @@ class States:
     effects: Effects
 
     @property
-    def facts(self) -> Facts:
+    def facts(self) -> RecordFacts:
         """The facts in their order."""
         return self.effects.facts
 
     @cached_property
     def there(self) -> np.ndarray:
         """Whether the record is there."""
-        return _latest(self.effects.appears) >= self._cleared
+        return _latest(self.effects.appears) >= self._last_clear
 
     @cached_property
-    def _cleared(self) -> np.ndarray:
+    def _last_clear(self) -> np.ndarray:
         return _latest(self.effects.clears)
 
     @cached_property
     def _places(self) -> Mapping[str, np.ndarray]:
         terms = self.effects.terms
-        return {name: self._filled(self.effects.asserts(name), self._cleared) for name in _lasting(terms)}
+        return {
+            name: self._fill_places(self.effects.asserts(name), self._last_clear) for name in _lasting(terms)
+        }
 
     def place(self, name: str) -> np.ndarray:
         """Where the value of a column is that makes versions, or has no history."""
@@ -84,9 +89,9 @@ class States:
         counts = self.effects.facts.said == BEFORE
         moved = self.moves[self.instant]
         counts |= moved & (np.arange(len(counts)) <= self.changer[self.instant])
-        return self._filled(self.effects.asserts(name) & counts, _latest(self.effects.clears & counts))
+        return self._fill_places(self.effects.asserts(name) & counts, _latest(self.effects.clears & counts))
 
-    def _filled(self, asserts: np.ndarray, cleared: np.ndarray) -> np.ndarray:
+    def _fill_places(self, asserts: np.ndarray, cleared: np.ndarray) -> np.ndarray:
         said = _latest(asserts)
         return np.where(said >= cleared, self.facts.source[said], -1)
 
@@ -177,3 +182,92 @@ def _latest(flags: np.ndarray) -> np.ndarray:
     return (
         np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1)) if len(flags) else flags.astype(int)
     )
+
+
+@dataclass(frozen=True)
+class Conditions:
+    """Facts, the scopes of the marks that some of them are of, and a place in the pool for each record."""
+
+    facts: RecordFacts
+    pool: Pool
+    terms: FeedTerms
+    scopes: Sequence[Scope | None]
+    rows: np.ndarray
+
+
+@dataclass
+class _Known:
+    """What is known of each record up to a fact: whether it is there, and the places of its values."""
+
+    there: np.ndarray
+    places: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+def effects_of(conditions: Conditions) -> Effects:
+    """What each fact does, once it is known which copies change nothing.
+
+    Each copy of this kind is asked with what is known before it: those that come first in their records are
+    asked together, then those that come second.
+    """
+    facts, terms = conditions.facts, conditions.terms
+    effects = Effects(facts, conditions.pool, terms, np.zeros(len(facts), bool))
+    asks = _conditional(conditions)
+    if not asks.any():
+        return effects
+    number = np.cumsum(asks) - asks  # of those that stand before a fact in all records
+    first = np.searchsorted(facts.record, facts.record)
+    rounds = number - number[first]
+    order = np.argsort(rounds, kind="stable")
+    ends = np.cumsum(np.bincount(rounds))
+    count = int(facts.record.max()) + 1
+    known = _Known(np.zeros(count, bool), {name: np.full(count, -1) for name in terms.tracked})
+    for block in np.split(order, ends[:-1]):
+        asked = block[asks[block]]
+        _learn(known, effects, block[~asks[block]])
+        effects.keeps[asked] = _changes_nothing(conditions, known, asked)
+        _learn(known, effects, asked)
+    return Effects(facts, conditions.pool, terms, effects.keeps)
+
+
+def _conditional(conditions: Conditions) -> np.ndarray:
+    facts, pool = conditions.facts, conditions.pool
+    sparse = ~pool.whole[facts.told] & (facts.told >= 0) if len(pool.whole) else facts.told >= 0
+    scoped = np.array([scope is not None for scope in conditions.scopes], bool)
+    of_scope = scoped[facts.mark] & (facts.mark >= 0) if len(scoped) else facts.mark >= 0
+    return (facts.said == COPY) & np.where(facts.source >= 0, sparse, of_scope)
+
+
+def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
+    """What is known after these facts, which are in their order."""
+    record, source = effects.facts.record, effects.facts.source
+    now = Effects(effects.facts.at_places(block), effects.pool, effects.terms, effects.keeps[block])
+    cleared = np.full(len(known.there), -1)
+    takes = np.flatnonzero(now.clears)
+    cleared[record[block[takes]]] = takes
+    gone = record[block[takes]]
+    known.there[gone] = False
+    counts = np.arange(len(block)) >= cleared[record[block]]
+    known.there[record[block[counts & now.appears]]] = True
+    for name, places in known.places.items():
+        places[gone] = -1
+        says = block[counts & now.asserts(name)]
+        places[record[says]] = source[says]
+
+
+def _changes_nothing(conditions: Conditions, known: _Known, asked: np.ndarray) -> np.ndarray:
+    facts = conditions.facts
+    record, source = facts.record[asked], facts.source[asked]
+    found = known.there[record] & (source >= 0)
+    for name, places in known.places.items():
+        named = conditions.pool.has(name)[facts.told[asked]] | (facts.told[asked] < 0)
+        rows = np.flatnonzero(found & named)
+        found[rows] = conditions.pool.alike(name, places[record[rows]], source[rows])
+    missing = np.flatnonzero(source < 0)
+    for mark in np.unique(facts.mark[asked[missing]]):
+        rows = missing[facts.mark[asked[missing]] == mark]
+        of = record[rows]
+        where = {name: each[of] for name, each in known.places.items()}
+        where.update(dict.fromkeys(conditions.terms.key, conditions.rows[of]))
+        inside = conditions.pool.within(conditions.scopes[mark] or (), where, len(rows))
+        found[rows] = ~(known.there[of] & inside)
+    return found

@@ -14,7 +14,7 @@ AT: Final = "backstory: at"
 KIND: Final = "backstory: kind"
 FURTHER: Final = "backstory: sequence"
 ASSERTED: Final = "backstory: columns"
-BEFORE: Final = "backstory: before"
+BEFORE_IMAGE: Final = "backstory: before"
 # Numbers for what has no instant before it.
 FIRST: Final = -(1 << 63)
 
@@ -22,7 +22,7 @@ Scope = tuple[tuple[str, object], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Former:
+class FormerLogs:
     """What is known of the logs before one that began anew: its messages are settled (V136).
 
     Up to `until` there was no message of the new log yet, `latest` is the last time that the former ones are
@@ -60,7 +60,7 @@ class FeedTerms:
     all_keys: bool = False
     ids: bool = False
     log: bool = False
-    former: Former | None = None
+    former: FormerLogs | None = None
 
     @property
     def memory(self) -> ColumnType:
@@ -73,6 +73,6 @@ class FeedTerms:
         return tuple(self.numbers)
 
     @property
-    def ignored(self) -> tuple[str, ...]:
+    def ignored_columns(self) -> tuple[str, ...]:
         """The columns that make no version and are not kept current either."""
         return tuple(name for name in self.data if name not in {*self.tracked, *self.overwritten})

@@ -22,12 +22,12 @@ from backstory.model.remembered import (
 )
 from backstory.model.schema import Column
 from backstory.strategies.alike import rows_alike
-from backstory.strategies.copies.rows import (
-    left_behind,
+from backstory.strategies.copies.version_rows import (
     memory_field,
     micros,
-    moved,
-    state_again,
+    move_ends,
+    past_rows,
+    restate_rows,
     withdraw_facts,
 )
 from backstory.strategies.keys import key_codes, keys_by_value
@@ -74,12 +74,12 @@ def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
     moving, going = moves & ~fact, goes & ~fact
     mine, theirs = (rows.filter(pa.array(each)) for each in (moving, going))
     written = [
-        moved(mine, new_end[moving], terms.now, memory),
-        moved(theirs, start[going], terms.now, memory, Role.PAST),
-        left_behind(mine, memory),
-        left_behind(theirs, memory),
+        move_ends(mine, new_end[moving], terms.now, memory),
+        move_ends(theirs, start[going], terms.now, memory, Role.PAST),
+        past_rows(mine, memory),
+        past_rows(theirs, memory),
         withdraw_facts(rows.filter(pa.array(goes & fact)), terms.now, memory),
-        state_again(rows.filter(pa.array(returns)), end_then[returns], terms.now, memory),
+        restate_rows(rows.filter(pa.array(returns)), end_then[returns], terms.now, memory),
     ]
     outcomes = {TAKEN_BACK: goes, RETURNED: returns, MOVED: moves}
     counts = {name: int(rows_of.sum()) for name, rows_of in outcomes.items()}

@@ -1,35 +1,51 @@
-"""What a feed and its table agree on: columns, the order of changes, what makes versions (V13, V60)."""
+"""What a feed and its table agree on: columns, the order of changes, what makes versions (V13, V60).
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import partial
-from typing import TYPE_CHECKING
+What rows of a feed mean: its table keeps which delete, which cells are unmodified, what is not stored.
+
+Who delivers again without these options would else store deletes as updates, and NULL where nothing was said.
+
+A feed beside its table, and what it is planned by.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Final
+from uuid import uuid4
 
 import pyarrow as pa
 
-from backstory.doors.native.columns import delivered_columns
-from backstory.doors.native.evolution import Evolved, evolved, new_table
-from backstory.doors.native.feeds.events import DELETES, ORDER, TRUNCATES
+from backstory.doors.native.evolution import (
+    EvolvedShape,
+    column_ids,
+    delivered_columns,
+    evolve_shape,
+    new_table,
+)
+from backstory.doors.native.feeds.events import DELETES, ORDER, TRUNCATES, EventMapping, UnmodifiedCells
 from backstory.doors.native.feeds.expressions import (
-    computed_by_spark,
-    computed_here,
+    compute_by_spark,
     lacking_column,
+    local_computation,
     plain_column,
 )
-from backstory.doors.native.feeds.instants import INSTANT, refuse_no_instant
-from backstory.doors.native.feeds.local_times import local_times
-from backstory.doors.native.feeds.logs import refuse_another_log
-from backstory.doors.native.feeds.options import Expression, FeedRequest
+from backstory.doors.native.feeds.logs import LogProgress, refuse_another_log, stored_log
 from backstory.doors.native.feeds.ordering import (
+    INSTANT,
     Ordering,
-    chosen_expressions,
+    agree_expressions,
+    local_times,
     ordering_of,
+    refuse_no_instant,
     refuse_other_types,
     stored_types,
 )
-from backstory.doors.native.request import bad_option
-from backstory.doors.native.settings import TableSettings, agreed, refuse_unknown, settings_of
-from backstory.doors.native.source import Source
+from backstory.doors.native.instants import FeedMemory
+from backstory.doors.native.options import ApplyRequest, Expression, bad_option
+from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
+from backstory.doors.native.sources import SourceRows
 from backstory.formats.kept_cells import kept_column
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import MEMORY
@@ -38,8 +54,11 @@ from backstory.model.spelling import spelling_hint
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.column_values import has_no_values
+from backstory.stores.iceberg.lineage import keeps_row_ids
+from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.spark_types import column_type
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.strategies.feeds.terms import FeedTerms
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -52,7 +71,7 @@ class Agreement:
     `computed` are the expressions by the names of their columns, the order's first.
     """
 
-    evolved: Evolved
+    evolved: EvolvedShape
     settings: TableSettings
     ordering: Ordering
     computed: Mapping[str, Expression]
@@ -62,8 +81,8 @@ def agree(
     store: Store,
     table: StoredTable | None,
     name: TableName,
-    source: Source,
-    request: FeedRequest,
+    source: SourceRows,
+    request: ApplyRequest,
     *,
     zoned: bool,
 ) -> Agreement:
@@ -86,19 +105,19 @@ def agree(
     if table is None:
         shape = new_table(name, kept, empty, request)
         plain -= set(shape.shape.key)
-        settings = _with_ignored(agreed(None, request), plain)
+        settings = _with_ignored(agree_settings(None, request), plain)
     else:
-        shape = evolved(table.shape, kept, empty, request, partial(has_no_values, store, table))
-        settings = _agreed_settings(table, request, plain, shape)
+        shape = evolve_shape(table.shape, kept, empty, request, partial(has_no_values, store, table))
+        settings = _agree_table_settings(table, request, plain, shape)
     refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
-    shape = replace(shape, shape=_remembering(shape.shape, ordering))
-    computed = {ORDER.format(number): _computed(each) for number, each in enumerate(expressions)}
+    shape = replace(shape, shape=_with_sequence_memory(shape.shape, ordering))
+    computed = {ORDER.format(number): _row_expression(each) for number, each in enumerate(expressions)}
     conditions = {DELETES: request.apply_as_deletes, TRUNCATES: request.apply_as_truncates}
     computed |= {name: _condition(source, each) for name, each in conditions.items() if each is not None}
     return Agreement(shape, settings, ordering, computed)
 
 
-def _kept_fields(source: Source, request: FeedRequest) -> "StructType":
+def _kept_fields(source: SourceRows, request: ApplyRequest) -> "StructType":
     """The columns of the source that become columns of records (V49)."""
     from pyspark.sql.types import StructType
 
@@ -108,7 +127,7 @@ def _kept_fields(source: Source, request: FeedRequest) -> "StructType":
     )
 
 
-def _refuse_missing(request: FeedRequest, fields: "StructType") -> None:
+def _refuse_missing(request: ApplyRequest, fields: "StructType") -> None:
     names = fields.names
     some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
     if isinstance(request.ignore_nulls, frozenset):
@@ -134,14 +153,14 @@ def _is_list_of_names(type_: "DataType") -> bool:
     )
 
 
-def _expressions(properties: Mapping[str, str], request: FeedRequest) -> tuple[Expression, ...]:
+def _expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[Expression, ...]:
     """What orders the changes; those that are columns of Spark are computed as they are given."""
-    texts = chosen_expressions(properties, request)
+    texts = agree_expressions(properties, request)
     return texts if request.sequence_by is None else request.sequence_by
 
 
 def _ordering(
-    source: Source,
+    source: SourceRows,
     expressions: Sequence[Expression],
     properties: Mapping[str, str],
     *,
@@ -149,7 +168,7 @@ def _ordering(
     log: bool,
 ) -> Ordering:
     """The order; what no row has a value of has the type that the table knows, and is refused by its keys."""
-    types = [_type_of(source, _computed(each)) for each in expressions]
+    types = [_type_of(source, _row_expression(each)) for each in expressions]
     if types[0] is not None:
         local = local_times(expressions[0]) is not None
         refuse_no_instant(arrow_type(types[0]), expressions[0], zoned=zoned or local)
@@ -162,13 +181,13 @@ def _ordering(
     return ordering_of(tuple(map(str, expressions)), further, log=log)
 
 
-def _computed(expression: Expression) -> Expression:
+def _row_expression(expression: Expression) -> Expression:
     """What is computed of each row: of local times those of the clock, which become instants afterwards."""
     local = local_times(expression)
     return expression if local is None else local.time
 
 
-def _condition(source: Source, expression: Expression) -> Expression:
+def _condition(source: SourceRows, expression: Expression) -> Expression:
     """An expression that is true or not; UsageError for one of another type."""
     type_ = _type_of(source, expression)
     if type_ not in {None, ColumnType(Kind.BOOLEAN)}:
@@ -179,7 +198,7 @@ def _condition(source: Source, expression: Expression) -> Expression:
     return expression
 
 
-def _type_of(source: Source, expression: Expression) -> ColumnType | None:
+def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
     """The type of an expression's values; None where it has none, because no row has a value.
 
     Raises UsageError for a column that the source lacks.
@@ -196,9 +215,9 @@ def _type_of(source: Source, expression: Expression) -> ColumnType | None:
         type_ = source.fields[name].dataType
         return None if isinstance(type_, NullType) else column_type(type_)
     texts = [each.name for each in source.fields if isinstance(each.dataType, StringType)]
-    if computed_here(expression, pa.schema([(name, pa.string()) for name in texts])) is not None:
+    if local_computation(expression, pa.schema([(name, pa.string()) for name in texts])) is not None:
         return ColumnType(Kind.BOOLEAN)
-    rows = computed_by_spark(source.frame(), {ORDER.format(0): expression})
+    rows = compute_by_spark(source.frame(), {ORDER.format(0): expression})
     type_ = rows.schema[ORDER.format(0)].dataType
     return None if isinstance(type_, NullType) else column_type(type_)
 
@@ -212,19 +231,19 @@ def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettin
     )
 
 
-def _agreed_settings(
-    table: StoredTable, request: FeedRequest, plain: frozenset[str], shape: Evolved
+def _agree_table_settings(
+    table: StoredTable, request: ApplyRequest, plain: frozenset[str], shape: EvolvedShape
 ) -> TableSettings:
     """The table's settings; columns that come, and order the changes or are to be ignored, are ignored."""
-    stored = settings_of(table.properties)
+    stored = stored_settings(table.properties)
     ignored = (plain | (request.ignore or frozenset())) & shape.added
     if request.ignore is not None:
         kept = (request.ignore - ignored) | (plain & (stored.ignore or frozenset()))
         request = replace(request, ignore=kept if kept or stored.ignore else None)
-    return _with_ignored(agreed(stored, request), ignored)
+    return _with_ignored(agree_settings(stored, request), ignored)
 
 
-def _remembering(shape: Shape, ordering: Ordering) -> Shape:
+def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
     """The shape in which rows remember further values of the order."""
     if not ordering.memory_part:
         return shape
@@ -242,3 +261,189 @@ def _remembering(shape: Shape, ordering: Ordering) -> Shape:
             for each in shape.columns
         ),
     )
+
+
+FEED: Final = "backstory.feed"
+_CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
+_OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
+# Of these a delivery may have one alone (V50).
+OWN_PREFIX: Final = "backstory: "  # no column of a source is called so
+_EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
+_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
+_WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
+
+
+def with_stored_meaning(
+    request: ApplyRequest, properties: Mapping[str, str], names: Sequence[str]
+) -> ApplyRequest:
+    """The request with what the table keeps in the place of options that are not given.
+
+    What is about columns that the delivery does not have, whose `names` these are, says nothing of it. The
+    messages of an envelope say themselves what they mean.
+    """
+    if request.is_unwrapped:
+        return request
+    stored = _stored_options(properties, _request_options(request))
+    said = {name: _option_of_delivery(name, value, names) for name, value in stored.items()}
+    return replace(request, **{name: value for name, value in said.items() if value is not None})
+
+
+def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -> ApplyRequest:
+    """The request with the envelope that the table keeps, and with what it keeps of its messages."""
+    stored = json.loads(properties.get(FEED, "{}"))
+    kept = stored.get("envelope")
+    if kept is None or request.envelope not in {None, kept}:
+        return request
+    drop = stored.get("drop")
+    return replace(
+        request,
+        envelope=kept,
+        unmodified=request.unmodified or stored.get("unmodified"),
+        drop=frozenset(drop) if request.drop is None and drop else request.drop,
+    )
+
+
+def unmodified_text(request: ApplyRequest, table: StoredTable | None) -> str | None:
+    """The text of cells that leave their column as it was; None where there is none, and in an envelope."""
+    if request.envelope is not None:
+        return None
+    return with_stored_meaning(request, {} if table is None else table.properties, ()).unmodified
+
+
+def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> dict[str, str]:
+    """What the table keeps from now on: options that are given take the place of former ones.
+
+    Expressions that are columns of Spark have no text, and are not kept.
+    """
+    if request.is_unwrapped:
+        return _envelope_property(request)
+    given = _request_options(request)
+    texts = {
+        name: sorted(value) if isinstance(value, frozenset) else value
+        for name, value in given.items()
+        if name not in _CONDITIONS or isinstance(value, str)
+    }
+    if not texts:
+        return {}
+    return {
+        FEED: json.dumps({**_stored_options(properties, given), **texts}, ensure_ascii=False, sort_keys=True)
+    }
+
+
+def _envelope_property(request: ApplyRequest) -> dict[str, str]:
+    """What the table keeps of messages: their envelope, its placeholder, and columns that are not stored."""
+    own = f"{request.envelope}: "
+    drop = sorted(name for name in request.drop or () if not name.startswith((own, OWN_PREFIX)))
+    kept = {"envelope": request.envelope, "unmodified": request.unmodified, "drop": drop or None}
+    said = {name: value for name, value in kept.items() if value is not None}
+    return {FEED: json.dumps(said, ensure_ascii=False, sort_keys=True)}
+
+
+def _request_options(request: ApplyRequest) -> dict[str, Any]:
+    return {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
+
+
+def _stored_options(properties: Mapping[str, str], given: Collection[str]) -> dict[str, Any]:
+    """What the table keeps, without what is given, or contradicts what is."""
+    left_out = {*given, *(_EITHER if _EITHER & set(given) else ())}
+    stored = json.loads(properties.get(FEED, "{}"))
+    return {name: value for name, value in stored.items() if name not in left_out}
+
+
+def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
+    """What an option that the table keeps says of a delivery with these columns; None for nothing."""
+    if name in _CONDITIONS:
+        words = {quoted or bare for quoted, bare in _WORD.findall(_TEXT.sub("", value))}
+        return value if words & set(names) else None
+    if name == "columns_to_update":
+        return value if value in names else None
+    return frozenset(value) & set(names) if isinstance(value, list) else value
+
+
+@dataclass(frozen=True)
+class FeedInputs:
+    """A feed, the table that it comes to, and what they agree on.
+
+    With the `salt` files are coded on their way through Spark's tasks.
+    """
+
+    store: Store
+    table: StoredTable | None
+    source: SourceRows
+    request: ApplyRequest
+    agreement: Agreement
+    memory: FeedMemory
+    salt: int = field(default_factory=lambda: uuid4().time_low)
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The key columns."""
+        return self.agreement.evolved.shape.key
+
+    @cached_property
+    def numbers(self) -> Mapping[str, int]:
+        """The ids of the columns beside the key's; a table that is made numbers its columns from 1."""
+        shape = self.agreement.evolved.shape
+        if self.table is None:
+            ids = {each.name: number for number, each in enumerate(shape.columns, 1)}
+        else:
+            ids = column_ids(self.store, self.table, self.agreement.evolved)
+        return {each.name: ids[each.name] for each in shape.user_columns if each.name not in shape.key}
+
+    def event_mapping(self, *, counted: bool) -> EventMapping:
+        """What makes events of the source's rows; `counted`: these have a number in their source."""
+        request, evolved = self.request, self.agreement.evolved
+        names = {each.name for each in evolved.delivered}
+        delivered = tuple(each for each in evolved.shape.user_columns if each.name in names)
+        images = self.source.images
+        return EventMapping(
+            delivered,
+            self.key,
+            self.numbers,
+            self.agreement.ordering,
+            UnmodifiedCells(request.ignore_nulls or False, request.unmodified, request.columns_to_update),
+            counted,
+            tuple(each for each in delivered if each.name in images and each.name not in self.key),
+        )
+
+    @property
+    def stored_log(self) -> LogProgress | None:
+        """What is known of the log whose messages the table has."""
+        return None if self.table is None else stored_log(self.table.properties)
+
+    def terms(self, last: int | None, log: LogProgress | None = None) -> FeedTerms:
+        """What the feed is planned by; `last` is the time of its last event, `log` is how far it gets."""
+        shape, settings = self.agreement.evolved.shape, self.agreement.settings
+        users = list(self.numbers)
+        settled = tuple(None if each is None else micros_of(each) for each in self.memory.settled)
+        if log is not None and log.settles is not None:
+            settled = (
+                None,
+                max(log.settles, *(each for each in settled[1:] if each is not None), log.settles),
+            )
+        return FeedTerms(
+            columns=shape.columns,
+            key=shape.key,
+            tracked=tuple(name for name in users if settings.tracks(name)),
+            recorded=micros_of(self.memory.recorded),
+            numbers=self.numbers,
+            overwritten=tuple(name for name in users if settings.overwrites(name)),
+            sequence=tuple(name for _, part in self.agreement.ordering.memory_part for name, _ in part.parts),
+            settled=settled,  # type: ignore[arg-type]  # no or two
+            drops=self.request.late == "drop",
+            window=_window(self.request, last),
+            all_keys=self.request.all_keys,
+            ids=self.table is not None and keeps_row_ids(self.table),
+            log=self.agreement.ordering.log,
+            former=None if log is None else log.former_logs,
+        )
+
+
+def _window(request: ApplyRequest, last: int | None) -> tuple[int, int] | None:
+    """The time that is restated; without an end it ends just behind the last event (V86)."""
+    if request.restate_from is None:
+        return None
+    start = micros_of(request.restate_from)
+    if request.restate_until is not None:
+        return start, micros_of(request.restate_until)
+    return start, max(start, start if last is None else last) + 1

@@ -1,4 +1,7 @@
-"""The rows of a feed as events: what each does, when, and which columns it sets (V45 to V51)."""
+"""The rows of a feed as events: what each does, when, and which columns it sets (V45 to V51).
+
+The columns of events in the types of tables: the record's own, and what the strategy asks beside them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.instants import instants_of
-from backstory.doors.native.feeds.local_times import local_times
-from backstory.doors.native.feeds.ordering import Ordering
+from backstory.doors.native.feeds.ordering import Ordering, instants_of, local_times
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.kept_cells import KEEPS
@@ -18,7 +19,8 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.values.same import same
 from backstory.model.remembered import Told
 from backstory.model.schema import Column
-from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE, FURTHER, KIND
+from backstory.model.types import ColumnType, Kind
+from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE_IMAGE, FURTHER, KIND
 
 # Columns beside those of the source: what orders its rows, and which rows delete; no column is called so.
 ORDER: Final = "backstory: order {}"
@@ -28,7 +30,7 @@ LIST: Final = pa.list_(pa.int32())
 
 
 @dataclass(frozen=True, slots=True)
-class Unmodified:
+class UnmodifiedCells:
     """Which cells of an upsert leave their column as it was (V50).
 
     `nulls` are the columns in which NULL does, or True for all; `text` stands for it in columns of texts,
@@ -43,7 +45,7 @@ class Unmodified:
         """Which rows leave a column as it was."""
         values = rows[name]
         if self.names is not None:
-            return _unnamed(rows[self.names], name)
+            return _rows_without_name(rows[self.names], name)
         cells = np.zeros(len(rows), bool)
         if KEEPS.format(name) in rows.column_names:
             cells |= np.asarray(pc.fill_null(rows[KEEPS.format(name)], False))
@@ -54,7 +56,7 @@ class Unmodified:
         return cells
 
 
-def _unnamed(lists: pa.ChunkedArray, name: str) -> np.ndarray:
+def _rows_without_name(lists: pa.ChunkedArray, name: str) -> np.ndarray:
     """The rows whose array of names lacks a column; a row without an array sets all columns."""
     rows = lists.cast(pa.list_(pa.string())).combine_chunks()
     named = pc.fill_null(pc.equal(pc.list_flatten(rows), name), False)
@@ -79,7 +81,7 @@ def _refuse_unknown_names(rows: pa.Table, names: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class EventTerms:
+class EventMapping:
     """What makes events of rows: the delivered columns in the table's types, and the ids of its columns.
 
     `numbers` has all columns of the table but the key's; those that are not delivered are left as they were.
@@ -90,12 +92,12 @@ class EventTerms:
     key: tuple[str, ...]
     numbers: Mapping[str, int]
     ordering: Ordering
-    unmodified: Unmodified
+    unmodified: UnmodifiedCells
     counted: bool = True
     before: tuple[Column, ...] = ()
 
 
-def events_of(rows: pa.Table, terms: EventTerms) -> pa.Table:
+def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
     """An event for each row: the record's columns in the table's types, and those of the strategy's terms.
 
     `rows` have the source's columns, and those that its expressions make. Raises Refused for times that
@@ -106,16 +108,16 @@ def events_of(rows: pa.Table, terms: EventTerms) -> pa.Table:
     kinds = _kinds(rows)
     upserts = np.asarray(pc.equal(kinds, Told.UPSERT.value))
     at = instants_of(rows[ORDER.format(0)], terms.ordering.expressions[0], counted=terms.counted)
-    asserted, unmodified = _asserted(rows, terms, upserts)
+    asserted, unmodified = _asserted_columns(rows, terms, upserts)
     schema = arrow_schema({each.name: each.type for each in terms.delivered})
     values = {
         field.name: _values(rows[field.name], field.type, unmodified.get(field.name)) for field in schema
     }
     events = {**values, AT: at, KIND: kinds, ASSERTED: asserted}
     if terms.ordering.types:
-        events[FURTHER] = _further(rows, terms.ordering, counted=terms.counted)
+        events[FURTHER] = _further_sequence(rows, terms.ordering, counted=terms.counted)
     if terms.before:
-        events[BEFORE] = _before(rows[BEFORE].combine_chunks(), terms.before)
+        events[BEFORE_IMAGE] = _before_images(rows[BEFORE_IMAGE].combine_chunks(), terms.before)
     return pa.table(events)
 
 
@@ -138,8 +140,8 @@ def _values(values: pa.ChunkedArray, type_: pa.DataType, unmodified: np.ndarray 
     return values.cast(type_)
 
 
-def _asserted(
-    rows: pa.Table, terms: EventTerms, upserts: np.ndarray
+def _asserted_columns(
+    rows: pa.Table, terms: EventMapping, upserts: np.ndarray
 ) -> tuple[pa.Array, Mapping[str, np.ndarray]]:
     """The ids of the columns that each row sets, NULL for all; and the cells that leave theirs alone."""
     names = [each.name for each in terms.delivered if each.name not in terms.key]
@@ -173,13 +175,13 @@ def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
     return bits.astype(bool), found.indices
 
 
-def _before(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
+def _before_images(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
     """The images of what was before, in the table's types."""
     parts = [same(images.field(each.name), arrow_type(each.type)) for each in columns]
     return pa.StructArray.from_arrays(parts, names=[each.name for each in columns], mask=images.is_null())
 
 
-def _further(rows: pa.Table, ordering: Ordering, *, counted: bool) -> pa.StructArray:
+def _further_sequence(rows: pa.Table, ordering: Ordering, *, counted: bool) -> pa.StructArray:
     ((_, struct),) = ordering.memory_part
     parts = [
         instants_of(rows[ORDER.format(number)], text, counted=counted)
@@ -190,3 +192,23 @@ def _further(rows: pa.Table, ordering: Ordering, *, counted: bool) -> pa.StructA
     if ordering.log:  # which log it is, nobody knows before all messages are looked at
         parts = [pa.nulls(len(rows), pa.int64()), *parts]
     return pa.StructArray.from_arrays(parts, names=[name for name, _ in struct.parts])
+
+
+_LIST: Final = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.INT)),))
+
+
+def event_columns(terms: EventMapping) -> dict[str, ColumnType]:
+    """The type of each column, in their order."""
+    own = {AT: ColumnType(Kind.UTC_DATETIME), KIND: ColumnType(Kind.STRING), ASSERTED: _LIST}
+    if terms.ordering.types:
+        ((_, own[FURTHER]),) = terms.ordering.memory_part
+    if terms.before:
+        parts = tuple((each.name, each.type) for each in terms.before)
+        own[BEFORE_IMAGE] = ColumnType(Kind.STRUCT, parts=parts)
+    return {**{each.name: each.type for each in terms.delivered}, **own}
+
+
+def typed_events(terms: EventMapping, events: pa.Table) -> pa.Table:
+    """Events that come from Spark, in the types that they have here."""
+    schema = arrow_schema(event_columns(terms))
+    return events.select(schema.names).cast(schema)

@@ -1,15 +1,25 @@
-"""The expressions of a feed: columns and plain conditions are computed here, all others by Spark (V124)."""
+"""The expressions of a feed: columns and plain conditions are computed here, all others by Spark (V124).
+
+The rows of a feed with what its expressions say of each, read here where nothing asks for Spark.
+"""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.options import Expression
-from backstory.doors.native.request import bad_option
+from backstory.doors.native.options import Expression, bad_option
+from backstory.doors.native.sources import SourceRows
+from backstory.engine.frame_size import few_rows, hold_frame
+from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.spark.parsed_queries import is_of_each_row
+from backstory.spark.versions import arrow_of
+from backstory.stores.iceberg.store import Store
+from backstory.stores.metadata.hidden import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,22 +33,22 @@ _TEXT: Final = re.compile(r"\s*'([^'\\]*)'\s*")
 
 def plain_column(expression: Expression, names: Sequence[str]) -> str | None:
     """The column that an expression is, if it is nothing else."""
-    name = _name_alone(expression)
+    name = _only_name(expression)
     return name if name in names else None
 
 
 def lacking_column(expression: Expression, names: Sequence[str]) -> str | None:
     """The name that an expression is if it is nothing else, and no column."""
-    name = _name_alone(expression)
+    name = _only_name(expression)
     return None if name in names else name
 
 
-def _name_alone(expression: Expression) -> str | None:
+def _only_name(expression: Expression) -> str | None:
     match = _COLUMN.fullmatch(expression) if isinstance(expression, str) else None
     return match and (match["quoted"] or match["bare"])
 
 
-def computed_here(expression: Expression, schema: pa.Schema) -> Compute | None:
+def local_computation(expression: Expression, schema: pa.Schema) -> Compute | None:
     """How to compute an expression without Spark; None for one that only Spark computes exactly.
 
     Those are columns, and texts that are compared with others: `op = 'D'`, `op in ('D', 'T')`.
@@ -65,7 +75,7 @@ def _texts(some: str) -> list[str] | None:
     return None if None in matches else [match[1] for match in matches if match]
 
 
-def computed_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) -> "DataFrame":
+def compute_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) -> "DataFrame":
     """The rows with more columns; UsageError for an expression that Spark does not take, or that may not be.
 
     Subqueries, what depends on other rows and what differs from one run to the next are no expressions of a
@@ -94,3 +104,72 @@ def _refuse_unsafe(rows: "DataFrame", alone: "DataFrame", expression: Expression
             f"{expression} has a subquery, depends on other rows, or differs from one run to the next.",
             "Use deterministic expressions over the columns of each delivered row.",
         )
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def read_feed_rows(
+    store: Store, source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease
+) -> pa.Table:
+    """All rows, with a column more for each expression; TooLarge for more than the lease can hold."""
+    with suppress(Unreadable):
+        rows = _read_here(source, computed, lease)
+        if rows is not None:
+            return rows
+    frame, few = frame_of_feed(source, computed), few_rows(store, len(source.fields))
+    sure = hold_frame(store, frame, source.size, "feed", lease)
+    rows = arrow_of(frame if sure else frame.limit(few + 1))
+    if not sure and len(rows) > few:
+        raise TooLarge
+    lease.hold("feed", rows.nbytes)
+    return rows
+
+
+def with_key(source: SourceRows, key: Sequence[str]) -> SourceRows:
+    """The source with NULL in columns of the key that it lacks: truncates have none (V48)."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import NullType, StructField, StructType
+
+    lacking = [name for name in key if name not in source.fields.names]
+    if not lacking:
+        return source
+    fields = StructType([*source.fields, *(StructField(name, NullType()) for name in lacking)])
+    frame, read = source.frame, source.batches
+
+    def batches(names: Sequence[str]) -> Iterator[pa.Table]:
+        assert read is not None
+        for rows in read([name for name in names if name not in lacking]):
+            nothing = pa.nulls(len(rows))
+            yield pa.table({name: nothing if name in lacking else rows[name] for name in names})
+
+    return replace(
+        source,
+        fields=fields,
+        frame=lambda: frame().withColumns(dict.fromkeys(lacking, lit(None))),
+        batches=None if read is None else batches,
+    )
+
+
+def frame_of_feed(source: SourceRows, computed: Mapping[str, Expression]) -> "DataFrame":
+    """The same as a frame."""
+    return compute_by_spark(source.frame(), computed)
+
+
+def _read_here(source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease) -> pa.Table | None:
+    if source.batches is None:
+        return None
+    parts: list[pa.Table] = []
+    for rows in source.batches(source.fields.names):
+        makes = {name: local_computation(each, rows.schema) for name, each in computed.items()}
+        columns = {}
+        for name, make in makes.items():
+            if make is None:
+                return None
+            columns[name] = make(rows)
+        parts.append(pa.table({**{name: rows[name] for name in rows.column_names}, **columns}))
+        lease.hold("feed", sum(each.nbytes for each in parts))
+    if not parts:
+        return None
+    return pa.concat_tables(parts, promote_options="permissive")

@@ -1,34 +1,37 @@
-"""A feed becomes one commit of a table of layout `versions`, or none (native.md, section 2.5)."""
+"""A feed becomes one commit of a table of layout `versions`, or none (native.md, section 2.5).
+
+The batches of a stream, each a feed that is committed once (V66 to V68).
+"""
 
 import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from backstory.doors.native.absences import Absences, absences, taken_back
-from backstory.doors.native.feeds.agreement import agree
-from backstory.doors.native.feeds.options import FeedRequest
-from backstory.doors.native.feeds.planning import PlannedFeed, planned_feed
-from backstory.doors.native.feeds.receipts import COUNTS, FeedPlan, FeedReceipt
-from backstory.doors.native.feeds.remembering import remembering
-from backstory.doors.native.feeds.row_meaning import meaning_property, with_stored_meaning
-from backstory.doors.native.feeds.source_rows import with_key
-from backstory.doors.native.feeds.stream import StreamBatch
-from backstory.doors.native.feeds.terms import Feed
-from backstory.doors.native.instants import interval_text
-from backstory.doors.native.receipts import columns_left_out
+from backstory.doors.native.feeds.agreement import FeedInputs, agree, meaning_property, with_stored_meaning
+from backstory.doors.native.feeds.expressions import with_key
+from backstory.doors.native.feeds.planning import PlannedFeed, open_feed_plan
+from backstory.doors.native.instants import feed_memory, interval_text
+from backstory.doors.native.options import ApplyRequest
+from backstory.doors.native.receipts import FEED_COUNTS, FeedPlan, FeedReceipt, columns_left_out
 from backstory.doors.native.refusals import refuse_absences
 from backstory.doors.native.retyping import with_floats_as_stored
-from backstory.doors.native.settings import policy_property, refuses_absences
-from backstory.doors.native.source import Source
+from backstory.doors.native.settings import (
+    Absences,
+    find_absences,
+    mistakes_property,
+    policy_property,
+    refuses_absences,
+)
+from backstory.doors.native.sources import SourceRows
 from backstory.engine.deliver import Plan
-from backstory.errors import Refused
+from backstory.errors import BackstoryError, Refused
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import MEMORY, VALID_FROM, Layout
@@ -38,9 +41,65 @@ from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.positions import add_places, positions_of
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.snapshots import ancestry
+from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
-from backstory.strategies.copies.touched import DRIVES
+from backstory.strategies.copies.plan import DRIVES
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# What a commit says of the stream that it is of; and Spark's property with the stream's id.
+STREAM: Final = "backstory.stream"
+BATCH: Final = "backstory.batch"
+QUERY: Final = "sql.streaming.queryId"
+
+
+@dataclass(frozen=True, slots=True)
+class StreamBatch:
+    """A batch by the id of its query and its number."""
+
+    query: str
+    number: int
+
+    def properties(self) -> dict[str, str]:
+        """What its commit says of it."""
+        return {STREAM: self.query, BATCH: str(self.number)}
+
+    def is_committed(self, table: StoredTable) -> bool:
+        """Whether it, or a later one of its query, is committed."""
+        for snapshot in ancestry(table):
+            if snapshot.get_property(STREAM) == self.query:
+                return int(snapshot.get_property(BATCH) or -1) >= self.number
+        return False
+
+
+def batch_writer(store: Store, into: TableName, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
+    """What applies the batches of a stream; Refused ends the query, and the table is as before."""
+
+    def write(rows: "DataFrame", number: int) -> None:
+        from backstory.doors.native import door
+
+        session = rows.sparkSession
+        query = session.sparkContext.getLocalProperty(QUERY)
+        batch = None if query is None else StreamBatch(query, number)
+        own = replace(store, session=session)
+        table = load(own, into)
+        if batch is not None and table is not None and batch.is_committed(table):
+            return
+        try:
+            door.apply(own, rows, into, request, batch)
+        except BackstoryError as stop:
+            raise _with_code(stop) from None
+
+    return write
+
+
+def _with_code(stop: BackstoryError) -> BackstoryError:
+    """The same error, whose text has its code and keys: a query that ends has nothing else of it."""
+    keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
+    return type(stop)(stop.code, f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}", stop.keys)
+
 
 if TYPE_CHECKING:
     pass
@@ -54,8 +113,8 @@ class NativeFeed:
     """A feed as a delivery, perhaps a batch of a stream; `zoned`: its times without a zone are in UTC."""
 
     name: TableName
-    source: Source
-    request: FeedRequest
+    source: SourceRows
+    request: ApplyRequest
     zoned: bool = False
     batch: StreamBatch | None = None
 
@@ -77,83 +136,83 @@ class NativeFeed:
             if table is not None and request.apply_as_truncates is not None:
                 source = with_key(source, table.shape.key)
             agreement = agree(store, table, self.name, source, request, zoned=self.zoned)
-            remembered = remembering(store, table)
-            feed = Feed(store, table, source, request, agreement, remembered)
-            with planned_feed(feed) as planned:
-                absent = absences(table, agreement.evolved, "feed", sets_columns=planned.sets_columns)
-                if planned.added and refuses_absences(kept, self.request):
+            remembered = feed_memory(store, table)
+            feed = FeedInputs(store, table, source, request, agreement, remembered)
+            with open_feed_plan(feed) as planned:
+                absent = find_absences(table, agreement.evolved, "feed", sets_columns=planned.sets_columns)
+                if planned.new_row_count and refuses_absences(kept, self.request):
                     refuse_absences(absent.new, {}, absent.kind)
                 change = _change(feed, planned, meaning_property(self.request, kept))
                 note = Note(DOOR, "") if change is None else self._note(feed, planned, absent)
                 yield Plan(table, change, note, self._receipt(feed, planned, absent), self.request.dry_run)
 
-    def _note(self, feed: Feed, planned: PlannedFeed, absent: Absences) -> Note:
+    def _note(self, feed: FeedInputs, planned: PlannedFeed, absent: Absences) -> Note:
         """What the commit says: its token is a digest of the events (V14)."""
-        content = json.dumps([str(self.name), iso(feed.remembered.recorded), planned.content])
+        content = json.dumps([str(self.name), iso(feed.memory.recorded), planned.content])
         token = hashlib.sha256(content.encode()).hexdigest()
         stream = {} if self.batch is None else self.batch.properties()
-        recorded = {RECORDED: iso(feed.remembered.recorded)}
+        recorded = {RECORDED: iso(feed.memory.recorded)}
         return Note(DOOR, token, {**recorded, **absent.properties, **stream})
 
     def _receipt(
-        self, feed: Feed, planned: PlannedFeed, absent: Absences
+        self, feed: FeedInputs, planned: PlannedFeed, absent: Absences
     ) -> Callable[[Committed | None], Answer]:
-        table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in COUNTS}
+        table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
         evolved = feed.agreement.evolved
         foreign = () if feed.table is None else feed.table.foreign_writes
-        gone = absent.in_words(all_of_them=bool(evolved.added))
-        changes = [*evolved.changes, *gone, *columns_left_out(evolved)] if planned.added else []
+        gone = absent.as_lines(all_of_them=bool(evolved.added))
+        changes = [*evolved.changes, *gone, *columns_left_out(evolved)] if planned.new_row_count else []
         if self.request.dry_run:
-            keys = {name: planned.keys(name) for name in COUNTS if counts[name]}
+            keys = {name: planned.keys(name) for name in FEED_COUNTS if counts[name]}
             driving = {
                 name.removeprefix(DRIVES): count
                 for name, count in planned.counts.items()
                 if name.startswith(DRIVES)
             }
-            plan = FeedPlan(table, counts, keys, driving, changes, planned.taken_back, foreign)
+            plan = FeedPlan(table, counts, keys, driving, changes, planned.withdrawn_statements, foreign)
             return lambda _committed: plan
 
         def receipt(committed: Committed | None) -> FeedReceipt:
             if committed is None or committed.snapshot_id is None:
                 return FeedReceipt(table, counts, warnings=foreign)
-            recorded = iso(feed.remembered.recorded)
+            recorded = iso(feed.memory.recorded)
             return FeedReceipt(table, counts, changes, recorded, committed.snapshot_id, foreign)
 
         return receipt
 
 
-def _change(feed: Feed, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
+def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
     """What is to commit, and what rows mean from now on; None where nothing changes (V59)."""
     agreement, table = feed.agreement, feed.table
     policy = policy_property({} if table is None else table.properties, feed.request)
-    if not planned.added:
+    if not planned.new_row_count:
         return Change(properties=policy, snapshot=True) if table is not None and policy else None
     evolved, settings = agreement.evolved, agreement.settings
     properties = {
         ORDERED_BY: agreement.ordering.as_property(),
-        **feed.remembered.properties(),
+        **feed.memory.properties(),
         **settings.properties(),
         **policy,
-        **taken_back(table, evolved),
+        **mistakes_property(table, evolved),
         **meaning,
         **_log_properties(feed, planned),
     }
-    counts = {name: planned.counts.get(name, 0) for name in COUNTS}
+    counts = {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
     if table is None:
         _refuse_untyped_key(feed)
-        return Change(counts, come=planned.come, into=evolved.shape, properties=properties)
+        return Change(counts, come=planned.new_rows, into=evolved.shape, properties=properties)
     kept = table.properties
     return Change(
         counts,
-        _with_settled(feed, planned),
-        planned.come,
+        _removed_places(feed, planned),
+        planned.new_rows,
         evolved.shape if evolved.shape.columns != table.shape.columns else None,
         properties={name: value for name, value in properties.items() if kept.get(name) != value},
-        expected=planned.added,
+        expected=planned.new_row_count,
     )
 
 
-def _log_properties(feed: Feed, planned: PlannedFeed) -> dict[str, str]:
+def _log_properties(feed: FeedInputs, planned: PlannedFeed) -> dict[str, str]:
     """How far the log is known, and what is settled where it is a new one (V136)."""
     if planned.log is None:
         return {}
@@ -163,10 +222,10 @@ def _log_properties(feed: Feed, planned: PlannedFeed) -> dict[str, str]:
     return {**planned.log.properties(), **({SETTLED: interval_text(tuple(times))} if told else {})}
 
 
-def _with_settled(feed: Feed, planned: PlannedFeed) -> Any:
+def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
     """The places of rows that go: with a new log those too of facts that are settled by it, but of logs."""
     if planned.log is None or planned.log.settles is None or feed.table is None:
-        return planned.gone
+        return planned.removed_places
     memory = column(MEMORY)
     settled = feed.terms(None, planned.log).settled
     assert settled
@@ -174,7 +233,7 @@ def _with_settled(feed: Feed, planned: PlannedFeed) -> Any:
     gone_with = (column(VALID_FROM) <= until) & (memory[ROLE] == Role.FACT.value) & memory[OWN_TIME].isNull()
     rows = feed.store.spark.table(feed.store.sql_name(feed.table.shape.table))
     places = positions_of(rows.where(gone_with))
-    gone = planned.gone
+    gone = planned.removed_places
     if gone is None:
         return places or None
     if isinstance(gone, pa.Table):
@@ -182,7 +241,7 @@ def _with_settled(feed: Feed, planned: PlannedFeed) -> Any:
     return {each: places.get(each, BitMap64()) | gone.get(each, BitMap64()) for each in {*places, *gone}}
 
 
-def _refuse_untyped_key(feed: Feed) -> None:
+def _refuse_untyped_key(feed: FeedInputs) -> None:
     """Raises Refused where truncates alone would make a table: no key tells of which type keys are."""
     from pyspark.sql.types import NullType
 

@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.ordering import LOG_NUMBER
+from backstory.doors.native.options import ApplyRequest
 from backstory.errors import Refused, option
 from backstory.formats.envelopes.log_source import LogSource
 from backstory.model.instant import EPOCH, iso
 from backstory.model.remembered import LOG, Told
-from backstory.strategies.feeds.terms import AT, FURTHER, KIND, Former
+from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FormerLogs
 
 DAY: Final = 24 * 60 * 60 * 1_000_000
 Position = list[Any]
@@ -56,12 +56,12 @@ class LogProgress:
     former: tuple[int, int, Position | None] | None = None
 
     @property
-    def former_logs(self) -> Former | None:
+    def former_logs(self) -> FormerLogs | None:
         """What tells messages of the logs before it from its own; None where it did not begin anew."""
         if self.former is None:
             return None
         until, latest, last = self.former
-        return Former(until, latest, None if last is None else (self.number, *last))
+        return FormerLogs(until, latest, None if last is None else (self.number, *last))
 
     def properties(self) -> dict[str, str]:
         """As the table keeps it."""
@@ -109,7 +109,7 @@ def _extreme(rows: pa.Table, parts: Sequence[str], which: str) -> Position:
 
 
 def progress(
-    known: LogProgress | None, span: LogSpan | None, request: FeedRequest, recorded: int
+    known: LogProgress | None, span: LogSpan | None, request: ApplyRequest, recorded: int
 ) -> LogProgress | None:
     """How far the log is known with a delivery; Refused for one of another log, or from the future."""
     if request.log is None:
@@ -123,22 +123,22 @@ def progress(
         )
     said = _one_source(request.log)
     if known is None:
-        return _further(said, span)
-    if reason := _restarts(known, said, span, chosen=request.new_log):
+        return _extend(said, span)
+    if reason := _restart_reason(known, said, span, chosen=request.new_log):
         if not request.new_log:
-            raise _restarted(reason)
+            raise _restart_error(reason)
         settles = None if span is None else span.earliest - 1
         new = replace(said, number=known.number + 1, truncate=known.truncate, settles=settles)
-        new = replace(new, former=_former(known, said, settles))
-        return _further(new, span)
+        new = replace(new, former=_former_progress(known, said, settles))
+        return _extend(new, span)
     server = known.server if f"{known.server}/".startswith(f"{said.server}/") else said.server
     now = replace(
         known, connector=said.connector or known.connector, server=server, table=said.table or known.table
     )
-    return _further(now, span)
+    return _extend(now, span)
 
 
-def _former(
+def _former_progress(
     known: LogProgress, said: LogProgress, until: int | None
 ) -> tuple[int, int, Position | None] | None:
     """What is known of the logs before one that begins anew; messages of a source of another name say so."""
@@ -147,17 +147,17 @@ def _former(
     )
     if until is None or latest is None:
         return None if known.former is None else (*known.former[:2], None)
-    renamed = _restarts(known, said, None, chosen=True)
+    renamed = _restart_reason(known, said, None, chosen=True)
     return until, latest, None if renamed else known.last
 
 
-def refuse_another_log(properties: Mapping[str, str], request: FeedRequest) -> None:
+def refuse_another_log(properties: Mapping[str, str], request: ApplyRequest) -> None:
     """Raise Refused for messages of another source than the table's, whose places may have other parts."""
     known = stored_log(properties)
     if known is None or request.log is None or request.new_log:
         return
-    if reason := _restarts(known, _one_source(request.log), None, chosen=False):
-        raise _restarted(reason)
+    if reason := _restart_reason(known, _one_source(request.log), None, chosen=False):
+        raise _restart_error(reason)
 
 
 def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan | None) -> Position | None:
@@ -169,13 +169,13 @@ def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan
 
 def _one_source(source: LogSource) -> LogProgress:
     if len(source.servers) > 1:
-        raise _restarted(f"they are of several servers: {', '.join(sorted(source.servers))}")
+        raise _restart_error(f"they are of several servers: {', '.join(sorted(source.servers))}")
     said = (source.connectors, source.servers, source.tables)
     connector, server, table = (next(iter(each), "") for each in said)
     return LogProgress(connector, server, table)
 
 
-def _restarts(known: LogProgress, said: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
+def _restart_reason(known: LogProgress, said: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
     """Why messages are of another log than those of the table; empty for messages of the same one.
 
     Their places fall while their times rise: of all of them, or of some where it is said to be a new log.
@@ -201,7 +201,7 @@ def _restarts(known: LogProgress, said: LogProgress, span: LogSpan | None, *, ch
     return "the places in the log fall while the times rise" if falls and rises else ""
 
 
-def _restarted(reason: str) -> Refused:
+def _restart_error(reason: str) -> Refused:
     return Refused(
         "log-restarted",
         f"The messages are of a log that starts again: {reason}.",
@@ -211,7 +211,7 @@ def _restarted(reason: str) -> Refused:
     )
 
 
-def _further(log: LogProgress, span: LogSpan | None) -> LogProgress:
+def _extend(log: LogProgress, span: LogSpan | None) -> LogProgress:
     if span is None:
         return log
     truncates = [] if log.truncate is None else [log.truncate]
@@ -224,7 +224,7 @@ def _further(log: LogProgress, span: LogSpan | None) -> LogProgress:
     )
 
 
-def numbered(events: pa.Table, number: int) -> pa.Table:
+def number_events(events: pa.Table, number: int) -> pa.Table:
     """The events with the number of their log in the places that they have there."""
     position = events[FURTHER].combine_chunks()
     names = position.type.names

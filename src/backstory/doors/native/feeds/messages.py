@@ -1,32 +1,314 @@
-"""The messages of an envelope, wherever they come from: read by the driver, or left to Spark's tasks."""
+"""The messages of an envelope, wherever they come from: read by the driver, or left to Spark's tasks.
 
-from collections.abc import Callable, Iterator, Sequence
+Messages in an envelope as the rows of a feed, and the options that say what they do (V61 to V65).
+
+Messages that the driver cannot hold: unwrapped in Spark's tasks, in the types of all of them.
+"""
+
+import json
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.options import FeedRequest
-from backstory.doors.native.feeds.source_rows import read_rows
-from backstory.doors.native.feeds.unwrapping import VALUE, FeedRows, unwrap
-from backstory.doors.native.feeds.unwrapping_tasks import unwrap_in_tasks
-from backstory.doors.native.source import Source
+from backstory.doors.native.feeds.expressions import read_feed_rows
+from backstory.doors.native.options import ApplyRequest, bad_option
+from backstory.doors.native.sources import SourceRows, rows_of_arrow
 from backstory.engine.either_way import plan_either_way
-from backstory.engine.staging import stage_rows
+from backstory.engine.staging import local_fields, stage_rows, storable, with_void_columns
+from backstory.engine.tasks import buckets_of, by_bucket
+from backstory.errors import UsageError
 from backstory.formats.encoded import utf8_lines
-from backstory.formats.envelopes.messages import debezium_lines
+from backstory.formats.envelopes.change_feed import unwrap_changes
+from backstory.formats.envelopes.debezium import unwrap_debezium
+from backstory.formats.envelopes.joint_types import as_type, joint_column
+from backstory.formats.envelopes.log_positions import refuse_several
+from backstory.formats.envelopes.log_source import LogSource
+from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
+from backstory.formats.envelopes.unwrapped import Unwrapped
+from backstory.formats.kept_cells import KEEPS
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.source_files import SourceFile, unpacked
 from backstory.formats.unchanged import require_unchanged
+from backstory.model.change_feed import COMMIT_VERSION
 from backstory.model.table import TableName
+from backstory.spark.versions import arrow_of
+from backstory.stores.iceberg.buckets import bucket_of, buckets_for, bytes_of
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.workers import carrying, map_batches
+from backstory.strategies.feeds.terms import BEFORE_IMAGE
+
+# Columns of unwrapped rows beside the record's own; no column of a source is called so.
+TIME, OPERATION, ORDERED = "{}: time", "{}: operation", "{}: {}"
+# The columns of a message as Kafka gives it.
+KEY: Final = "key"
+VALUE: Final = "value"
+# The rows of a feed, and what is asked of them.
+FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageRows:
+    """Rows of a feed, and beside their `own` columns what their messages say of each.
+
+    `order` are the columns that order them, those of their own `log` or paths that were asked for. `images`
+    are their own ones of which images before are known.
+    """
+
+    rows: pa.Table
+    own: tuple[str, ...]
+    order: tuple[str, ...]
+    images: frozenset[str]
+    log: LogSource | None = None
+
+
+def unwrap_here(store: Store, messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> FeedRows:
+    """The rows of a feed with what its messages say of each, and a request that reads it there.
+
+    Nothing where no message is a change: nobody says then what orders them. Raises what `unwrap_messages`
+    raises.
+    """
+    rows = unwrap_messages(messages, request, key)
+    if not len(rows.rows):
+        return ()
+    source = replace(rows_of_arrow(store, rows.rows), images=rows.images)
+    return source, with_message_columns(request, rows.order, rows.rows.column_names, rows.log)
+
+
+def unwrap_messages(messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> MessageRows:
+    """The rows that messages become.
+
+    They are structs of Debezium, its texts in a column `value`, perhaps with `key` beside, or rows of a feed
+    of changes. Raises Refused for what is no message, UsageError where the order is not known.
+    """
+    if request.envelope == "changes":
+        return _message_rows(unwrap_changes(messages, key), messages, request)
+    unavailable = request.unmodified or UNAVAILABLE
+    if are_texts(messages.column_names):
+        keys = _texts(messages[KEY]) if KEY in messages.column_names else None
+        messages = debezium_messages(keys, _texts(messages[VALUE]), unavailable=unavailable)
+    return _message_rows(unwrap_debezium(messages, key, unavailable=unavailable), messages, request)
+
+
+def are_texts(names: Collection[str]) -> bool:
+    """Whether messages with these columns are texts, as Kafka gives them."""
+    return VALUE in names and not {"op", "payload"} & set(names)
+
+
+def _texts(values: pa.ChunkedArray) -> pa.Array:
+    return values.combine_chunks().cast(pa.string())
+
+
+def _message_rows(events: Unwrapped, messages: pa.Table, request: ApplyRequest) -> MessageRows:
+    name = str(request.envelope)
+    if events.unordered and request.sequence_by is None:
+        raise UsageError(
+            "bad-option",
+            f"The order of changes of the connector {events.unordered} is unknown.",
+            "Name it with `sequence_by=`: paths into the message, such as source.ts_us,source.pos.",
+        )
+    order = {TIME.format(name): events.instants}
+    order |= {ORDERED.format(name, each): events.sequence[each] for each in events.sequence.column_names}
+    own = request.sequence_by is None or _are_own_order(request.sequence_by, order)
+    if request.sequence_by is not None and not own:
+        order = {str(path): _at_path(messages, str(path)).take(events.places) for path in request.sequence_by}
+    beside: dict[str, Any] = {**order, OPERATION.format(name): events.kinds}
+    beside |= {KEEPS.format(each): events.unmodified[each] for each in events.unmodified.column_names}
+    if events.before is not None and len(events.before):
+        before = events.before.to_struct_array().combine_chunks()
+        parts = [before.field(place) for place in range(before.type.num_fields)]
+        mask = pc.invert(events.has_before)
+        beside[BEFORE_IMAGE] = pa.StructArray.from_arrays(parts, fields=list(before.type), mask=mask)
+    rows = pa.table({**{each: events.rows[each] for each in events.rows.column_names}, **beside})
+    images = events.before.column_names if events.before is not None else ()
+    log = events.source if own else None
+    return MessageRows(rows, tuple(events.rows.column_names), tuple(order), frozenset(images), log)
+
+
+def with_message_columns(
+    request: ApplyRequest, order: Sequence[str], names: Collection[str], log: LogSource | None
+) -> ApplyRequest:
+    """The request that reads rows with these columns where their messages say what they mean."""
+    operation = OPERATION.format(request.envelope)
+    own = {*order, operation, BEFORE_IMAGE}
+    return replace(
+        request,
+        sequence_by=tuple(f"`{each}`" for each in order),
+        apply_as_deletes=f"`{operation}` = 'delete'",
+        apply_as_truncates=f"`{operation}` = 'truncate'",
+        drop=(request.drop or frozenset()) | (own & set(names)),
+        is_unwrapped=True,
+        log=log,
+    )
+
+
+def _are_own_order(expressions: Sequence[Any], order: dict[str, Any]) -> bool:
+    """Whether what is given is what the envelope orders by itself, as the table keeps it."""
+    return tuple(map(str, expressions)) == tuple(f"`{each}`" for each in order)
+
+
+def _at_path(messages: pa.Table, path: str) -> pa.Array:
+    """The values at a path into messages, such as `source.lsn`."""
+    first, *rest = path.split(".")
+    if first not in messages.column_names:
+        raise bad_option(f"The messages have no {first}.", f"They have {', '.join(messages.column_names)}.")
+    values = messages[first].combine_chunks()
+    for name in rest:
+        if not pa.types.is_struct(values.type) or values.type.get_field_index(name) < 0:
+            raise bad_option(f"The messages have no {path}.", "Name a path that they have.")
+        values = pc.struct_field(values, name)
+    return values
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FEED: Final = "The feed"
+Batches = Iterator[pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class MessageTypes:
+    """The columns of all rows that messages become: `own` are the records', the rest stands beside."""
+
+    schema: pa.Schema
+    own: tuple[str, ...]
+    order: tuple[str, ...]
+    images: frozenset[str]
+    log: LogSource | None
+
+
+def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[str]) -> FeedRows:
+    """The rows of a feed with what its messages say of each, and a request that reads it there.
+
+    Nothing where no message is a change. A first look tells the types of all messages. Raises what
+    `unwrap_messages` raises; numbers of messages are those in their part of the feed.
+    """
+    asked, key = _for_workers(request), tuple(key)
+    if request.envelope == "changes":
+        types, rows = _unwrap_change_feed(messages, asked, key)
+    else:
+        if are_texts(messages.columns):
+            texts = [name for name in (KEY, VALUE) if name in messages.columns]
+            messages = messages.select(*map(quoted, texts))
+        described = _joint_types(messages, asked, key)
+        if described is None:
+            return ()
+        types = described
+        rows = map_batches(messages, partial(_unwrap_batches, asked, key, types), local_fields(types.schema))
+    rows = with_void_columns(rows, types.schema)
+    source = SourceRows(rows.schema, lambda: rows, images=types.images)
+    return source, with_message_columns(request, types.order, types.schema.names, types.log)
+
+
+def _for_workers(request: ApplyRequest) -> ApplyRequest:
+    """What unwrapping needs of a request; a worker can be sent it."""
+    order = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
+    return ApplyRequest(envelope=request.envelope, unmodified=request.unmodified, sequence_by=order)
+
+
+def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]) -> MessageTypes | None:
+    describe = partial(_describe, request, key)
+    described = map_batches(messages, describe, "columns binary, also string").collect()
+    parts = [(_schema(each["columns"]), json.loads(each["also"])) for each in described]
+    parts = [each for each in parts if each[1]["events"]]
+    if not parts:
+        return None
+    logs = [LogSource(*map(frozenset, also["log"])) for _, also in parts if also["log"] is not None]
+    log = reduce(LogSource.joined, logs) if logs else None
+    if log is not None:
+        refuse_several(log, FEED)
+    names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
+    found = {name: [each.field(name).type for each, _ in parts if name in each.names] for name in names}
+    own = tuple(dict.fromkeys(name for _, also in parts for name in also["own"]))
+    joint = {name: joint_column(name, types, FEED) for name, types in found.items()}
+    # What some parts do not have at all, they leave as it was.
+    joint |= {KEEPS.format(name): pa.bool_() for name in own if len(found[name]) < len(parts)}
+    images = frozenset(name for _, also in parts for name in also["images"])
+    return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images, log)
+
+
+def _schema(columns: bytes) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(columns))
+
+
+def _describe(request: ApplyRequest, key: tuple[str, ...], batches: Batches) -> Batches:
+    """The columns of each part's rows, and what they are."""
+    for batch in batches:
+        with carrying():
+            rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
+        log = rows.log and [sorted(each) for each in (rows.log.connectors, rows.log.servers, rows.log.tables)]
+        also = {"own": rows.own, "order": rows.order, "images": sorted(rows.images), "log": log}
+        columns = rows.rows.schema.serialize().to_pybytes()
+        cells = [[columns], [json.dumps({**also, "events": len(rows.rows) > 0})]]
+        yield pa.record_batch([pa.array(each) for each in cells], names=["columns", "also"])
+
+
+def _unwrap_batches(
+    request: ApplyRequest, key: tuple[str, ...], types: MessageTypes, batches: Batches
+) -> Batches:
+    for batch in batches:
+        with carrying():
+            rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
+            typed = _in_types(rows, types)
+        yield from typed.to_batches()
+
+
+def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
+    """The rows of a part in the columns of all."""
+    count, columns = len(rows.rows), []
+    lacking = {KEEPS.format(name): name not in rows.own for name in types.own}
+    for field in storable(types.schema):
+        if field.name in rows.rows.column_names:
+            columns.append(as_type(rows.rows[field.name].combine_chunks(), field.type))
+        else:
+            columns.append(pa.repeat(pa.scalar(lacking.get(field.name), field.type), count))
+    return pa.table(columns, schema=storable(types.schema))
+
+
+def _unwrap_change_feed(
+    messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]
+) -> "tuple[MessageTypes, DataFrame]":
+    """Rows of a feed of changes: those of a record in one commit are unwrapped together."""
+    nothing = messages.limit(0)
+    rows = unwrap_messages(arrow_of(nothing), request, key)
+    images = pa.struct([(name, rows.rows[name].type) for name in rows.own])
+    types = MessageTypes(
+        pa.schema([*rows.rows.schema, (BEFORE_IMAGE, images)]),
+        rows.own,
+        rows.order,
+        frozenset(rows.own),
+        rows.log,
+    )
+    by = [column(name) for name in (*key, COMMIT_VERSION)]
+    buckets = buckets_for(messages.count(), bytes_of(messages))
+    numbered = messages.select(bucket_of(by, buckets), *map(quoted, messages.columns))
+    unwrapped = map_batches(
+        by_bucket(numbered, buckets),
+        partial(_unwrap_buckets, request, key, types, tuple(messages.columns)),
+        local_fields(types.schema),
+    )
+    return types, unwrapped
+
+
+def _unwrap_buckets(
+    request: ApplyRequest, key: tuple[str, ...], types: MessageTypes, names: tuple[str, ...], batches: Batches
+) -> Batches:
+    for messages in buckets_of(batches):
+        with carrying():
+            typed = _in_types(unwrap_messages(messages.select(names), request, key), types)
+        yield from typed.to_batches()
+
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -43,13 +325,13 @@ class Messages:
     frame: "Callable[[], DataFrame]"
 
 
-def messages_of_rows(store: Store, rows: Source) -> Messages:
+def messages_of_rows(store: Store, rows: SourceRows) -> Messages:
     """The rows of a source as messages."""
-    return Messages(partial(read_rows, store, rows, {}), rows.frame)
+    return Messages(partial(read_feed_rows, store, rows, {}), rows.frame)
 
 
 def messages_of_lines(
-    store: Store, files: Sequence[SourceFile], request: FeedRequest, held: ExitStack
+    store: Store, files: Sequence[SourceFile], request: ApplyRequest, held: ExitStack
 ) -> Messages:
     """The lines of files as messages of Debezium; what is unpacked and staged of them goes with `held`."""
     folder = Path(held.enter_context(TemporaryDirectory(prefix="backstory-native-")))
@@ -65,21 +347,21 @@ def messages_of_lines(
         return pa.concat_tables(read, promote_options="permissive")
 
     def frame() -> "DataFrame":
-        _, made = stage_rows(store, ProducedRows(LINES, _batches(lines, encoding)), folder, held)
+        _, made = stage_rows(store, ProducedRows(LINES, _line_batches(lines, encoding)), folder, held)
         require_unchanged(each.stamp for each in lines)
         return made()
 
     return Messages(table, frame)
 
 
-def unwrap_either_way(
-    store: Store, into: TableName, messages: Messages, request: FeedRequest, key: Sequence[str]
+def unwrap_feed(
+    store: Store, into: TableName, messages: Messages, request: ApplyRequest, key: Sequence[str]
 ) -> AbstractContextManager[FeedRows]:
     """What `unwrap` gives, by the driver or in Spark's tasks."""
 
     def here(kept: ExitStack) -> FeedRows:
         lease = kept.enter_context(store.memory.lease())
-        return unwrap(store, messages.table(lease), request, key)
+        return unwrap_here(store, messages.table(lease), request, key)
 
     def tasks() -> AbstractContextManager[FeedRows]:
         with translate_faults(into):  # the types of all messages are asked of tasks at once
@@ -88,7 +370,7 @@ def unwrap_either_way(
     return plan_either_way(store, into, here, tasks)
 
 
-def _batches(files: Sequence[SourceFile], encoding: str) -> Iterator[pa.RecordBatch]:
+def _line_batches(files: Sequence[SourceFile], encoding: str) -> Iterator[pa.RecordBatch]:
     for file in files:
         lines: list[str | None] = []
         for _, line in utf8_lines(file.path, file.name, encoding):

@@ -1,16 +1,170 @@
-"""What orders the changes of a table: expressions and their types, as the table keeps them (V13, V45)."""
+"""What orders the changes of a table: expressions and their types, as the table keeps them (V13, V45).
+
+Local times as instants: a time that clocks repeat is two of them, and one that they skip is none.
+
+The time of a change, and the values that order changes of one time (V45 to V47).
+"""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from backstory.doors.native.feeds.local_times import takes_side
-from backstory.doors.native.feeds.options import FeedRequest
-from backstory.doors.native.request import bad_option
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.native.options import ApplyRequest, Expression, bad_option
 from backstory.errors import Refused, UsageError
+from backstory.formats.rows import arrow_type
+from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.model.remembered import ORDERED_BY, SEQUENCE
 from backstory.model.types import ColumnType, Kind
+
+_WORD: Final = re.compile(r"\bto_utc_timestamp\b", re.IGNORECASE)
+_LOCAL: Final = re.compile(
+    r"\s*to_utc_timestamp\s*\(\s*(?P<time>.+?)\s*,\s*'(?P<zone>[^',]+)'"
+    r"\s*(?:,\s*'(?P<side>earlier|later)'\s*)?\)\s*",
+    re.IGNORECASE | re.DOTALL,
+)
+_SIDES: Final = {"earlier": "earliest", "later": "latest"}
+
+
+@dataclass(frozen=True, slots=True)
+class LocalTimes:
+    """Times of a zone, and which of two instants a time is; without a `side` such times are refused."""
+
+    expression: str
+    time: str
+    zone: str
+    side: str | None
+
+    def instants(self, times: pa.Array, *, counted: bool) -> pa.Array:
+        """The instants of times, the zone of which says nothing: 02:10 is 02:10 on the zone's clocks.
+
+        With a side a time that the zone skips is the first instant after the gap. Raises Refused for a time
+        that is two instants or none, with its row where rows are `counted`.
+        """
+        clock = pa.timestamp("us")
+        local = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(clock)
+        try:
+            if self.side is not None:
+                return pc.assume_timezone(
+                    local, self.zone, ambiguous=_SIDES[self.side], nonexistent="latest"
+                ).cast(pa.timestamp("us", "UTC"))
+            first = pc.assume_timezone(local, self.zone, ambiguous="earliest", nonexistent="earliest")
+            last = pc.assume_timezone(local, self.zone, ambiguous="latest", nonexistent="latest")
+        except pa.ArrowInvalid:
+            raise self._unknown_zone() from None
+        unsure = pc.not_equal(first, last)
+        if pc.any(unsure).as_py():
+            # An instant that shows another time on the zone's clocks was moved there.
+            row = pc.index(unsure, True).as_py()
+            skipped = pc.local_timestamp(last)[row] != local[row]
+            raise self._time_error(row, counted=counted, skipped=skipped)
+        return first.cast(pa.timestamp("us", "UTC"))
+
+    def _unknown_zone(self) -> Exception:
+        return bad_option(f"{self.zone} is not a time zone.", "Name one such as `Europe/Paris`.")
+
+    def _time_error(self, row: int, *, counted: bool, skipped: bool) -> Refused:
+        where = f"Row {row + 1} of the source" if counted else "A row of the source"
+        call = f"to_utc_timestamp({self.time}, '{self.zone}', 'earlier')"
+        takes = "the first instant after the gap" if skipped else "the earlier one (or `'later'`)"
+        return Refused(
+            "skipped-time" if skipped else "repeated-time",
+            f"{where} has a time in {self.expression} that is {'no instant' if skipped else 'two instants'}: "
+            f"clocks in {self.zone} {'skip' if skipped else 'repeat'} it.",
+            "Nothing was written; write times with their offset at the source, or take "
+            f'{takes} with `sequence_by=["{call}"]`, and order changes of that hour by further columns.',
+        )
+
+
+def local_times(expression: Expression) -> LocalTimes | None:
+    """What an expression of local times says; None for another expression.
+
+    Raises UsageError where they are part of something else: Spark would guess the instant.
+    """
+    if not _WORD.search(str(expression)):
+        return None
+    text = expression if isinstance(expression, str) else ""  # a column of Spark is no text
+    match = _LOCAL.fullmatch(text)
+    if match is None or _WORD.search(match["time"]) or not _is_one(match["time"]):
+        raise bad_option(
+            f"{expression} has local times within; some times are two instants, or none.",
+            "Let `to_utc_timestamp(time, 'Europe/Paris')` be the whole expression, as a text, with the name "
+            "of a zone.",
+        )
+    return LocalTimes(text, match["time"], match["zone"], match["side"] and match["side"].lower())
+
+
+def only_adds_side(kept: str, given: str) -> bool:
+    """Whether an expression says the side of the local times that another refused, and nothing else."""
+    before, now = local_times(kept), local_times(given)
+    if before is None or now is None or before.side is not None:
+        return False
+    return (before.time, before.zone) == (now.time, now.zone)
+
+
+def _is_one(text: str) -> bool:
+    """Whether a text is one expression: no comma parts it, no bracket closes that did not open."""
+    depth = 0
+    for letter in re.sub(r"'[^']*'", "", text):
+        depth += {"(": 1, ")": -1}.get(letter, 0)
+        if depth < 0 or (letter == "," and not depth):
+            return False
+    return depth == 0
+
+
+INSTANT: Final = ColumnType(Kind.UTC_DATETIME)
+DAY: Final = r"^\s*\d{4}-\d{2}-\d{2}$"
+_NOT_WRITTEN: Final = "Nothing was written;"
+
+
+def refuse_no_instant(type_: pa.DataType, expression: Expression, *, zoned: bool) -> None:
+    """Raise UsageError for a type that holds no times, or times without a zone.
+
+    `zoned` says that times without one are in UTC, as texts of files are.
+    """
+    if pa.types.is_timestamp(type_) and type_.tz is None and not zoned:
+        raise UsageError(
+            "naive-time",
+            f"{expression} has times without a zone.",
+            f"Give their zone: `sequence_by=[\"to_utc_timestamp({expression}, 'Europe/Paris')\"]`.",
+        )
+    known = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_string, pa.types.is_null)
+    if not any(is_(type_) for is_ in known):
+        raise UsageError(
+            "no-instant",
+            f"{expression} has values of type {type_}, and not times.",
+            f'Make them times: `sequence_by=["timestamp_millis({expression})"]`; a log position is second.',
+        )
+
+
+def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: bool) -> pa.Array:
+    """The times as instants; local ones by their zone, a date is its first one.
+
+    A text is ISO 8601, without an offset in UTC.
+
+    Raises Refused `unreadable-instant` for a text that is none, with its row where rows are `counted`.
+    """
+    if (local := local_times(expression)) is not None:
+        return local.instants(instants_of(values, local.time, counted=counted), counted=counted)
+    one = values.combine_chunks()
+    if pa.types.is_string(one.type):
+        day = pc.match_substring_regex(one, DAY)
+        try:
+            return parse(pc.if_else(day, pc.binary_join_element_wise(one, "T00:00:00Z", ""), one), INSTANT)
+        except UnreadableCell as cell:
+            raise Refused(
+                "unreadable-instant",
+                f"{f'Row {cell.row + 1}' if counted else 'A row'} of the source has no time in {expression}.",
+                f"{_NOT_WRITTEN} write times as 2026-01-31T12:00:00Z.",
+            ) from None
+    if pa.types.is_timestamp(one.type) and one.type.tz is None:
+        one = one.cast(pa.timestamp("us")).cast(pa.int64())  # in UTC
+    return one.cast(arrow_type(INSTANT))
+
 
 # The part of a place in a log that says which log it is, of those that a table had.
 LOG_NUMBER: Final = "log"
@@ -52,7 +206,7 @@ def stored_types(properties: Mapping[str, str]) -> list[ColumnType]:
     return [ColumnType.parse(each["type"]) for each in json.loads(properties.get(ORDERED_BY, "[]"))[1:]]
 
 
-def chosen_expressions(properties: Mapping[str, str], request: FeedRequest) -> tuple[str, ...]:
+def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[str, ...]:
     """The table's expressions, else those that are given; Refused where they contradict each other."""
     kept = stored_expressions(properties)
     given = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
@@ -63,7 +217,7 @@ def chosen_expressions(properties: Mapping[str, str], request: FeedRequest) -> t
         )
     if kept is not None and given is not None and len(kept) == len(given):
         pairs = zip(kept, given, strict=True)
-        kept = tuple(new if takes_side(old, new) else old for old, new in pairs)
+        kept = tuple(new if only_adds_side(old, new) else old for old, new in pairs)
     if kept is not None and given is not None and given != kept:
         raise Refused(
             "settings-changed",

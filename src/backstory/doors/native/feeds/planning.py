@@ -12,32 +12,31 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.event_columns import event_columns, typed_events
-from backstory.doors.native.feeds.events import EventTerms, events_of
+from backstory.doors.native.feeds.agreement import FeedInputs
+from backstory.doors.native.feeds.events import EventMapping, event_columns, events_of, typed_events
+from backstory.doors.native.feeds.expressions import frame_of_feed, read_feed_rows
 from backstory.doors.native.feeds.logs import (
     LogProgress,
     LogSpan,
     Position,
     late_place,
-    numbered,
+    number_events,
     progress,
     span_of,
 )
-from backstory.doors.native.feeds.refusals import refuse_empty_restatement, refuse_faults
-from backstory.doors.native.feeds.source_rows import frame_of_feed, read_rows
-from backstory.doors.native.feeds.stored import (
+from backstory.doors.native.feeds.refusals import refuse_empty_restatement, refuse_feed_faults
+from backstory.doors.native.refusals import keys_of_rows
+from backstory.doors.native.snapshot import join_places
+from backstory.doors.native.stored_rows import (
     BEGINNING,
     KeysSince,
     behind_place,
-    first_moving,
+    first_moving_instant,
     live_frame,
     slice_schema,
     stored_slice,
     stored_truncates,
 )
-from backstory.doors.native.feeds.terms import Feed
-from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.writing import with_places
 from backstory.engine.parts import Rows
 from backstory.engine.planned import PlanTerms, join_rows
 from backstory.engine.runner import run_plan
@@ -55,12 +54,12 @@ from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.workers import carrying, map_batches
-from backstory.strategies.copies.rows import memory_field, micros
-from backstory.strategies.copies.touched import TAKEN_BACK
-from backstory.strategies.feeds.arrival import FAULTS, Arrival, arrive, of_former, of_kind
-from backstory.strategies.feeds.log_order import in_interval, unsettled
-from backstory.strategies.feeds.plan import joined_counts, plan_records
-from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms, Former
+from backstory.strategies.copies.plan import TAKEN_BACK
+from backstory.strategies.copies.version_rows import memory_field, micros
+from backstory.strategies.feeds.arrival import FAULTS, Arrival, are_of_former_logs, check_delivery, of_kind
+from backstory.strategies.feeds.facts import in_interval, move_past_settled
+from backstory.strategies.feeds.plan import join_counts, plan_records
+from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms, FormerLogs
 from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
@@ -80,18 +79,18 @@ class PlannedFeed:
     is known with them. `sets_columns` is false where all events delete.
     """
 
-    feed: Feed
+    feed: FeedInputs
     counts: Mapping[str, int]
     samples: Mapping[str, pa.Table]
-    gone: Any
-    come: Any
-    added: int
+    removed_places: Any
+    new_rows: Any
+    new_row_count: int
     content: int
     log: LogProgress | None = None
     sets_columns: bool = True
 
     @property
-    def taken_back(self) -> int:
+    def withdrawn_statements(self) -> int:
         """The statements that the table will not make any more."""
         return self.counts.get(TAKEN_BACK, 0)
 
@@ -133,17 +132,17 @@ class _StoredSlice:
 
 
 @contextmanager
-def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
+def open_feed_plan(feed: FeedInputs) -> Iterator[PlannedFeed]:
     """The plan of a feed, while it lasts; Refused for what would not be right."""
     with ExitStack() as kept:
         events = _events_here(feed) or _events_by_spark(feed, kept)
         refuse_empty_restatement(events.count, feed.request)
-        log = progress(feed.stored_log, events.span, feed.request, micros_of(feed.remembered.recorded))
+        log = progress(feed.stored_log, events.span, feed.request, micros_of(feed.memory.recorded))
         terms = feed.terms(events.last, log)
         met = _read_stored(feed, terms, events, log)
         number = 0 if log is None else log.number
-        truncates = events.truncates if log is None else numbered(events.truncates, number)
-        arrival = arrive(terms, truncates, met.marks)
+        truncates = events.truncates if log is None else number_events(events.truncates, number)
+        arrival = check_delivery(terms, truncates, met.marks)
         _refuse(feed, terms, arrival.counts, arrival.samples)
         plan_terms = _plan_terms(feed, terms, arrival, events, met, number)
         planned = kept.enter_context(run_plan(plan_terms))
@@ -153,11 +152,11 @@ def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
         gone = None if feed.table is None else planned.places(REMOVED, feed.table)
         yield PlannedFeed(
             feed,
-            joined_counts(arrival, sums),
+            join_counts(arrival, sums),
             sums.samples,
-            with_places(gone, arrival.gone.cast(PLACE)),
-            join_rows(feed.store, planned.rows(ADDED), arrival.come),
-            sums.added[ADDED] + len(arrival.come),
+            join_places(gone, arrival.removed.cast(PLACE)),
+            join_rows(feed.store, planned.rows(ADDED), arrival.added),
+            sums.added[ADDED] + len(arrival.added),
             events.content,
             log,
             events.upserts > 0,
@@ -165,23 +164,23 @@ def planned_feed(feed: Feed) -> Iterator[PlannedFeed]:
 
 
 def _plan_terms(
-    feed: Feed, terms: FeedTerms, arrival: Arrival, events: _Events, met: _StoredSlice, number: int
+    feed: FeedInputs, terms: FeedTerms, arrival: Arrival, events: _Events, met: _StoredSlice, number: int
 ) -> PlanTerms:
-    own = feed.event_terms(counted=False)
+    own = feed.event_mapping(counted=False)
     schema, slice_ = arrow_schema(event_columns(own)), slice_schema(feed.table, terms.columns)
     everything = len(arrival.truncates) > 0 or terms.all_keys
     sides = {
         EVENTS: Side(
             schema,
             partial(_event_frame, feed, events, schema),
-            partial(_local, events.rows, Told.TRUNCATE),
+            partial(_held_side, events.rows, Told.TRUNCATE),
             count=events.count,
             cached=not isinstance(events.rows, pa.Table),
         ),
         STORED: Side(
             slice_,
             partial(_record_frame, feed, terms, met, slice_),
-            partial(_local, met.records, None),
+            partial(_held_side, met.records, None),
             count=0 if feed.table is None or met.since is None else feed.table.rows,
             meets=None if everything else EVENTS,
         ),
@@ -192,7 +191,7 @@ def _plan_terms(
     return PlanTerms(feed.store, feed.agreement.evolved.shape.table, sides, terms.key, kinds, plan)
 
 
-def _local(rows: Any, excluded: Told | None, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
+def _held_side(rows: Any, excluded: Told | None, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
     """Rows that the driver holds already, without events of a kind; TooLarge for others."""
     if not isinstance(rows, pa.Table):
         raise TooLarge
@@ -202,7 +201,7 @@ def _local(rows: Any, excluded: Told | None, _lease: MemoryLease, _met: LocalSid
 
 
 def _plan_part(
-    event_terms: EventTerms,
+    event_terms: EventMapping,
     terms: FeedTerms,
     arrival: Arrival,
     number: int,
@@ -211,7 +210,7 @@ def _plan_part(
 ) -> PartPlan:
     """The plan of some records, with their own faults and those of their events."""
     events = typed_events(event_terms, sides[EVENTS])
-    own = arrive(terms, numbered(events, number) if terms.log else events, arrival.standing)
+    own = check_delivery(terms, number_events(events, number) if terms.log else events, arrival.active_marks)
     plan = plan_records(terms, arrival, own.events, sides[STORED])
     counts = Counter(own.counts)
     counts.update(plan.counts)
@@ -221,14 +220,14 @@ def _plan_part(
 # The events
 
 
-def _events_here(feed: Feed) -> _Events | None:
+def _events_here(feed: FeedInputs) -> _Events | None:
     """The events, where the driver's memory holds them."""
     store = feed.store
     if not store.memory.most:
         return None
     with suppress(TooLarge), store.memory.lease() as lease:
-        rows = read_rows(store, feed.source, feed.agreement.computed, lease)
-        events = events_of(rows, feed.event_terms(counted=True))
+        rows = read_feed_rows(store, feed.source, feed.agreement.computed, lease)
+        events = events_of(rows, feed.event_mapping(counted=True))
         at = micros(events[AT].drop_null())
         return _Events(
             events,
@@ -238,16 +237,16 @@ def _events_here(feed: Feed) -> _Events | None:
             at,
             int(at.max()) if len(at) else None,
             events.filter(pc.equal(events[KIND], Told.TRUNCATE.value)),
-            span_of(_of_present_log(feed, events)) if feed.agreement.ordering.log else None,
+            span_of(_events_of_present_log(feed, events)) if feed.agreement.ordering.log else None,
         )
     return None
 
 
-def _events_by_spark(feed: Feed, kept: ExitStack) -> _Events:
+def _events_by_spark(feed: FeedInputs, kept: ExitStack) -> _Events:
     """The events as a frame, in numbered columns, that is kept once it is computed."""
     rows = persist_on_disk(_frame_of_events(feed))
     kept.callback(rows.unpersist)
-    count, upserts, content, instants, truncates = _facts(feed, rows)
+    count, upserts, content, instants, truncates = _describe_events(feed, rows)
     return _Events(
         rows,
         count,
@@ -256,19 +255,21 @@ def _events_by_spark(feed: Feed, kept: ExitStack) -> _Events:
         np.array([each for each in instants if each is not None], np.int64),
         instants[1],
         truncates,
-        _span(feed, rows, truncates),
+        _log_span(feed, rows, truncates),
     )
 
 
-def _event_frame(feed: Feed, events: _Events, schema: pa.Schema) -> "DataFrame":
+def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> "DataFrame":
     """The events of records."""
     rows = events.rows
     if isinstance(rows, pa.Table):
-        rows = frame_of(feed.store, rows.select(schema.names).cast(schema)).toDF(*_numbered(feed).values())
-    return rows.where(column(_numbered(feed)[KIND]) != Told.TRUNCATE.value)
+        rows = frame_of(feed.store, rows.select(schema.names).cast(schema)).toDF(
+            *_numbered_columns(feed).values()
+        )
+    return rows.where(column(_numbered_columns(feed)[KIND]) != Told.TRUNCATE.value)
 
 
-def _span(feed: Feed, events: "DataFrame", truncates: pa.Table) -> LogSpan | None:
+def _log_span(feed: FeedInputs, events: "DataFrame", truncates: pa.Table) -> LogSpan | None:
     """The first and last place and time of the events; None where none has a place in a log."""
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
@@ -276,25 +277,25 @@ def _span(feed: Feed, events: "DataFrame", truncates: pa.Table) -> LogSpan | Non
 
     if not feed.agreement.ordering.log:
         return None
-    names = _numbered(feed)
+    names = _numbered_columns(feed)
     at, fields = column(names[AT]), events.schema[names[FURTHER]].dataType.names[1:]  # type: ignore[attr-defined]
     parts = [column(names[FURTHER]).getField(each) for each in fields]
     there = reduce(and_, (each.isNotNull() for each in (*parts, at)))
     place = struct(*(part.alias(each) for part, each in zip(parts, fields, strict=True)))
     if (known := feed.stored_log) is not None and known.former_logs is not None:
         type_ = events.select(place).schema[0].dataType.simpleString()
-        there &= ~_of_former(known.former_logs, unix_micros(at), place, type_)
+        there &= ~_is_of_former_log(known.former_logs, unix_micros(at), place, type_)
     asked = (first(place), last(place), first(unix_micros(at)), last(unix_micros(at)))
     row = events.where(there).agg(*(each.alias(f"a{n}") for n, each in enumerate(asked))).collect()[0]
     if row[0] is None:
         return None
-    of_truncates = span_of(_of_present_log(feed, truncates))
+    of_truncates = span_of(_events_of_present_log(feed, truncates))
     return LogSpan(
         list(row[0]), list(row[1]), row[2], row[3], None if of_truncates is None else of_truncates.last
     )
 
 
-def _of_former(former: Former, at: "Column", place: "Column", type_: str) -> "Column":
+def _is_of_former_log(former: FormerLogs, at: "Column", place: "Column", type_: str) -> "Column":
     """Whether messages that have a time and a place are of a former log, as `of_former` says it (V136)."""
     from pyspark.sql.functions import lit, struct
 
@@ -305,9 +306,9 @@ def _of_former(former: Former, at: "Column", place: "Column", type_: str) -> "Co
     return (at <= former.until) & known
 
 
-def _frame_of_events(feed: Feed) -> "DataFrame":
+def _frame_of_events(feed: FeedInputs) -> "DataFrame":
     """The source's rows as events, in numbered columns."""
-    terms = feed.event_terms(counted=False)
+    terms = feed.event_mapping(counted=False)
     types = event_columns(terms)
     rows = frame_of_feed(feed.source, feed.agreement.computed)
     declared = ", ".join(f"e{number} {spark_type(type_)}" for number, type_ in enumerate(types.values()))
@@ -315,7 +316,7 @@ def _frame_of_events(feed: Feed) -> "DataFrame":
 
 
 def _event_batches(
-    terms: EventTerms, names: Sequence[str], batches: Iterator[pa.RecordBatch]
+    terms: EventMapping, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         with carrying():
@@ -323,13 +324,15 @@ def _event_batches(
         yield from events.select(names).rename_columns([f"e{n}" for n in range(len(names))]).to_batches()
 
 
-def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
+def _describe_events(
+    feed: FeedInputs, events: "DataFrame"
+) -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
     """How many events there are, how many set columns, a number made of them, their bounds; the truncates."""
     from pyspark.sql.functions import bit_xor, coalesce, count, count_if, lit, unix_micros, xxhash64
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
 
-    names = _numbered(feed)
+    names = _numbered_columns(feed)
     at, kind = unix_micros(column(names[AT])), column(names[KIND])
     # What is settled is left out or refused, and looked at in no table; in a log its rest says what is.
     settled = feed.terms(None).settled
@@ -355,19 +358,21 @@ def _facts(feed: Feed, events: "DataFrame") -> tuple[int, int, int, tuple[int | 
         row["upserts"],
         row["content"],
         (row["first"], row["last"]),
-        typed_events(feed.event_terms(counted=False), truncates),
+        typed_events(feed.event_mapping(counted=False), truncates),
     )
 
 
-def _numbered(feed: Feed) -> dict[str, str]:
+def _numbered_columns(feed: FeedInputs) -> dict[str, str]:
     """The numbered columns of events by their names."""
-    return {name: f"e{n}" for n, name in enumerate(event_columns(feed.event_terms(counted=False)))}
+    return {name: f"e{n}" for n, name in enumerate(event_columns(feed.event_mapping(counted=False)))}
 
 
 # What they meet
 
 
-def _read_stored(feed: Feed, terms: FeedTerms, events: _Events, log: LogProgress | None) -> _StoredSlice:
+def _read_stored(
+    feed: FeedInputs, terms: FeedTerms, events: _Events, log: LogProgress | None
+) -> _StoredSlice:
     """The marks and rows that the events can touch."""
     nothing = slice_schema(feed.table, terms.columns).empty_table()
     since = _first_instant(terms, events.instants)
@@ -377,20 +382,20 @@ def _read_stored(feed: Feed, terms: FeedTerms, events: _Events, log: LogProgress
     if isinstance(events.rows, pa.Table):
         with suppress(TooLarge):
             return _read_stored_here(feed, terms, events.rows, since, low)
-    since = _first_moving(feed, since, low)
+    since = _first_moving_by_spark(feed, since, low)
     live = live_frame(feed.store, feed.table, since, low)
     marks = in_schema(arrow_of(live.where(column(terms.key[0]).isNull())), nothing.schema)
     return _StoredSlice(since, _with_truncates(feed, terms, marks, since, [0]), None, low)
 
 
 def _read_stored_here(
-    feed: Feed, terms: FeedTerms, events: pa.Table, since: int, low: Position | None
+    feed: FeedInputs, terms: FeedTerms, events: pa.Table, since: int, low: Position | None
 ) -> _StoredSlice:
     store, table = feed.store, feed.table
     with store.memory.lease() as lease:
         keys = _keys(terms, events, since)
         stored = stored_slice(store, table, terms.columns, keys, since, lease, low=low)
-        moving = first_moving(stored, since, low)
+        moving = first_moving_instant(stored, since, low)
         if moving < since:
             keys = _keys(terms, events, moving, all_since=True)
             stored = stored_slice(store, table, terms.columns, keys, moving, lease, low=low)
@@ -401,7 +406,7 @@ def _read_stored_here(
     return _StoredSlice(since, marks, records, low)
 
 
-def _record_frame(feed: Feed, terms: FeedTerms, met: _StoredSlice, schema: pa.Schema) -> "DataFrame":
+def _record_frame(feed: FeedInputs, terms: FeedTerms, met: _StoredSlice, schema: pa.Schema) -> "DataFrame":
     """The stored rows of records, in the columns of a slice; NULL in those that the table lacks."""
     from pyspark.sql.functions import lit
 
@@ -419,7 +424,7 @@ def _as_text(field: pa.Field) -> pa.Field:
     return pa.field(FILE, pa.string()) if field.name == FILE else field
 
 
-def _first_moving(feed: Feed, since: int, low: Position | None) -> int:
+def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -> int:
     """From when on the log moves what is stored, of any record (V134)."""
     from pyspark.sql.functions import least, unix_micros
     from pyspark.sql.functions import min as first
@@ -433,23 +438,25 @@ def _first_moving(feed: Feed, since: int, low: Position | None) -> int:
     return since if row[0] is None else min(since, row[0])
 
 
-def _of_present_log(feed: Feed, events: pa.Table) -> pa.Table:
+def _events_of_present_log(feed: FeedInputs, events: pa.Table) -> pa.Table:
     """The events without those of the logs before the one that the table has messages of (V136)."""
     known = feed.stored_log
     if known is None or known.former is None:
         return events
-    return events.filter(pa.array(~of_former(feed.terms(None, known), numbered(events, known.number))))
+    return events.filter(
+        pa.array(~are_of_former_logs(feed.terms(None, known), number_events(events, known.number)))
+    )
 
 
 def _with_truncates(
-    feed: Feed, terms: FeedTerms, stored: pa.Table, since: int, low: Position | None
+    feed: FeedInputs, terms: FeedTerms, stored: pa.Table, since: int, low: Position | None
 ) -> pa.Table:
     """The slice, and truncates of the log that are before it in time, but behind some of its messages."""
     known = feed.stored_log
     if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
         return stored
     if low is None or known.truncate < low:
-        later = stored.filter(pc.and_(memory_field(stored, OWN_TIME).is_valid(), _from(stored, since)))
+        later = stored.filter(pc.and_(memory_field(stored, OWN_TIME).is_valid(), _begin_since(stored, since)))
         places = [tuple(each.values()) for each in memory_field(later, SEQUENCE).to_pylist() if each]
         if not places or tuple(known.truncate) < min(places):
             return stored
@@ -460,21 +467,23 @@ def _with_truncates(
     return theirs.take(pa.array(sorted(first.values())))
 
 
-def _from(rows: pa.Table, since: int) -> pa.Array:
+def _begin_since(rows: pa.Table, since: int) -> pa.Array:
     return pa.array(micros(rows[VALID_FROM]) >= since)
 
 
-def _refuse(feed: Feed, terms: FeedTerms, counts: Mapping[str, int], samples: Mapping[str, pa.Table]) -> None:
+def _refuse(
+    feed: FeedInputs, terms: FeedTerms, counts: Mapping[str, int], samples: Mapping[str, pa.Table]
+) -> None:
     """Raise Refused for the faults that are counted, with their keys."""
     if any(counts.get(name) for name in FAULTS):
         keys = {name: keys_of_rows(feed.store, rows, terms.key) for name, rows in samples.items()}
-        ordering, settled = feed.agreement.ordering, feed.remembered.settled
-        refuse_faults(counts, lambda name: keys.get(name, []), terms, ordering, settled)
+        ordering, settled = feed.agreement.ordering, feed.memory.settled
+        refuse_feed_faults(counts, lambda name: keys.get(name, []), terms, ordering, settled)
 
 
 def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
     """From when on the table is looked at; None for a feed that touches nothing."""
-    timely = unsettled(at, terms.settled) if terms.log else at[~in_interval(at, terms.settled)]
+    timely = move_past_settled(at, terms.settled) if terms.log else at[~in_interval(at, terms.settled)]
     instants = [int(timely.min())] if len(timely) else []
     if terms.window is not None and (instants or terms.all_keys):
         # What it takes back of a log raises nothing any more, and may show what was long before (V135).
@@ -490,5 +499,6 @@ def _keys(terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = F
     of_each = terms.window is None and not all_since
     at = micros(events[AT]) if of_each else np.full(len(events), since)
     return KeysSince(
-        events.select(list(terms.key)), np.maximum(unsettled(at, terms.settled) if terms.log else at, since)
+        events.select(list(terms.key)),
+        np.maximum(move_past_settled(at, terms.settled) if terms.log else at, since),
     )

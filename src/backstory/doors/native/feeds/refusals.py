@@ -3,17 +3,24 @@
 from collections.abc import Callable, Mapping
 from datetime import datetime
 
-from backstory.doors.native.feeds.options import FeedRequest
 from backstory.doors.native.feeds.ordering import Ordering
+from backstory.doors.native.options import ApplyRequest, bad_option
 from backstory.doors.native.refusals import refuse_null_keys, refuse_spoilt
-from backstory.doors.native.request import bad_option
 from backstory.errors import Refused, option
 from backstory.model.instant import iso
-from backstory.strategies.feeds.arrival import CONFLICT, MEETS, NO_KEY, NO_SEQUENCE, OUTSIDE, SETTLED, SPOILT
+from backstory.strategies.feeds.arrival import (
+    CONFLICT,
+    NO_KEY,
+    NO_SEQUENCE,
+    OUTSIDE,
+    OVERLAP,
+    SETTLED,
+    SPOILT,
+)
 from backstory.strategies.feeds.terms import FeedTerms
 
 
-def refuse_faults(
+def refuse_feed_faults(
     counts: Mapping[str, int],
     keys: Callable[[str], list[str]],
     terms: FeedTerms,
@@ -38,14 +45,14 @@ def refuse_faults(
             "Nothing was written; choose a longer time, or apply these changes without `restate_from=`.",
             keys(OUTSIDE),
         )
-    if MEETS in faults:
+    if OVERLAP in faults:
         raise Refused(
             "settled",
             f"The time that is restated overlaps with the time between {_span(settled)}, which is settled.",
             "Nothing was written; choose a time that does not.",
         )
     if faults.get(SETTLED):
-        raise _settled(faults[SETTLED], settled, keys(SETTLED))
+        raise _settled_error(faults[SETTLED], settled, keys(SETTLED))
     refuse_spoilt(keys(SPOILT) if faults.get(SPOILT) else [], terms.key)
     if faults.get(CONFLICT):
         raise Refused(
@@ -58,7 +65,7 @@ def refuse_faults(
         )
 
 
-def refuse_empty_restatement(count: int, request: FeedRequest) -> None:
+def refuse_empty_restatement(count: int, request: ApplyRequest) -> None:
     """A delivery without changes would take back everything of its time, which it does not end (V86)."""
     if not count and request.all_keys and request.restate_until is None:
         raise bad_option(
@@ -77,7 +84,9 @@ def _changes(number: int) -> str:
     return "1 change is" if number == 1 else f"{number} changes are"
 
 
-def _settled(number: int, settled: tuple[datetime | None, datetime] | tuple[()], keys: list[str]) -> Refused:
+def _settled_error(
+    number: int, settled: tuple[datetime | None, datetime] | tuple[()], keys: list[str]
+) -> Refused:
     return Refused(
         "settled",
         f"{_changes(number)} of a time between {_span(settled)}, and no changes of that time are accepted "

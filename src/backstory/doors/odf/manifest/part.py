@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
-from backstory.documents import TAG, near
+from backstory.documents import TAG, nearest_name
 
 # Where the schema of a union keeps the kinds that may stand alone.
 ALONE: Final = "kinds-alone"
@@ -119,7 +119,7 @@ class ByKind:
         if kind.lower() in self.refused:
             raise _wrong(*self.refused[kind.lower()], path)
         if kind.lower() not in {each.lower() for each in kinds}:
-            raise _wrong(f"{kind!r} is not a kind of {self.noun}", near(kind, kinds), path)
+            raise _wrong(f"{kind!r} is not a kind of {self.noun}", nearest_name(kind, kinds), path)
         return node
 
 

@@ -1,1 +1,0 @@
-"""The operations of Migrate, each atomic and safe to repeat (section 6)."""

@@ -1,0 +1,170 @@
+"""AlterTable: the full desired definition against the table as it stands (section 2.6).
+
+Truncate: delete or flag what was synced before an instant (section 2.7).
+"""
+
+from dataclasses import dataclass, replace
+from datetime import timedelta
+
+from backstory.doors.fivetran.definitions import can_flag, columns_from, key_from, refuse_foreign, stored_as
+from backstory.doors.fivetran.targets import existing_own, load_own, note
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.engine.deliver import TableChange, deliver
+from backstory.errors import Refused
+from backstory.model.change import Change
+from backstory.model.instant import EPOCH
+from backstory.model.layout import HISTORY_COLUMNS, Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.model.types import Kind, related
+from backstory.stores.names import stored_names
+from backstory.stores.port import Store, StoredTable
+from backstory.strategies.shape_changes.operations import DeleteBefore, EndBefore, FlagBefore, Reshape
+from backstory.strategies.shape_changes.plan import change_of
+
+
+def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:
+    """Add, retype, re-key and, with `drop_columns`, drop, in one commit; whether anything changed."""
+
+    def plan() -> tuple[StoredTable, Change | None]:
+        stored = existing_own(store, table)
+        refuse_foreign(stored.shape)
+        into = _desired_shape(store, stored.shape, definition, drop_columns=drop_columns)
+        if _is_same(stored.shape, into):
+            return stored, None
+        _refuse_alteration(stored.shape, into)
+        return stored, change_of(store, stored, Reshape(stored.shape, into))
+
+    told = note("alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns)
+    return deliver(store, TableChange([table], told, plan)) is not None
+
+
+def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
+    """The shape that the definition asks for; a decimal without parameters keeps the stored ones."""
+    key = key_from(definition.columns)
+    if not key:
+        raise Refused(
+            "no-key", f"The definition of {shape.table} has no key column.", "Mark its key columns."
+        )
+    columns = columns_from(definition.columns)
+    names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
+    desired = {names[column.name]: stored_as(column, names) for column in columns}
+    for column in definition.columns:
+        stored = shape.called(column.name)
+        bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
+        if bare and stored and stored.type.kind is Kind.DECIMAL:
+            desired[stored.name] = stored
+    kept = [desired.get(c.name, c) for c in shape.columns if c.name in desired or not drop_columns]
+    new = [column for name, column in desired.items() if shape.column(name) is None]
+    return replace(shape, columns=(*kept, *new), key=tuple(names[name] for name in key))
+
+
+def _is_same(shape: Shape, into: Shape) -> bool:
+    return shape.columns == into.columns and set(shape.key) == set(into.key)
+
+
+def _refuse_alteration(shape: Shape, into: Shape) -> None:
+    for column in shape.columns:
+        new = into.column(column.name)
+        if new and not related(column.type, new.type):
+            raise Refused(
+                "type-change",
+                f"The column {column.source} of {shape.table} cannot change "
+                f"from {column.type} to {new.type}.",
+                "The table is unchanged; add a column of the new type instead.",
+            )
+    history = HISTORY_COLUMNS if shape.layout is Layout.FIVETRAN_HISTORY else ()
+    for name in history:
+        if into.column(name) != shape.column(name):
+            raise Refused(
+                "needed-column",
+                f"The column {name} of {shape.table} is part of its history.",
+                "Migrate the table to another mode instead.",
+            )
+
+
+FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
+
+
+@dataclass(frozen=True, slots=True)
+class Truncation:
+    """Rows whose `synced` is before `before`, in microseconds; they are deleted, or flagged in `deleted`."""
+
+    table: TableName
+    synced: str
+    before: int
+    deleted: str | None
+
+
+def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
+    """What the request asks for; Refused if it does not say before when.
+
+    Digits of the bound below a microsecond are cut off (F6).
+    """
+    if not request.HasField("utc_delete_before") or not request.synced_column:
+        raise Refused(
+            "no-bound",
+            f"The request to truncate {table} lacks the synced column or the time.",
+            "Nothing was deleted; send both.",
+        )
+    bound = request.utc_delete_before
+    if not FIRST_SECOND <= bound.seconds <= LAST_SECOND:
+        raise Refused(
+            "no-instant",
+            f"The request to truncate {table} names a time outside the years 0001 to 9999.",
+            "Nothing was deleted; send the time of the sync.",
+        )
+    before = bound.seconds * 1_000_000 + bound.nanos // 1000
+    deleted = request.soft.deleted_column if request.HasField("soft") else None
+    return Truncation(table, request.synced_column, before, deleted)
+
+
+def truncate(store: Store, asked: Truncation) -> int | None:
+    """Do it, and give the snapshot's id; None if the table is missing or nothing is that old."""
+
+    def plan() -> tuple[StoredTable | None, Change | None]:
+        table = load_own(store, asked.table)
+        if table is None:
+            return None, None
+        refuse_foreign(table.shape)
+        _refuse_flag(table, asked)
+        return table, change_of(store, table, _operation(table, asked))
+
+    told = note("truncate", asked.table, asked.synced, asked.before, asked.deleted)
+    done = deliver(store, TableChange([asked.table], told, plan))
+    return None if done is None else done.snapshot_id
+
+
+def _operation(table: StoredTable, asked: Truncation) -> DeleteBefore | FlagBefore | EndBefore:
+    synced = _synced_column(table, asked).name
+    before = EPOCH + timedelta(microseconds=asked.before)
+    if asked.deleted is None:
+        return DeleteBefore(synced, before)
+    flag = table.shape.called(asked.deleted)
+    return FlagBefore(synced, before, flag.name) if flag else EndBefore(synced, before)
+
+
+def _synced_column(table: StoredTable, asked: Truncation) -> Column:
+    synced = table.shape.called(asked.synced)
+    if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
+        raise Refused(
+            "no-synced-column",
+            f"{asked.table} has no column {asked.synced} of type UTC_DATETIME.",
+            "Nothing was deleted; name the column that holds the time of the sync.",
+        )
+    return synced
+
+
+def _refuse_flag(table: StoredTable, asked: Truncation) -> None:
+    if asked.deleted is None:
+        return
+    flag = table.shape.called(asked.deleted)
+    if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
+        return
+    if flag is None or not can_flag(table.shape, flag):
+        raise Refused(
+            "no-deleted-column",
+            f"{asked.table} has no BOOLEAN column {asked.deleted} that can flag deleted rows.",
+            "Nothing was flagged; add the column first.",
+        )

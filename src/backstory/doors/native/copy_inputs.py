@@ -1,0 +1,493 @@
+"""Copies of a part of the source, and copies among events: what they meet in their table (V41, V69).
+
+A copy beside its table, both in the columns that the table will have.
+
+The stored side of a copy, read from files by the driver: what the copy can touch (V44, V81).
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.native.evolution import EvolvedShape, column_ids
+from backstory.doors.native.feeds.logs import stored_log
+from backstory.doors.native.instants import CopyPlace, place_copy
+from backstory.doors.native.options import SnapshotRequest, bad_option
+from backstory.doors.native.retyping import retyped_rows
+from backstory.doors.native.settings import TableSettings
+from backstory.doors.native.sources import SourceRows
+from backstory.doors.native.stored_rows import (
+    OF_TOUCHED,
+    KeysSince,
+    choose_touched_of_keys,
+    is_bounded,
+    stored_marks,
+    stored_truncates,
+    touched_rows,
+)
+from backstory.engine.parts import Rows
+from backstory.engine.sides import LocalSide, nothing
+from backstory.formats.delivered import arrow_schema, in_schema, shaped
+from backstory.formats.memory import MemoryLease
+from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.remembered import ROLE, SEQUENCE
+from backstory.model.schema import Column, Shape
+from backstory.model.spelling import spelling_hint
+from backstory.model.types import ColumnType, Kind, parts_added
+from backstory.reading.keys import exact
+from backstory.stores.iceberg.frames import spark_fields
+from backstory.stores.iceberg.lineage import keeps_row_ids
+from backstory.stores.iceberg.literals import micros_of, quoted, text_literal
+from backstory.stores.iceberg.local_rows import ANY, PLACE_HERE, LocalRows
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.search_bounds import without
+from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.metadata.columns import widens
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.row_selection import Chosen
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.version_rows import copy_mark, micros
+from backstory.strategies.feeds.copy_plan import FeedCopyTerms
+from backstory.strategies.feeds.marks import scope_of
+from backstory.strategies.feeds.terms import FeedTerms, Scope
+
+
+def typed_scope(given: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
+    """The scope with values of the columns' types, by name.
+
+    UsageError for columns that there are not, and for those that make no versions: from their values nobody
+    knows later which records were in the scope.
+    """
+    if not given:
+        return None
+    users = {each.name: each.type for each in shape.user_columns}
+    if lacking := [name for name in given if name not in users or not users[name].flat]:
+        raise bad_option(
+            f"`scope=` names no flat column of the copy: {', '.join(lacking)}.",
+            f"{spelling_hint(lacking, users)}Its columns are {', '.join(users)}.",
+        )
+    if untracked := [name for name in given if name not in shape.key and not settings.tracks(name)]:
+        raise bad_option(
+            f"`scope=` names columns without history: {', '.join(untracked)}.",
+            "Use key columns, or columns whose changes make versions.",
+        )
+    return tuple((name, exact(name, given[name], users[name])) for name in sorted(given))
+
+
+def scope_text(scope: Scope | None) -> str | None:
+    """The scope as marks keep it: JSON, keys sorted, values that JSON has not as their texts (V2)."""
+    if scope is None:
+        return None
+    return json.dumps({name: _json_value(value) for name, value in scope}, ensure_ascii=False, sort_keys=True)
+
+
+def _json_value(value: object) -> object:
+    return value if isinstance(value, bool | int | float | str) else str(value)
+
+
+def feed_copy_terms(
+    store: Store, table: StoredTable | None, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
+) -> FeedCopyTerms:
+    """What the copy meets: the marks from its instant on, and its own."""
+    assert table is not None
+    shape, at = evolved.shape, micros_of(place.at)
+    data = [each.name for each in shape.user_columns if each.name not in shape.key]
+    ids = column_ids(store, table, evolved)
+    sequence = dict(terms.memory.parts).get(SEQUENCE)
+    settled = tuple(None if each is None else micros_of(each) for each in place.settled or ())
+    feed = FeedTerms(
+        columns=shape.columns,
+        key=shape.key,
+        tracked=terms.tracked,
+        recorded=terms.recorded,
+        numbers={name: ids[name] for name in data},
+        overwritten=terms.overwritten,
+        sequence=() if sequence is None else tuple(name for name, _ in sequence.parts),
+        settled=settled,  # type: ignore[arg-type]  # no or two
+        ids=terms.ids,
+        log=(known := stored_log(table.properties)) is not None,
+    )
+    marks = stored_marks(store, table, shape.columns, at)
+    if known is not None and known.truncate is not None:
+        # Each record has its own instant of the truncates of a log.
+        before = stored_truncates(store, table, shape.columns)
+        marks = pa.concat_tables([marks, before.filter(pa.array(micros(before[VALID_FROM]) < at))])
+    memory = marks[MEMORY].combine_chunks()
+    same = pa.array(
+        [
+            (each["kind"], each["scope"]) == ("copy", place.scope) and instant == place.at
+            for each, instant in zip(memory.to_pylist(), marks[VALID_FROM].to_pylist(), strict=True)
+        ],
+        pa.bool_(),
+    )
+    delivered = {each.name for each in evolved.delivered}
+    whole = all(name in delivered for name in data)
+    columns = None if whole else sorted(ids[name] for name in delivered)
+    own = copy_mark(at, terms.recorded, terms.memory, columns, place.scope)
+    others = marks.filter(pa.compute.invert(same))
+    own_marks = pa.concat_tables(
+        [shaped(each, shape.columns, ids=terms.ids) for each in (others.drop_columns(["_file", "_pos"]), own)]
+    )
+    return FeedCopyTerms(feed, at, own_marks, (*terms.compared, *terms.renewed), place.mark is not None)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+# So many pairs of columns are looked at for one that has another name: each is counted over all records.
+SUCCESSIONS: Final = 64
+
+
+@dataclass(frozen=True)
+class CopyInputs:
+    """A copy and its table, side by side, and where the copy stands among what is known."""
+
+    store: Store
+    table: StoredTable | None
+    source: SourceRows
+    evolved: EvolvedShape
+    settings: TableSettings
+    request: SnapshotRequest
+    place: CopyPlace
+    terms: CopyTerms
+
+    @cached_property
+    def types(self) -> "StructType":
+        """The columns that the table will have, as Spark's."""
+        return spark_fields(arrow_schema({each.name: each.type for each in self.terms.columns}))
+
+    @cached_property
+    def delivered_frame(self) -> "DataFrame":
+        """The copy's rows, in the columns that the table will have."""
+        evolved = self.evolved
+        casts = (_cast_column(evolved, each, each.name) for each in evolved.delivered)
+        return self.source.frame().selectExpr(*casts)
+
+    @cached_property
+    def stored_frame(self) -> "DataFrame":
+        """The table's rows, in the columns that it will have, with their places and ids."""
+        return stored_rows(self.store, self.table, self.evolved)
+
+
+def gather_inputs(
+    store: Store,
+    table: StoredTable | None,
+    source: SourceRows,
+    *,
+    evolved: EvolvedShape,
+    settings: TableSettings,
+    asked: SnapshotRequest,
+) -> CopyInputs:
+    """Both sides in the columns that the table will have; Refused for an instant without a place."""
+    scope = typed_scope(asked.scope, evolved.shape, settings)
+    place = place_copy(store, table, asked, scope_text(scope))
+    ids = table is not None and keeps_row_ids(table)
+    terms = replace(
+        _copy_terms(evolved, settings, place, asked, ids=ids),
+        scope=scope,
+        other_scopes=tuple(scope_of(each) or () for each in place.other_scopes),
+    )
+    if place.has_facts:
+        terms = replace(terms, feed=feed_copy_terms(store, table, evolved, place, terms))
+    return CopyInputs(store, table, source, evolved, settings, asked, place, terms)
+
+
+def _copy_terms(
+    evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, asked: SnapshotRequest, *, ids: bool
+) -> CopyTerms:
+    """What the copy is compared by (V16, V18, V39, N1)."""
+    shape, names = evolved.shape, [each.name for each in evolved.delivered]
+    data = [name for name in names if name not in shape.key]
+    filled = evolved.added if asked.backfill_added and place.following is None else frozenset[str]()
+    users = [each.name for each in shape.user_columns if each.name not in shape.key]
+    return CopyTerms(
+        columns=shape.columns,
+        key=shape.key,
+        delivered=tuple(names),
+        compared=tuple(name for name in data if settings.tracks(name) and name not in filled),
+        renewed=tuple(name for name in data if settings.overwrites(name) or name in filled),
+        tracked=tuple(name for name in users if settings.tracks(name)),
+        overwritten=tuple(name for name in users if settings.overwrites(name)),
+        at=micros_of(place.at),
+        recorded=micros_of(place.recorded),
+        following=None if place.following is None else micros_of(place.following),
+        in_order=place.in_order,
+        restated=asked.restate and not place.in_order,
+        closes=asked.deletes == "close",
+        ids=ids,
+        successions=tuple(islice(evolved.successions, SUCCESSIONS)),
+    )
+
+
+def stored_rows(store: Store, table: StoredTable | None, evolved: EvolvedShape) -> "DataFrame":
+    """All stored rows under their new names and types, with their places and ids; none without a table."""
+    shape = evolved.shape
+    if table is None or evolved.stored is None:
+        fields = ", ".join(f"{quoted(each.name)} {spark_type(each.type)}" for each in shape.columns)
+        return store.spark.createDataFrame([], f"{fields}, {FILE} string, {POSITION} bigint")
+    if evolved.retyped:
+        return retyped_rows(store, table, evolved)
+    old = {new: name for name, new in evolved.renamed.items()}
+    columns = [
+        _stored_column(evolved.stored.column(each.name), each, old.get(each.name, each.name))
+        for each in shape.columns
+    ]
+    places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
+    return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *places)
+
+
+def _stored_column(before: Column | None, now: Column, name: str) -> str:
+    """A stored column, if there is one, in its type to be; fields that come to a struct are NULL."""
+    value = "NULL" if before is None else quoted(name)
+    if before is not None and parts_added(before.type, now.type):
+        value = _grow_value(value, before.type, now.type)
+    return f"CAST({value} AS {spark_type(now.type)}) AS {quoted(now.name)}"
+
+
+def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0) -> str:
+    """A nested value, as Spark's text, with NULL in the fields that its structs do not have yet."""
+    if before == now:
+        return value
+    old, inner = dict(before.parts), f"part_{depth}"
+    if now.kind is Kind.LIST:
+        return (
+            f"transform({value}, {inner} -> {_grow_value(inner, old['element'], now.parts[0][1], depth + 1)})"
+        )
+    if now.kind is Kind.MAP:
+        grown = _grow_value(inner, old["value"], dict(now.parts)["value"], depth + 1)
+        return f"transform_values({value}, (key_{depth}, {inner}) -> {grown})"
+    parts = (
+        f"{text_literal(name)}, "
+        + (_grow_value(f"{value}.{quoted(name)}", old[name], type_, depth) if name in old else "NULL")
+        for name, type_ in now.parts
+    )
+    return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
+
+
+def _cast_column(evolved: EvolvedShape, told: Column, name: str) -> str:
+    """The column in the type that the table will have; as text, for which Java is asked once."""
+    wanted = evolved.shape.column(told.name)
+    assert wanted is not None
+    return f"CAST({quoted(name)} AS {spark_type(wanted.type)}) AS {quoted(told.name)}"
+
+
+DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
+PLACES: Final = (FILE, POSITION, ROW_ID)
+
+
+@dataclass(frozen=True, slots=True)
+class _VersionReader:
+    """Reads `stored` columns under the names, and in the types, that the table will have.
+
+    `old` has the stored names of those that get new ones.
+    """
+
+    here: LocalRows
+    terms: CopyTerms
+    stored: pa.Schema
+    old: Mapping[str, str]
+
+    def name(self, name: str) -> str:
+        """The stored name of a column."""
+        return self.old.get(name, name)
+
+    def names(self, names: Iterable[str]) -> dict[str, str]:
+        """The stored names of those that are there, by their new ones."""
+        return {name: self.name(name) for name in names if name in {*self.stored.names, *PLACES}}
+
+    def read(
+        self,
+        schema: pa.Schema,
+        chosen: Chosen,
+        where: Any = None,
+        among: Mapping[str, pa.Array] = ANY,
+    ) -> Iterator[pa.Table]:
+        """The chosen rows in these columns; `chosen` is asked with stored names, `among` has new ones."""
+        names, terms = self.names(schema.names), self.terms
+        own: list[str | tuple[str, ...]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
+        if terms.feed is not None:
+            scope = (self.name(name) for name, _ in terms.scope or ())
+            own = [VALID_FROM, *OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
+        bounds = self._bounds(among)
+        for rows in self.here.batches([*names.values()], own, chosen, among=bounds, where=where):
+            yield in_schema(rows.rename_columns([*names]), schema)
+
+    def _bounds(self, among: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+        """The values by stored names and in stored types, of columns whose bounds pass over files."""
+        bounds = {}
+        for name, values in among.items():
+            type_ = self.stored.field(name).type
+            if not is_bounded(type_):
+                continue
+            try:
+                bounds[self.name(name)] = values.cast(type_)
+            except pa.ArrowInvalid:  # beyond a type that is widened: all rows are looked at
+                continue
+        return bounds
+
+    def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
+        """These rows, which have some of the columns, in all of them."""
+        if not len(rows):
+            return schema.empty_table()
+        names = self.names(name for name in schema.names if name not in rows.column_names)
+        rest = self.here.at(rows, [*names.values()]).rename_columns([*names])
+        both = pa.table([*rows.columns, *rest.columns], names=[*rows.column_names, *rest.column_names])
+        return in_schema(both, schema)
+
+
+def read_delivered(sides: CopyInputs, names: Sequence[str]) -> Rows | None:
+    """These columns of the copy, read without Spark; None where Spark must read them."""
+    schema = pa.schema(each for each in side_schemas(sides)[DELIVERED] if each.name in names)
+    batches = sides.source.batches
+    if batches is None:
+        return None
+
+    def tables() -> Iterator[pa.Table]:
+        for table in batches(schema.names):
+            if not types_fit(table.schema, schema):
+                raise Unreadable("values that Spark converts")
+            yield table.cast(schema)
+
+    return Rows(schema, tables)
+
+
+def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
+    """The versions that a copy can touch, in the columns that decide; None where Spark must read them.
+
+    Of a copy of a scope no other records are read but its own and those that were in the scope then. All are
+    in the types that the table will have.
+    """
+    schema, terms = side_schemas(sides)[SLICE], sides.terms
+    if sides.table is None or sides.evolved.stored is None or not sides.table.rows:
+        return nothing(schema)
+    reader = _version_reader(sides, lease)
+    if reader is None:
+        return None
+    decisive = pa.schema(each for each in schema if each.name in _decisive_columns(terms))
+    condition = without(VALID_TO) if terms.in_order else None
+    keys = read_delivered(sides, terms.key)
+
+    def slice_() -> Iterator[pa.Table]:
+        chosen = partial(_is_touched, terms, reader.name(terms.key[0]))
+        if terms.feed is None or not terms.scope or keys is None:
+            yield from reader.read(decisive, chosen, condition)
+            return
+        of_scope = _keys_of_scope(reader, terms, keys)
+        lease.hold("keys of the scope", of_scope.nbytes)
+        mine = tuple(map(reader.name, terms.key))
+        keyed = KeysSince(of_scope.rename_columns(mine), np.full(len(of_scope), terms.at))
+        of_keys = choose_touched_of_keys(keyed, mine)
+        yield from reader.read(
+            decisive, of_keys, among={name: pc.unique(of_scope[name]) for name in terms.key}
+        )
+
+    whole = partial(reader.whole, schema)
+    if terms.feed is not None:
+        return LocalSide(Rows(decisive, slice_), whole)
+
+    def columns(names: Sequence[str]) -> Rows:
+        fewer = pa.schema(each for each in schema if each.name in names)
+        return Rows(fewer, lambda: reader.read(fewer, partial(_is_touched, terms, ""), condition))
+
+    return LocalSide(Rows(decisive, slice_), whole, columns)
+
+
+def read_elsewhere(sides: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
+    """The keys of versions by which a record that appears was there before, at least those of these records.
+
+    None where Spark must read them; reading raises Unreadable.
+    """
+    reader, terms = _version_reader(sides, lease), sides.terms
+    if reader is None:
+        return None
+    among = {name: pc.unique(keys[name]) for name in terms.key}
+    schema = side_schemas(sides)[ELSEWHERE]
+    return reader.read(schema, _is_closed if terms.in_order else _is_version, among=among)
+
+
+def _version_reader(sides: CopyInputs, lease: MemoryLease) -> _VersionReader | None:
+    """A reader of the stored rows; None where they are not read exactly here."""
+    table, before = sides.table, sides.evolved.stored
+    if table is None or before is None or sides.evolved.retyped:
+        return None
+    now = arrow_schema({each.name: each.type for each in sides.evolved.shape.columns})
+    stored = arrow_schema({each.name: each.type for each in before.columns})
+    if not types_fit(stored, pa.schema([now.field(name) for name in stored.names])):
+        return None
+    old = {new: name for name, new in sides.evolved.renamed.items()}
+    return _VersionReader(LocalRows(sides.store, table, lease), sides.terms, stored, old)
+
+
+def _decisive_columns(terms: CopyTerms) -> set[str]:
+    """The columns by which is decided what becomes of a version."""
+    times = (VALID_FROM,) if terms.in_order else (VALID_FROM, VALID_TO)
+    own = () if terms.feed is None else (MEMORY, *(name for name, _ in terms.scope or ()))
+    values = (*terms.compared, *terms.renewed, *(name for name, _ in terms.successions))
+    return {*own, *terms.key, *values, *PLACES, *times}
+
+
+def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: Rows) -> pa.Table:
+    """The keys of the copy, and of the records that were in its scope at its instant (V42)."""
+    scope = dict(terms.scope or ())
+    of_scope: Iterable[pa.Table] = ()
+    if scope.keys() <= set(reader.stored.names):
+        values = {name: pa.array([value], reader.stored.field(name).type) for name, value in scope.items()}
+        chosen = partial(_in_scope, terms.at, {reader.name(name): each[0] for name, each in values.items()})
+        of_scope = reader.read(delivered.schema, chosen, among=values)
+    return pa.concat_tables([*delivered.tables(), *of_scope, delivered.schema.empty_table()])
+
+
+def _in_scope(at: int, scope: Mapping[str, pa.Scalar], rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows are versions that had these values at an instant."""
+    then = (micros(rows[VALID_FROM]) <= at) & (micros(rows[VALID_TO]) > at)
+    same = (pc.fill_null(pc.equal(rows[name], value), False) for name, value in scope.items())
+    return reduce(pc.and_, same, pc.and_(_is_version(rows), pa.chunked_array([pa.array(then)])))
+
+
+def _is_touched(terms: CopyTerms, key: str, rows: pa.Table) -> pa.Array:
+    """Which rows are versions that the copy can touch, as `versions_touched` has it for Spark.
+
+    Among events the facts of records count, too.
+    """
+    if terms.feed is not None:
+        return pc.and_(touched_rows(terms.at, rows), pc.is_valid(rows[key]))
+    if terms.in_order:
+        return pc.and_(_is_version(rows), pc.is_null(rows[VALID_TO]))
+    reached = micros(rows[VALID_TO]) >= terms.at
+    if terms.following is not None:
+        reached &= micros(rows[VALID_FROM]) <= terms.following
+    return pc.and_(_is_version(rows).combine_chunks(), pa.array(reached))
+
+
+def _is_closed(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.and_(_is_version(rows), pc.is_valid(rows[VALID_TO]))
+
+
+def _is_version(rows: pa.Table) -> pa.ChunkedArray:
+    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
+
+
+def types_fit(came: pa.Schema, needed: pa.Schema) -> bool:
+    """Whether all values of these columns are values of those."""
+    pairs = zip(came, needed, strict=True)
+    return all(pa.types.is_null(one.type) or widens(one.type, other.type) for one, other in pairs)
+
+
+def side_schemas(sides: CopyInputs) -> dict[str, pa.Schema]:
+    """The columns of each side, in the types that the table will have."""
+    columns = {each.name: each.type for each in sides.evolved.shape.columns}
+    ids = [pa.field(ROW_ID, pa.int64())] if sides.terms.ids else []
+    return {
+        DELIVERED: arrow_schema({name: columns[name] for name in sides.terms.delivered}),
+        SLICE: pa.schema([*arrow_schema(columns), *PLACE_HERE, *ids]),
+        ELSEWHERE: arrow_schema({name: columns[name] for name in sides.terms.key}),
+    }

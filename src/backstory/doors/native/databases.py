@@ -1,0 +1,325 @@
+"""The rows of a database that Spark reads by JDBC: one statement on one connection, laid down once.
+
+The rows of a database as a source: copied out once, and read from the copy as often as a plan needs.
+"""
+
+import re
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import unquote, urlsplit
+
+import pyarrow as pa
+
+from backstory.doors.native.retyping import with_types
+from backstory.doors.native.sources import LoadTable, SourceRows, rows_of_files, rows_of_frame, stage_source
+from backstory.engine.staging import is_local
+from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.formats.csv.options import CsvOptions
+from backstory.formats.file_options import FileOptions
+from backstory.formats.reading import rows_of
+from backstory.formats.rows import arrow_type
+from backstory.formats.source_files import SourceFile, SourceFiles
+from backstory.formats.unchanged import stamp_of
+from backstory.formats.values.base64_cells import decode_base64
+from backstory.model.types import MAX_PRECISION, ColumnType, Kind
+from backstory.sources.databases.address import Database, quoted
+from backstory.sources.databases.copies import copy_out, refuse_column, refuse_repeats
+from backstory.sources.databases.keys import Keys, unlisted
+from backstory.spark.jars import fetch
+from backstory.stores.iceberg.store import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+    from pyspark.sql.types import StructField
+
+# MariaDB's driver speaks with MySQL, too; Spark's dialect for both goes by MySQL's name.
+MARIADB: Final = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
+_DRIVER: Final = "org.mariadb.jdbc.Driver"
+_EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false"  # numbers as numbers
+_IN_UTC: Final = "SET time_zone = '+00:00'"
+_KEYS: Final = """
+SELECT t.TABLE_NAME AS name, k.COLUMN_NAME AS `key`, k.ORDINAL_POSITION AS place
+FROM information_schema.TABLES t LEFT JOIN information_schema.KEY_COLUMN_USAGE k
+  ON k.TABLE_SCHEMA = t.TABLE_SCHEMA AND k.TABLE_NAME = t.TABLE_NAME AND k.CONSTRAINT_NAME = 'PRIMARY'
+WHERE t.TABLE_SCHEMA = DATABASE()
+"""
+_CONNECTION: Final = re.compile(r"^\(conn=\d+\) ")
+_OF_MYSQL: Final = re.compile(r"(mysql|mariadb)://|jdbc:(mysql|mariadb):")
+_ROWS_AT_ONCE: Final = 10_000
+# What Spark notes of a column that has times of day, which it would take for instants.
+_TIME_OF_DAY: Final = "logical_time_type"
+# The same of texts of a fixed length, and of MySQL's bits.
+_CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
+_BITS: Final = "binarylong"
+# Classes of SQL's states: not reachable or locked, turned away, not there.
+_LATER: Final = ("08", "40", "HYT", "57", "53")
+_TURNED_AWAY: Final = ("28", "3D")
+_ABSENT: Final = ("42S02", "42P01")
+_SYNTAX: Final = ("42", "37", "22")
+
+
+@dataclass(frozen=True, slots=True)
+class JdbcCopy:
+    """A frame that reads the rows anew each time it is computed, and the types that its texts stand for."""
+
+    frame: "DataFrame"
+    instant: datetime
+    texts: Mapping[str, ColumnType]
+    password: str | None = field(default=None, repr=False)
+
+
+def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
+    """The rows of one statement, and the time that they are of.
+
+    Raises UsageError for what is not there, Refused for a column without an exact type, TryAgain where the
+    database does not answer.
+    """
+    spark = store.spark
+    server = _server(spark, database)
+    with translate_jdbc(database, server.password):
+        instant = server.now(spark)
+        described = server.rows(spark, f"SELECT * FROM {server.source}").schema.fields
+        refuse_repeats(database, [each.name for each in described])
+        values = [_select_column(database, server, each) for each in described]
+        frame = server.rows(spark, f"SELECT {', '.join(text for text, _ in values)} FROM {server.source}")
+    texts = {each.name: type_ for each, (_, type_) in zip(described, values, strict=True) if type_}
+    return JdbcCopy(frame, instant, texts, server.password)
+
+
+def declared_keys_by_jdbc(store: Store, database: Database) -> Keys:
+    """The tables of a database of MySQL or MariaDB, each with the columns of its primary key.
+
+    UsageError for another database, whose catalog is not known here, and what `read_by_jdbc` raises.
+    """
+    if not _OF_MYSQL.match(database.url):
+        raise unlisted(database)
+    server = _server(store.spark, database)
+    with translate_jdbc(database, server.password):
+        rows = server.rows(store.spark, _KEYS).collect()
+    keys: dict[str, tuple[str, ...]] = {}
+    for row in sorted(rows, key=lambda each: (each["name"], each["place"] or 0)):
+        keys[row["name"]] = (*keys.get(row["name"], ()), *([row["key"]] if row["key"] else ()))
+    return keys
+
+
+def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
+    """The rows in one Parquet file of the folder."""
+    target = folder / "copy"
+    copy.frame.write.parquet(str(target))
+    (file,) = target.glob("part-*.parquet")
+    return file
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """How Spark reaches a database; `source` is what stands behind FROM, `quote` goes around names."""
+
+    url: str = field(repr=False)
+    source: str
+    user: str | None = None
+    password: str | None = field(default=None, repr=False)
+    driver: str | None = None
+    is_mysql: bool = False
+
+    def reader(self, spark: "SparkSession") -> "DataFrameReader":
+        options = {"url": self.url, "user": self.user, "password": self.password, "driver": self.driver}
+        options["sessionInitStatement"] = _IN_UTC if self.is_mysql else None
+        reader = (
+            spark.read.format("jdbc").option("preferTimestampNTZ", "true").option("fetchsize", _ROWS_AT_ONCE)
+        )
+        for name, value in options.items():
+            reader = reader if value is None else reader.option(name, value)
+        return reader
+
+    def rows(self, spark: "SparkSession", query: str) -> "DataFrame":
+        return self.reader(spark).option("query", query).load()
+
+    def now(self, spark: "SparkSession") -> datetime:
+        """The time of the database's clock, where it has a word for it that is known here."""
+        if not self.is_mysql:
+            return datetime.now(UTC)
+        (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
+        return datetime.fromisoformat(row["now"]).replace(tzinfo=UTC)
+
+    def quoted(self, name: str) -> str:
+        return quoted(name, "`" if self.is_mysql else '"')
+
+
+def _server(spark: "SparkSession", database: Database) -> _Server:
+    if not _OF_MYSQL.match(database.url):
+        return _Server(database.url, database.source())
+    _bring_driver(spark)
+    parts = urlsplit(database.url.removeprefix("jdbc:"))
+    host = parts.netloc.rpartition("@")[2]
+    query = f"{parts.query}&{_EXACTLY}" if parts.query else _EXACTLY
+    return _Server(
+        f"jdbc:mysql://{host}{parts.path}?{query}",
+        database.source("`"),
+        None if parts.username is None else unquote(parts.username),
+        None if parts.password is None else unquote(parts.password),
+        _DRIVER,
+        is_mysql=True,
+    )
+
+
+def _bring_driver(spark: "SparkSession") -> None:
+    """Have MariaDB's driver in the session, unless it is there: to ask its resolver takes seconds."""
+    name = MARIADB.split(":")[1]
+    if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
+        for jar in fetch([MARIADB], dict(spark.sparkContext.getConf().getAll())):
+            spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
+
+
+def _select_column(
+    database: Database, server: _Server, column: "StructField"
+) -> tuple[str, ColumnType | None]:
+    """How a column is selected, and the type that its text stands for, None where that is its own.
+
+    What the driver or Spark would round, pad, move to another zone or replace by NULL is read as its text.
+    """
+    from pyspark.sql import types
+
+    name, type_ = server.quoted(column.name), column.dataType
+    if isinstance(type_, types.DecimalType) and type_.precision >= MAX_PRECISION:
+        raise refuse_column(database, column.name, "has numbers of 38 digits or more")
+    padded = str(column.metadata.get(_CHARACTERS, "")).startswith("char")
+    if server.is_mysql:
+        text, kind = _select_mysql_column(name, column, padded=padded)
+        return f"{text} AS {name}", None if kind is None else ColumnType(kind)
+    if column.metadata.get(_TIME_OF_DAY):
+        raise refuse_column(database, column.name, "has times of day, which are not read by JDBC")
+    return (f"RTRIM({name}) AS {name}" if padded else name), None
+
+
+def _select_mysql_column(name: str, column: "StructField", *, padded: bool) -> tuple[str, Kind | None]:
+    """The same of a column of MySQL or MariaDB."""
+    from pyspark.sql import types
+
+    type_, text = column.dataType, f"CAST({name} AS CHAR)"
+    if padded or column.metadata.get(_TIME_OF_DAY):
+        return text, None
+    if _BITS in column.metadata and isinstance(type_, types.BinaryType):
+        return f"CAST({name} AS UNSIGNED)", None
+    if isinstance(type_, types.FloatType):
+        return f"CAST({name} AS DOUBLE)", None  # its own text is rounded
+    if isinstance(type_, types.TimestampType):
+        return f"CONCAT({text}, '+00:00')", Kind.UTC_DATETIME
+    kinds: Sequence[tuple[Any, Kind]] = (
+        (types.DateType, Kind.NAIVE_DATE),
+        (types.TimestampNTZType, Kind.NAIVE_DATETIME),
+    )
+    kind = next((kind for of, kind in kinds if isinstance(type_, of)), None)
+    return (name if kind is None else text), kind
+
+
+@contextmanager
+def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
+    """The errors of drivers, by SQL's states, in words of ours and without a password."""
+    from py4j.protocol import Py4JJavaError
+    from pyspark.errors import PySparkException
+
+    try:
+        yield
+    except (Py4JJavaError, PySparkException) as fault:
+        found = _sql_error(fault)
+        if found is None:
+            raise
+        state, message = found
+        text = _CONNECTION.sub("", message.split("\n", 1)[0]).rstrip(".")
+        text = text.replace(password, "***") if password else text
+        raise _error(database, state, text) from None
+
+
+def _error(database: Database, state: str, text: str) -> BackstoryError:
+    where = f"{database.name}: {text}."
+    if state in _ABSENT:
+        return UsageError("no-table", where, "Check the name of the table and its case.")
+    if state.startswith(_TURNED_AWAY):
+        return UsageError("no-database", where, "Fix the address, the user or the password.")
+    if state.startswith(_SYNTAX):
+        return UsageError("bad-query", where, "Fix the query or the rights.")
+    if state.startswith(_LATER) or not state:
+        return TryAgain("source-unreachable", where, "Try again.")
+    return Failed("database-failed", where, "Check the database.")
+
+
+def _sql_error(fault: Any) -> tuple[str, str] | None:
+    """The state and the message of the SQLException among the causes; None where there is none."""
+    cause = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
+    while cause is not None:
+        if hasattr(cause, "getSQLState") and "SQL" in cause.getClass().getSimpleName():
+            return cause.getSQLState() or "", cause.getMessage() or ""
+        cause = cause.getCause()
+    return None
+
+
+# The option of files that a database has, too: types of columns.
+_OF_DATABASES: Final = frozenset({"type"})
+ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
+
+
+@contextmanager
+def rows_of_database(
+    store: Store,
+    database: Database,
+    stored: LoadTable,
+    rename: Mapping[str, str],
+    retype: Mapping[str, ColumnType],
+    written: FileOptions,
+) -> Iterator[SourceRows]:
+    """The rows of a table or a query, while it lasts, and the time that they are of; as `rows_of_files`.
+
+    Raises what `copy_out` raises.
+    """
+    written.refuse_all("a database", _OF_DATABASES)
+    types = {**written.type, **retype}
+
+    def of_parquet(path: Path) -> AbstractContextManager[SourceRows]:
+        files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
+        return rows_of_files(store, files, stored, rename, types)
+
+    with ExitStack() as held:
+        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))
+        if database.kind == "jdbc":
+            rows = _by_jdbc(store, database, of_parquet, folder, held)
+            yield with_types(rows, written.type)
+            return
+        copy = copy_out(database, types, folder)
+        if copy.types is None:
+            rows = with_types(held.enter_context(of_parquet(copy.path)), written.type)
+        else:
+            schema = pa.schema([(name, arrow_type(type_)) for name, type_ in copy.types.items()])
+            file = SourceFile(copy.path, database.what, stamp_of(copy.path))
+            rows = stage_source(store, schema, _batches(file, schema), folder, held)
+        yield replace(rows, instant=copy.instant)
+
+
+def _by_jdbc(
+    store: Store, database: Database, reading: ReadFile, folder: Path, held: ExitStack
+) -> SourceRows:
+    """The rows as Spark reads them, once: in a file here, else kept by its workers."""
+    copy = read_by_jdbc(store, database)
+    with translate_jdbc(database, copy.password):
+        if is_local(store):
+            rows = held.enter_context(reading(write_parquet(copy, folder)))
+        else:
+            rows = rows_of_frame(copy.frame.localCheckpoint())
+    return replace(with_types(rows, copy.texts), instant=copy.instant)
+
+
+def _batches(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows of a CSV in these columns; bytes are written in base64."""
+    encoded = [place for place, each in enumerate(schema) if pa.types.is_binary(each.type)]
+    written = schema
+    for place in encoded:
+        written = written.set(place, schema.field(place).with_type(pa.string()))
+    for batch in rows_of(file.path, file.name, CsvOptions(), written).batches:
+        columns = list(batch.columns)
+        for place in encoded:
+            columns[place] = decode_base64(columns[place])
+        yield pa.record_batch(columns, schema=schema)

@@ -1,0 +1,478 @@
+"""The options of a snapshot, checked before anything is read.
+
+What a caller asks of a feed, looked at before anything is read (native.md, sections 2.5 and 7.1).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Union, Unpack, cast, get_args
+
+from backstory.errors import UsageError
+from backstory.formats.envelopes.log_source import LogSource
+from backstory.formats.file_options import FileOptions
+from backstory.formats.source_files import FileFormat
+from backstory.model.instant import instant_of
+from backstory.model.types import ColumnType, type_named
+from backstory.sources.databases.address import is_database
+
+Deletes = Literal["close", "ignore"]
+OnSchemaChange = Literal["accept", "refuse"]
+RATIO: Final = 0.5
+# What names a table of the warehouse as a source.
+TABLE: Final = "table:"
+
+
+def names_files(source: object) -> bool:
+    """Whether a source names files: neither rows, nor a table of the warehouse, nor a database."""
+    text = str(source)
+    return isinstance(source, str | Path) and not text.startswith(TABLE) and not is_database(text)
+
+
+class TableRequest(Protocol):
+    """What a delivery asks of its table: the key, names and types of columns, and which make versions."""
+
+    @property
+    def key(self) -> tuple[str, ...] | None:
+        """The key columns."""
+
+    @property
+    def rename(self) -> Mapping[str, str]:
+        """New names of columns."""
+
+    @property
+    def retype(self) -> Mapping[str, ColumnType]:
+        """New types of columns."""
+
+    @property
+    def may_retype(self) -> bool:
+        """Whether it could ask for new types."""
+
+    @property
+    def track(self) -> frozenset[str] | None:
+        """Columns whose changes make versions."""
+
+    @property
+    def ignore(self) -> frozenset[str] | None:
+        """Columns whose changes make none."""
+
+    @property
+    def overwrite(self) -> frozenset[str] | None:
+        """Columns without history."""
+
+    @property
+    def on_schema_change(self) -> OnSchemaChange | None:
+        """What becomes of a delivery that lacks columns."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest:
+    """The options of `snapshot`; column lists that are None are those that the table keeps (V13).
+
+    `at` is None for `begun`: when the call began, before anything of the source was read. A copy that is
+    planned anew keeps it, for its rows are no younger.
+    """
+
+    key: tuple[str, ...] | None = None
+    at: datetime | None = None
+    begun: datetime = field(default_factory=_now)
+    deletes: Deletes = "close"
+    max_delete_ratio: float = RATIO
+    max_null_ratio: float = RATIO
+    allow_empty: bool = False
+    track: frozenset[str] | None = None
+    ignore: frozenset[str] | None = None
+    overwrite: frozenset[str] | None = None
+    on_schema_change: OnSchemaChange | None = None
+    rename: Mapping[str, str] = field(default_factory=dict)
+    retype: Mapping[str, ColumnType] = field(default_factory=dict)
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    backfill: bool = False
+    remember: bool = False
+    restate: bool = False
+    backfill_added: bool = False
+    format: FileFormat | None = None
+    files: FileOptions = field(default_factory=FileOptions)
+    query: str | None = None
+    dry_run: bool = False
+    note: str | None = None
+    author: str | None = None
+
+    @property
+    def may_retype(self) -> bool:
+        """Whether it could ask for new types."""
+        return True
+
+    @property
+    def instant(self) -> datetime:
+        """The time of which the copy is."""
+        return self.at or self.begun
+
+    @property
+    def begins_memory(self) -> bool:
+        """Whether a table without a memory begins one with this copy (V28)."""
+        return self.backfill or self.remember or bool(self.scope)
+
+    def __post_init__(self) -> None:
+        if self.deletes not in {"close", "ignore"}:
+            raise bad_option(f"`deletes=` must be close or ignore, not {self.deletes!r}.", "Use one of them.")
+        if self.on_schema_change not in {None, "accept", "refuse"}:
+            told = f"`on_schema_change=` must be accept or refuse, not {self.on_schema_change!r}."
+            raise bad_option(told, "Use one of them.")
+        for name in ("max_delete_ratio", "max_null_ratio"):
+            if not 0 <= (ratio := getattr(self, name)) <= 1:
+                told = f"`{name}=` must be between 0 and 1, not {ratio}."
+                raise bad_option(told, "Give a share, such as 0.8.")
+        refuse_columns(self)
+        both = (self.track or frozenset()) & (self.overwrite or frozenset())
+        both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
+        if both:
+            told = ", ".join(sorted(both))
+            raise bad_option(
+                f"`overwrite=` and `track=` or `ignore=` name the same columns: {told}.",
+                "Name each column in one of them.",
+            )
+        if self.format is not None and self.format not in get_args(FileFormat):
+            raise bad_option(
+                f"There is no file format {self.format}.",
+                f"Use one of {', '.join(get_args(FileFormat))} for `format=`.",
+            )
+
+
+class DeliveryOptions(TypedDict, total=False):
+    """The options that `snapshot` and `apply` have in common; each says in its own words what they mean."""
+
+    key: str | Sequence[str] | None
+    allow_empty: bool
+    track: Sequence[str] | None
+    ignore: Sequence[str] | None
+    overwrite: Sequence[str] | None
+    on_schema_change: OnSchemaChange | None
+    format: FileFormat | None
+    separator: str | None
+    encoding: str | None
+    decimal: str | None
+    null: str | None
+    quote: str | None
+    type: Mapping[str, str] | None
+    query: str | None
+    dry_run: bool
+    note: str | None
+    author: str | None
+
+
+class SnapshotOptions(DeliveryOptions, total=False):
+    """The options of `snapshot`, as the command line has them.
+
+    Attributes:
+        key: key columns; an existing table keeps its own.
+        at: the time the copy was taken. Default: now. A copy that changes nothing leaves no trace of its
+            time unless the table remembers its copies (option `remember`).
+        deletes: what happens to records that are missing from the copy: `close` (the default) or `ignore`.
+        max_delete_ratio: the largest share of the records that one copy may close. Default: 0.5.
+        max_null_ratio: the largest share of a column's values that one copy may replace by NULL. Default:
+            0.5; a loss of fewer than 20 is always allowed.
+        allow_empty: accept an empty source.
+        track: columns whose changes make versions. Default: all.
+        ignore: columns whose changes make no versions.
+        overwrite: columns overwritten in place, with no history kept.
+        on_schema_change: `refuse` a copy that lacks a column of the last one, or in which a new column has
+            the values of a missing one: the table keeps this. `accept` takes such a copy, this one alone.
+            Default: `accept`.
+        rename: new names of columns, by the old names.
+        retype: new types of columns, by name. Refused where a stored value would change.
+        scope: the part of the source that the copy is of, as values of columns: `{"region": "EU"}`. Records
+            outside it stay as they are.
+        backfill: accept a copy older than everything stored; from then on the table remembers its copies.
+        remember: from now on store the time of every copy, also of those that change nothing, so that a late
+            copy holds only until the next one. Needed once: the table keeps it.
+        backfill_added: write the values of a new column into the open versions instead of opening new ones.
+        restate: replace the stored copy for the same time.
+        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
+        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
+        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
+        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
+        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
+        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
+            all values.
+        query: the rows of a database, as a SELECT statement, in place of those of a table.
+        dry_run: return the plan, and write nothing.
+        note: why the commit is made, which `log` shows.
+        author: who makes the commit, which `log` shows.
+    """
+
+    at: str | date | None
+    deletes: Deletes
+    max_delete_ratio: float
+    max_null_ratio: float
+    rename: Mapping[str, str] | None
+    retype: Mapping[str, str] | None
+    scope: Mapping[str, Any] | None
+    backfill: bool
+    remember: bool
+    backfill_added: bool
+    restate: bool
+
+
+FILE_OPTIONS: Final = frozenset(each.name for each in fields(FileOptions))
+# Words of other systems, and those of this one (V123).
+FOREIGN_WORDS: Final = {
+    "keys": "key",
+    "except_column_list": "ignore",
+    "track_history_column_list": "track",
+    "track_history_except_column_list": "ignore",
+    "stored_as_scd_type": "no option: both axes are always kept",
+    "system_sequence_by": "no option: recorded_at is the time of the commit",
+}
+
+
+def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
+    """The request that a caller's options make; UsageError for an unknown option or a wrong value."""
+    given = dict(cast("dict[str, Any]", options))
+    for name in given.keys() - SnapshotOptions.__annotations__.keys():
+        word = FOREIGN_WORDS.get(name)
+        remedy = f"Use {word}." if word else "See `backstory snapshot --help`."
+        raise bad_option(f"There is no option {name}.", remedy)
+    key, at = given.get("key"), given.get("at")
+    names = {each: column_names(given.get(each)) for each in ("track", "ignore", "overwrite")}
+    told = {
+        "key": None if key is None else (key,) if isinstance(key, str) else tuple(key),
+        "at": None if at is None else instant_of(at),
+        "rename": dict(given.get("rename") or {}),
+        "scope": dict(given.get("scope") or {}),
+        "retype": _types(given.get("retype")),
+    }
+    files = take_file_options(given)
+    return SnapshotRequest(**{**given, **names, **told, "files": files})
+
+
+def take_file_options(given: dict[str, Any]) -> FileOptions:
+    """The options of files, which are then none of the others."""
+    files = {name: given.pop(name) for name in FILE_OPTIONS & given.keys()}
+    return FileOptions(**{**files, "type": _types(files.get("type"))})
+
+
+def column_names(given: Sequence[str] | None) -> frozenset[str] | None:
+    """The columns that an option names, one or more; None where it is left out."""
+    return None if given is None else frozenset([given] if isinstance(given, str) else given)
+
+
+def _types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
+    return {name: _type(name, word) for name, word in (words or {}).items()}
+
+
+def _type(name: str, word: str) -> ColumnType:
+    try:
+        return type_named(word)
+    except ValueError:
+        raise bad_option(
+            f"There is no type {word} for column {name}.",
+            "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
+            "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
+        ) from None
+
+
+def refuse_columns(request: TableRequest) -> None:
+    """UsageError for a key that is empty or names a column twice, and for both lists of columns."""
+    if request.key is not None and (not request.key or len(set(request.key)) < len(request.key)):
+        raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
+    if request.track is not None and request.ignore is not None:
+        raise bad_option(
+            "Both `track=` and `ignore=` are given.",
+            "Use one of them: a column that is not tracked is ignored.",
+        )
+
+
+def bad_option(told: str, remedy: str) -> UsageError:
+    """The error for options that nothing can be done with."""
+    return UsageError("bad-option", told, remedy)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+Late = Literal["refuse", "drop"]
+EnvelopeName = Literal["debezium", "changes"]
+Expression = Union[str, "Column"]
+# Words of other systems that mean something else of a feed than of a copy, or nothing there (V123).
+FOREIGN_FEED_WORDS: Final = {**FOREIGN_WORDS, "except_column_list": "drop", "apply_changes": "apply"}
+
+
+@dataclass(frozen=True, slots=True)
+class ApplyRequest:
+    """The options of `apply`; those that are None are as the table keeps them (V13).
+
+    `ignore_nulls` are the columns whose NULLs are unmodified, or True for all. The window of a restatement is
+    half-open; without an end it ends just behind the delivery's last instant (V86). `is_unwrapped`: the rows
+    come out of an envelope, which says what each means; `log` is whose log they are of.
+    """
+
+    key: tuple[str, ...] | None = None
+    sequence_by: tuple[Expression, ...] | None = None
+    apply_as_deletes: Expression | None = None
+    apply_as_truncates: Expression | None = None
+    ignore_nulls: frozenset[str] | bool | None = None
+    columns_to_update: str | None = None
+    unmodified: str | None = None
+    envelope: EnvelopeName | None = None
+    drop: frozenset[str] | None = None
+    track: frozenset[str] | None = None
+    ignore: frozenset[str] | None = None
+    overwrite: frozenset[str] | None = None
+    on_schema_change: OnSchemaChange | None = None
+    late: Late = "refuse"
+    restate_from: datetime | None = None
+    restate_until: datetime | None = None
+    all_keys: bool = False
+    allow_empty: bool = False
+    new_log: bool = False
+    allow_future: bool = False
+    format: FileFormat | None = None
+    files: FileOptions = field(default_factory=FileOptions)
+    query: str | None = None
+    dry_run: bool = False
+    note: str | None = None
+    author: str | None = None
+    is_unwrapped: bool = False
+    log: LogSource | None = None
+
+    @property
+    def rename(self) -> Mapping[str, str]:
+        """A feed renames no columns."""
+        return {}
+
+    @property
+    def retype(self) -> Mapping[str, ColumnType]:
+        """A feed gives columns no other types."""
+        return {}
+
+    @property
+    def may_retype(self) -> bool:
+        """It never does."""
+        return False
+
+    def __post_init__(self) -> None:
+        self._refuse_words()
+        self._refuse_columns()
+        if self.restate_from is None and (self.restate_until is not None or self.all_keys):
+            raise bad_option(
+                "`restate_until=` and `all_keys=` need the beginning of a window.",
+                "Name it with `restate_from=TIME`.",
+            )
+        if self.restate_from and self.restate_until and self.restate_until <= self.restate_from:
+            raise bad_option("The window of the restatement is empty.", "Let it end after it begins.")
+        if self.allow_empty and not self.all_keys:
+            raise bad_option(
+                "`allow_empty=True` is for restatements of all keys.",
+                "Use it with `all_keys=True`, or omit it.",
+            )
+
+    def _refuse_words(self) -> None:
+        words = {
+            "late": Late,
+            "envelope": EnvelopeName,
+            "format": FileFormat,
+            "on_schema_change": OnSchemaChange,
+        }
+        for name, choices in words.items():
+            word = getattr(self, name)
+            if word is not None and word not in get_args(choices):
+                raise bad_option(
+                    f"`{name}=` must be one of {', '.join(get_args(choices))}, not {word!r}.",
+                    "Use one of them.",
+                )
+
+    def _refuse_columns(self) -> None:
+        refuse_columns(self)
+        if self.sequence_by is not None and not self.sequence_by:
+            raise bad_option("`sequence_by=` is empty.", "Name the time of the change first.")
+        if self.columns_to_update is not None and self.ignore_nulls:
+            raise bad_option(
+                "Both `columns_to_update=` and `ignore_null_updates=` are given.",
+                "Use one of them: the array of names says which columns an event sets.",
+            )
+
+
+class FeedOptions(DeliveryOptions, total=False):
+    """The options of `apply`, as the command line has them.
+
+    Attributes:
+        key: key columns; an existing table keeps its own.
+        sequence_by: columns or SQL expressions that order the changes: first the time of the change, then
+            what orders changes of one time, such as a log position. An existing table keeps its own.
+        apply_as_deletes: SQL condition for rows that delete their record, such as `op = 'D'`.
+        apply_as_truncates: SQL condition for rows that delete every record.
+        ignore_null_updates: NULL leaves a column as it was: True for all columns, or their names.
+        columns_to_update: the column whose array names the columns that a row sets.
+        unmodified: a cell with this text leaves its column as it was: in CSV any column, else one of texts.
+        envelope: the form of the messages: `debezium` or `changes`.
+        drop: columns that are not stored.
+        track: columns whose changes make versions. Default: all.
+        ignore: columns whose changes make no versions.
+        overwrite: columns overwritten in place, with no history kept.
+        on_schema_change: `refuse` a delivery that lacks a column of the last one: the table keeps this.
+            `accept` takes such a delivery, this one alone. Default: `accept`.
+        late: what happens to changes of a settled time: `refuse` (the default) or `drop`.
+        restate_from: replace what is stored from this time on, of the delivered keys.
+        restate_until: the end of what is replaced. Default: just after the last delivered time.
+        all_keys: replace what is stored of all keys.
+        allow_empty: accept an empty source, with `all_keys`.
+        new_log: accept messages of a log that starts again: what was before is settled.
+        allow_future: accept messages that say that they are of a time more than a day from now.
+        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
+        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
+        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
+        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
+        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
+        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
+            all values.
+        query: the rows of a database, as a SELECT statement, in place of those of a table.
+        dry_run: return the plan, and write nothing.
+        note: why the commit is made, which `log` shows.
+        author: who makes the commit, which `log` shows.
+    """
+
+    sequence_by: "Expression | Sequence[Expression] | None"
+    apply_as_deletes: Expression | None
+    apply_as_truncates: Expression | None
+    ignore_null_updates: bool | str | Sequence[str] | None
+    columns_to_update: str | None
+    unmodified: str | None
+    envelope: EnvelopeName | None
+    drop: Sequence[str] | None
+    late: Late
+    restate_from: str | date | None
+    restate_until: str | date | None
+    all_keys: bool
+    new_log: bool
+    allow_future: bool
+
+
+def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
+    """The options as a caller gives them; UsageError for those that nothing can be done with."""
+    given = dict(cast("dict[str, Any]", options))
+    for name in given.keys() - FeedOptions.__annotations__.keys():
+        word = FOREIGN_FEED_WORDS.get(name)
+        remedy = (
+            f"Use {word}." if word else f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
+        )
+        raise bad_option(f"There is no option {name}.", remedy)
+    nulls = given.pop("ignore_null_updates", None)
+    given["ignore_nulls"] = nulls if isinstance(nulls, bool) else column_names(nulls)
+    for name in ("key", "sequence_by"):
+        if given.get(name) is not None:
+            given[name] = tuple(given[name]) if isinstance(given[name], list | tuple) else (given[name],)
+    for name in ("track", "ignore", "overwrite", "drop"):
+        given[name] = column_names(given.get(name))
+    for name in ("restate_from", "restate_until"):
+        if given.get(name) is not None:
+            given[name] = instant_of(given[name])
+    files = take_file_options(given)
+    return ApplyRequest(**given, files=files)

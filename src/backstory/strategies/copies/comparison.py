@@ -1,0 +1,157 @@
+"""A copy, or a part of it by key, against the stored versions: sifted, and what is touched planned."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import MAX_KEYS
+from backstory.formats.digest import digest
+from backstory.model.remembered import ROLE
+from backstory.strategies.alike import Values, alike
+from backstory.strategies.copies.plan import HAD, UNCHANGED, align_records, plan_copy, rows_at, spoilt_rows
+from backstory.strategies.copies.terms import CopyTerms
+from backstory.strategies.copies.version_rows import memory_field
+from backstory.strategies.feeds.copy_plan import plan_copy_in_feed
+from backstory.strategies.feeds.terms import Scope
+from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
+from backstory.strategies.matching import Matched, distinct, matched, take_rows
+from backstory.strategies.part_plan import PartPlan
+
+# Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
+FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
+    "without a key",
+    "differing",
+    "spoilt",
+    "outside of the scope",
+    "of another scope",
+)
+DELIVERED = "delivered"
+# A number made of the delivered rows.
+CONTENT = "content"
+# Of columns that may be one under two names: records with a value in one of them, and in both the same.
+VALUED, CARRIED = "valued ", "carried "
+
+
+def plan_rows(
+    terms: CopyTerms, delivered: pa.Table, slice_: pa.Table, whole: Callable[[pa.Table], pa.Table]
+) -> PartPlan:
+    """The rows that go and come, the keys of records that appear, and all counts.
+
+    `slice_` are the versions of these keys that the copy can touch, with their places, in the columns that
+    decide; `whole` gives all columns of some of them. Rows without a key, rows of one key that differ and
+    records with two versions at one time are counted, with samples; nothing else is then to be trusted.
+    """
+    refused = without_key(delivered, terms.key)
+    delivered, conflicts = (delivered, refused) if len(refused) else distinct(delivered, terms.key)
+    versions = slice_ if terms.feed is None else slice_.filter(pc.is_null(memory_field(slice_, ROLE)))
+    stored = versions.filter(rows_at(terms, versions))
+    faults = {
+        NO_KEY: refused,
+        DIFFERING: conflicts.slice(0, 0 if len(refused) else None),
+        SPOILT: spoilt_rows(terms, versions),
+        OUTSIDE: delivered.filter(pa.array(~_in_scope(terms.scope, delivered))),
+        CLAIMED: _rows_of_other_scopes(terms, delivered, stored),
+    }
+    if any(map(len, faults.values())):
+        return _plan_of_faults(terms, faults)
+    scope = pa.chunked_array([_in_scope(terms.scope, stored) & terms.closes])
+    matches = matched(delivered, stored, terms.key, terms.decisive, scope)
+    assert matches is not None  # each side has each key once
+    touched, rest = _split_by_touch(terms, matches)
+    rows = take_rows(delivered, touched[0])
+    versions = whole(_versions_of_records(terms, rows, slice_, stored, touched[1]))
+    if terms.feed is None:
+        planned = plan_copy(terms, align_records(terms, rows, versions))
+    else:
+        planned = plan_copy_in_feed(terms.feed, rows, versions)
+    counts = Counter(planned.counts)
+    counts.update({UNCHANGED: len(rest[0]), DELIVERED: len(delivered)})
+    counts.update({f"{HAD}{name}": _count_values(stored[name], rest[1]) for name in terms.compared})
+    pairs = [pa.concat_arrays(each) for each in zip(matches.changed, matches.same, strict=True)]
+    counts.update(_successions(terms, delivered, stored, pairs))
+    counts[CONTENT] = digest(delivered)
+    return PartPlan(planned.rows, dict(counts), planned.samples)
+
+
+def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
+    """Whether rows of a first copy, in the columns of key and scope, have no fault and no key twice."""
+    return (
+        not len(without_key(rows, terms.key))
+        and len(distinct(rows.select(terms.key), terms.key)[0]) == len(rows)
+        and bool(_in_scope(terms.scope, rows).all())
+    )
+
+
+def _in_scope(scope: Scope | None, rows: pa.Table) -> np.ndarray:
+    """Which rows are of records of a scope (V41)."""
+    inside = np.ones(len(rows), bool)
+    for name, value in scope or ():
+        values = rows[name]
+        inside &= alike(values, pa.repeat(pa.scalar(value, values.type), len(rows)))
+    return inside
+
+
+def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Table) -> pa.Table:
+    """The delivered rows of records that a copy of another scope has at the same instant (V43)."""
+    if not terms.other_scopes or not len(stored):
+        return delivered.slice(0, 0)
+    theirs = np.zeros(len(stored), bool)
+    for scope in terms.other_scopes:
+        theirs |= _in_scope(scope, stored)
+    keys = [keys_by_value(each, terms.key) for each in (delivered, stored.filter(pa.array(theirs)))]
+    (mine, others), count = key_codes(keys, terms.key)
+    return delivered.filter(pa.array(flagged(others, count)[mine]))
+
+
+def _plan_of_faults(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
+    counts = {name: len(rows) for name, rows in faults.items() if len(rows)}
+    samples = {name: rows.select(terms.key).slice(0, MAX_KEYS) for name, rows in faults.items() if len(rows)}
+    return PartPlan({}, counts, samples)
+
+
+def _split_by_touch(
+    terms: CopyTerms, matches: Matched
+) -> tuple[tuple[pa.Array, pa.Array], tuple[pa.Array, pa.Array]]:
+    """The places of rows that the copy may touch, on both sides, and the pairs of those that it does not.
+
+    A restatement that lacks columns may touch records that are as delivered.
+    """
+    mine = [matches.appeared, matches.changed[0]]
+    theirs = [matches.changed[1], matches.vanished]
+    rest = matches.same
+    if terms.restated and terms.absent:
+        mine, theirs = [*mine, rest[0]], [*theirs, rest[1]]
+        rest = (rest[0].slice(0, 0), rest[1].slice(0, 0))
+    return (pa.concat_arrays(mine), pa.concat_arrays(theirs)), rest
+
+
+def _versions_of_records(
+    terms: CopyTerms, rows: pa.Table, slice_: pa.Table, stored: pa.Table, places: pa.Array
+) -> pa.Table:
+    """All versions of the slice that are of touched records."""
+    if terms.in_order:
+        return take_rows(stored, places)
+    keys = [keys_by_value(each, terms.key) for each in (rows, take_rows(stored, places), slice_)]
+    (delivered, versions, all_), count = key_codes(keys, terms.key)
+    return slice_.filter(pa.array((flagged(delivered, count) | flagged(versions, count))[all_]))
+
+
+def _count_values(values: Values, places: pa.Array) -> int:
+    chosen = values.take(places)
+    return len(chosen) - chosen.null_count
+
+
+def _successions(
+    terms: CopyTerms, delivered: pa.Table, stored: pa.Table, pairs: Sequence[pa.Array]
+) -> dict[str, int]:
+    """Of each column that the copy lacks and one that comes: the records where they have a value, or one."""
+    found = {}
+    for number, (old, new) in enumerate(terms.successions):
+        here, there = delivered[new].take(pairs[0]), stored[old].take(pairs[1])
+        any_ = np.asarray(pc.or_(pc.is_valid(here), pc.is_valid(there)))
+        found[f"{VALUED}{number}"] = int(any_.sum())
+        found[f"{CARRIED}{number}"] = int((any_ & alike(here, there)).sum())
+    return found

@@ -1,0 +1,142 @@
+"""The layout's own columns of versions that end, are taken back or open, as Arrow (V6 to V8, V31)."""
+
+from collections.abc import Mapping, Sequence
+from functools import reduce
+from typing import TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.formats.rows import arrow_type
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
+from backstory.model.places import ROW_ID
+from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, Role, Told
+from backstory.model.types import ColumnType
+
+Values: TypeAlias = pa.Array | pa.ChunkedArray
+INSTANT = pa.timestamp("us", "UTC")
+# The microseconds of an end that is not known.
+OPEN = np.iinfo(np.int64).max
+
+
+def micros(values: Values) -> np.ndarray:
+    """Instants as microseconds; NULL is `OPEN`."""
+    joined = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
+    return np.asarray(pc.fill_null(joined.cast(INSTANT).cast(pa.int64()), int(OPEN)))
+
+
+def instants(values: np.ndarray) -> pa.Array:
+    """Microseconds as instants; `OPEN` is NULL."""
+    return pa.array(values, pa.int64(), mask=values == OPEN).cast(INSTANT)
+
+
+def with_columns(rows: pa.Table, values: Mapping[str, Values]) -> pa.Table:
+    """The rows with these columns, in place of those of the same names."""
+    there = {name: rows[name] for name in rows.column_names}
+    return pa.table({**there, **values})
+
+
+def move_ends(
+    rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType, role: Role | None = None
+) -> pa.Table:
+    """Versions with other ends; with a role they are taken back (V7, V8)."""
+    changes = {ENDED_AT: _repeat(recorded, len(rows)), END_BEFORE: rows[VALID_TO].combine_chunks()}
+    if role is not None:
+        changes[ROLE] = pa.repeat(role.value, len(rows))
+    own = {
+        VALID_TO: instants(ends),
+        IS_CURRENT: pa.array(ends == OPEN),
+        RECORDED_AT: pc.coalesce(memory_field(rows, ENDED_AT), rows[RECORDED_AT]),
+        MEMORY: _memory(rows, memory, changes),
+    }
+    return with_columns(rows, own)
+
+
+def past_rows(rows: pa.Table, memory: ColumnType) -> pa.Table:
+    """The statements that a second move of an end would forget, as rows with ids of their own (V7)."""
+    again = rows.filter(pc.is_valid(memory_field(rows, ENDED_AT)))
+    own = {
+        VALID_TO: again[VALID_FROM],
+        IS_CURRENT: pa.repeat(False, len(again)),
+        MEMORY: _memory(again, memory, {ROLE: pa.repeat(Role.PAST.value, len(again))}),
+    }
+    return with_columns(again, own | _without_ids(again))
+
+
+def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType) -> pa.Table:
+    """Rows that were moved or taken back, as new ones that hold until these ends, with ids of their own."""
+    fact = pc.fill_null(pc.equal(memory_field(rows, ROLE), Role.FACT.value), False)
+    nothing = pa.nulls(len(rows), INSTANT)
+    role = pc.if_else(fact, pa.scalar(Role.FACT.value), pa.scalar(None, pa.string()))
+    told = _memory(rows, memory, {ENDED_AT: nothing, END_BEFORE: nothing, ROLE: role})
+    empty = reduce(pc.and_, (each.is_null() for each in told.flatten()))
+    own = {
+        VALID_TO: instants(ends),
+        IS_CURRENT: pa.array(ends == OPEN),
+        RECORDED_AT: _repeat(recorded, len(rows)),
+        MEMORY: pc.if_else(empty, pa.scalar(None, told.type), told),
+    }
+    return with_columns(rows, own | _without_ids(rows))
+
+
+def begin_versions(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) -> pa.Table:
+    """Versions that open with these values."""
+    own = {
+        VALID_FROM: _repeat(start, len(rows)),
+        VALID_TO: instants(ends),
+        IS_CURRENT: pa.array(ends == OPEN),
+        RECORDED_AT: _repeat(recorded, len(rows)),
+    }
+    kept = rows.drop_columns([MEMORY]) if MEMORY in rows.column_names else rows
+    return with_columns(kept, own | _without_ids(kept))
+
+
+def copy_mark(
+    at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | None, scope: str | None = None
+) -> pa.Table:
+    """The row that remembers a copy; `columns` are field ids, None for all, `scope` is its JSON (V31)."""
+    fact = {
+        ROLE: Role.FACT.value,
+        KIND: Told.COPY.value,
+        COLUMNS: None if columns is None else list(columns),
+        SCOPE: scope,
+    }
+    value = {name: fact.get(name) for name, _ in memory.parts}
+    return pa.table(
+        {
+            VALID_FROM: _repeat(at, 1),
+            VALID_TO: _repeat(at, 1),
+            IS_CURRENT: pa.array([False]),
+            RECORDED_AT: _repeat(recorded, 1),
+            MEMORY: pa.array([value], arrow_type(memory)),
+        }
+    )
+
+
+def withdraw_facts(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
+    """The rows of remembered facts after they are withdrawn (V8)."""
+    return with_columns(marks, {MEMORY: _memory(marks, memory, {ENDED_AT: _repeat(recorded, len(marks))})})
+
+
+def memory_field(rows: pa.Table, name: str) -> pa.Array:
+    """A field of what rows remember; NULL where they remember nothing."""
+    return pc.struct_field(rows[MEMORY].combine_chunks(), name)
+
+
+def _memory(rows: pa.Table, memory: ColumnType, changes: Mapping[str, pa.Array]) -> pa.Array:
+    """What rows remember with these changes; fields that feeds add are kept."""
+    types = {name: arrow_type(type_) for name, type_ in memory.parts}
+    values = (changes[name] if name in changes else memory_field(rows, name) for name in types)
+    fields = [pa.field(name, type_) for name, type_ in types.items()]
+    return pa.StructArray.from_arrays(
+        [value.cast(field.type) for value, field in zip(values, fields, strict=True)], fields=fields
+    )
+
+
+def _without_ids(rows: pa.Table) -> dict[str, Values]:
+    return {ROW_ID: pa.nulls(len(rows), pa.int64())} if ROW_ID in rows.column_names else {}
+
+
+def _repeat(instant: int, count: int) -> pa.Array:
+    return pa.repeat(pa.scalar(instant, INSTANT), count)

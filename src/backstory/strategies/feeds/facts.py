@@ -1,0 +1,229 @@
+"""The facts of touched records in the order in which they are folded (native.md V20, V21, V30, V31, V78).
+
+The order of a log decides, and not the clock: instants of facts as arrays (native.md V130 to V135).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.strategies.copies.version_rows import OPEN, instants
+from backstory.strategies.feeds.records import StoredRecords
+from backstory.strategies.feeds.terms import FIRST, FURTHER, FeedTerms
+
+# What a fact says. Of a record the first fact is what was known of it before all others.
+BEFORE, UPSERT, CLEAR, COPY = range(4)
+# A fact that is not delivered.
+NONE: Final = -1
+
+
+@dataclass(frozen=True)
+class RecordFacts:
+    """Facts of records: a number in each array for each of them; `NONE` where there is nothing.
+
+    `source` is the place of its values in the pool, of a copy those that it listed. `told` is the place of
+    the list of its columns. `stored` is the place of the live row that stands for it, `event` that of the
+    delivered event, `truncate` that of the delivered truncate, `mark` that of the stored mark. `order` is its
+    place among the facts of its instant, and of its log. `own` is the own time of a message of a log, `FIRST`
+    of all others; `read` says which are reads of a snapshot.
+    """
+
+    record: np.ndarray
+    at: np.ndarray
+    said: np.ndarray
+    order: np.ndarray
+    source: np.ndarray
+    told: np.ndarray
+    stored: np.ndarray
+    event: np.ndarray
+    truncate: np.ndarray
+    mark: np.ndarray
+    own: np.ndarray
+    read: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.record)
+
+    def at_places(self, places: np.ndarray) -> "RecordFacts":
+        """Some of them, in this order."""
+        return RecordFacts(*(getattr(self, each.name)[places] for each in fields(self)))
+
+    @property
+    def new(self) -> np.ndarray:
+        """Whether a fact comes with the delivery."""
+        return (self.event >= 0) | (self.truncate >= 0)
+
+
+def make_facts(record: np.ndarray, at: np.ndarray, said: np.ndarray | int, **more: np.ndarray) -> RecordFacts:
+    """Facts; what is not given of them is `NONE`, their order 0."""
+    nothing = np.full(len(record), NONE, np.int64)
+    count = len(record)
+    given = {
+        "order": np.zeros(count, np.int64),
+        "own": np.full(count, FIRST),
+        "read": np.zeros(count, bool),
+        **more,
+    }
+    names = [each.name for each in fields(RecordFacts)][3:]
+    return RecordFacts(
+        record, at, np.broadcast_to(said, len(record)), *(given.get(name, nothing) for name in names)
+    )
+
+
+def join_facts(parts: Sequence[RecordFacts]) -> RecordFacts:
+    """All of them."""
+    return RecordFacts(
+        *(np.concatenate([getattr(each, of.name) for each in parts]) for of in fields(RecordFacts))
+    )
+
+
+def sort_facts(joined: RecordFacts) -> RecordFacts:
+    """Facts by record, instant, and their place in it: events before copies (V21)."""
+    phase = joined.said == COPY
+    return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
+
+
+def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -> RecordFacts:
+    """What is known of records just before their first new fact: the version that reaches it, or nothing."""
+    base = stored.covering(records, since - 1)
+    return make_facts(records, np.full(len(records), FIRST), BEFORE, source=base, stored=base)
+
+
+def settled_facts(
+    terms: FeedTerms, stored: StoredRecords, records: np.ndarray, since: np.ndarray
+) -> RecordFacts:
+    """What is settled: like a copy of each instant at which a record moves there (V30)."""
+    if not terms.settled or terms.settled[0] is None:
+        return make_facts(records[:0], since[:0], COPY)
+    first, last = terms.settled
+    early = since <= first
+    touched = np.zeros(int(max(records.max(initial=-1), stored.record.max(initial=-1))) + 1, bool)
+    touched[records[early]] = True
+    moves = stored.version & touched[stored.record]
+    instants = [(stored.record[moves], each[moves]) for each in (stored.start, stored.end)]
+    pairs = [(records[early], np.full(int(early.sum()), first)), *instants]
+    record, at = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    inside = (at >= first) & (at <= last)
+    record, at = np.unique(np.stack([record[inside], at[inside]]), axis=1)
+    found = stored.covering(record, at)
+    return make_facts(record, at, COPY, source=found, stored=versions_that_begin(stored, found, at))
+
+
+def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndarray) -> np.ndarray:
+    """Of places of versions those that begin at these instants, else `NONE`."""
+    if not len(stored.rows):
+        return np.full(len(versions), NONE)
+    return np.where((versions >= 0) & (stored.start[versions] == at), versions, NONE)
+
+
+def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more: np.ndarray) -> RecordFacts:
+    """Copies of which the table tells what they listed: each record as it is at the instant (V31).
+
+    A version that an event began there is the event's.
+    """
+    found = stored.covering(record, at)
+    begins = versions_that_begin(stored, found, at)
+    if len(stored.rows):
+        begins = np.where(stored.upsert[begins], NONE, begins)
+    return make_facts(record, at, COPY, source=found, stored=begins, **more)
+
+
+def pair_with_instants(
+    records: np.ndarray, since: np.ndarray, at: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Places of each record beside those of all instants that are not before its first new fact."""
+    order = np.argsort(at, kind="stable")
+    first = np.searchsorted(at[order], since)
+    counts = len(at) - first
+    owners = np.repeat(np.arange(len(records)), counts)
+    ends = np.cumsum(counts)
+    steps = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
+    return owners, order[np.repeat(first, counts) + steps]
+
+
+Interval = tuple[int | None, int] | tuple[()]
+
+
+def times_to_store(own: np.ndarray) -> pa.Array:
+    """Own times as they are stored: NULL for what has no place in a log."""
+    return instants(np.where(own == FIRST, OPEN, own))
+
+
+def has_position(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
+    """Whether delivered events have a place in a log."""
+    if not terms.log:
+        return np.zeros(len(delivered), bool)
+    position = delivered[FURTHER].combine_chunks()
+    parts = [np.asarray(pc.struct_field(position, name).is_valid()) for name in terms.sequence]
+    return np.logical_or.reduce(parts)
+
+
+def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.ndarray:
+    """Whether positions are those of reads, which show what was before any later change."""
+    if not terms.log or positions is None:
+        return np.zeros(count, bool)
+    change = pc.struct_field(positions, positions.type.get_field_index(terms.sequence[-1]))
+    return np.asarray(pc.fill_null(pc.invert(change), False))
+
+
+def place_in_order(at: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """What tells facts of one sequence apart: their instants, but of a log nothing more (V133)."""
+    return np.where(own == FIRST, at, FIRST)
+
+
+def in_interval(at: np.ndarray, interval: Interval) -> np.ndarray:
+    """Whether instants lie in an interval, bounds included; its first may be None, which is always."""
+    if not interval:
+        return np.zeros(len(at), bool)
+    first, last = interval
+    return (at <= last) & (True if first is None else at >= first)
+
+
+def move_past_settled(at: np.ndarray, interval: Interval) -> np.ndarray:
+    """Instants, those that are settled as the first one after what is."""
+    return np.where(in_interval(at, interval), interval[1] + 1, at) if interval else at
+
+
+def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np.ndarray]:
+    """The facts at their instants, and which of them come to be settled there (V131).
+
+    What has no place in a log neither raises nor is raised. A read never raises a change: its time is that of
+    the change at the latest. What is settled raises nothing.
+    """
+    settled = np.zeros(len(facts), bool)
+    log = np.flatnonzero(facts.own != FIRST)
+    if not len(log):
+        return facts, settled
+    log = log[np.lexsort((facts.order[log], facts.record[log]))]
+    record, own, read = facts.record[log], facts.own[log], facts.read[log]
+    inside = in_interval(own, interval)
+    last = interval[1] if interval else FIRST
+    late = ~read & inside & (_greatest(record, own, ~read & ~inside) <= last)
+    time = np.minimum(own, np.where(read, _next_change(record, own, ~read & ~late), OPEN))
+    inside = in_interval(time, interval)
+    greatest = _greatest(record, time, ~late & ~inside)
+    late |= inside & (greatest <= last)
+    settled[log] = late
+    at = facts.at.copy()
+    at[log] = np.where(inside & (greatest > last), greatest, np.maximum(time, greatest))
+    return replace(facts, at=at), settled
+
+
+def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """For each the greatest time up to it of its record, of those that count; `FIRST` for none."""
+    values, ranks = np.unique(times, return_inverse=True)
+    width = len(values) + 1
+    reached = np.maximum.accumulate(record * width + np.where(counts, ranks + 1, 0)) - record * width
+    return np.where(reached > 0, values[reached - 1], FIRST)
+
+
+def _next_change(record: np.ndarray, times: np.ndarray, change: np.ndarray) -> np.ndarray:
+    """For each the time of the next change of its record; `OPEN` for none."""
+    count = len(record)
+    place = np.minimum.accumulate(np.where(change, np.arange(count), count)[::-1])[::-1]
+    there = np.minimum(place, count - 1)
+    return np.where((place < count) & (record[there] == record), times[there], OPEN)

@@ -1,0 +1,548 @@
+"""Events of one record, instant and sequence: the same one again, or a conflict (native.md V52, V53).
+
+Delivered events beside the live stored rows of their records, and the lives of both (native.md V78).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.model.remembered import Told
+from backstory.strategies.copies.version_rows import OPEN, micros
+from backstory.strategies.feeds.arrival import Arrival, further_sequence, in_window, of_kind
+from backstory.strategies.feeds.facts import (
+    CLEAR,
+    NONE,
+    UPSERT,
+    RecordFacts,
+    are_reads,
+    copy_facts,
+    first_facts,
+    has_position,
+    in_interval,
+    join_facts,
+    make_facts,
+    move_past_settled,
+    pair_with_instants,
+    place_facts,
+    place_in_order,
+    settled_facts,
+    sort_facts,
+)
+from backstory.strategies.feeds.marks import Marks, are_truncate_voids, marks_of
+from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
+from backstory.strategies.feeds.states import Conditions, States, effects_of
+from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms, Scope
+from backstory.strategies.keys import flagged, key_codes, keys_by_value, pair_codes
+
+
+@dataclass(frozen=True)
+class SequencedEvents:
+    """Events: of each the record, instant, number of the sequence, place in the pool, whether a delete.
+
+    Of a message of a log `own` is its own time, else `FIRST`; `read` says whether it is a read.
+    """
+
+    record: np.ndarray
+    at: np.ndarray
+    code: np.ndarray
+    place: np.ndarray
+    delete: np.ndarray
+    own: np.ndarray
+    read: np.ndarray
+
+    def at_places(self, places: np.ndarray) -> "SequencedEvents":
+        """Some of them, in this order."""
+        return SequencedEvents(*(getattr(self, each.name)[places] for each in fields(self)))
+
+
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Of each delivered event whether it is known or was delivered before, and whether it conflicts.
+
+    `own` are the own times of stored events, the earliest that came of each (V133).
+    """
+
+    duplicate: np.ndarray
+    conflict: np.ndarray
+    own_times: np.ndarray
+
+
+def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: SequencedEvents) -> Ties:
+    """Each delivered event against the stored one of its instant and sequence, else the earliest of these.
+
+    Events of a log are told apart by their positions alone.
+    """
+    count = len(delivered.record)
+    sides = [(each.record, place_in_order(each.at, each.own)) for each in (delivered, stored)]
+    instants, _ = pair_codes(*(np.concatenate(each) for each in zip(*sides, strict=True)))
+    codes, size = pair_codes(instants, np.concatenate([delivered.code, stored.code]))
+    mine, theirs = codes[:count], codes[count:]
+    rival = np.full(size, -1)
+    late_first = np.argsort(delivered.own, kind="stable")[::-1]
+    rival[mine[late_first]] = late_first
+    rival[theirs] = np.arange(len(theirs)) + count
+    meets = rival[mine]
+    others = np.flatnonzero(meets != np.arange(count))
+    same = _have_same_content(terms, pool, delivered, others, _join_events(delivered, stored), meets[others])
+    again, conflict = np.zeros(count, bool), np.zeros(count, bool)
+    again[others[same]] = True
+    conflict[others[~same]] = True
+    own = stored.own.copy()
+    known = np.flatnonzero(meets >= count)
+    np.minimum.at(own, meets[known] - count, delivered.own[known])
+    return Ties(again, conflict, own)
+
+
+def _join_events(one: SequencedEvents, other: SequencedEvents) -> SequencedEvents:
+    names = [each.name for each in fields(one)]
+    return SequencedEvents(*(np.concatenate([getattr(one, name), getattr(other, name)]) for name in names))
+
+
+def _have_same_content(
+    terms: FeedTerms,
+    pool: Pool,
+    delivered: SequencedEvents,
+    rows: np.ndarray,
+    all_: SequencedEvents,
+    rivals: np.ndarray,
+) -> np.ndarray:
+    """Whether events say what their rivals do (V52)."""
+    one, other = delivered.place[rows], all_.place[rivals]
+    delete = delivered.delete[rows] & all_.delete[rivals]
+    same = delivered.delete[rows] == all_.delete[rivals]
+    for name in terms.data:
+        says, said = pool.has(name)[one], pool.has(name)[other]
+        same &= delete | (says == said)
+        if name in terms.tracked:
+            compared = np.flatnonzero(same & ~delete & says)
+            same[compared] &= pool.alike(name, one[compared], other[compared])
+    return same
+
+
+@dataclass(frozen=True)
+class RecordFold:
+    """Delivered events and live stored rows of the same records."""
+
+    terms: FeedTerms
+    arrival: Arrival
+    events: pa.Table
+    rows: pa.Table
+
+    @cached_property
+    def codes(self) -> tuple[list[np.ndarray], int]:
+        """Numbers of the records of events and of stored rows, and how many records there are."""
+        sides = [keys_by_value(each, self.terms.key) for each in (self.events, self.rows)]
+        return key_codes(sides, self.terms.key)
+
+    @cached_property
+    def stored_records(self) -> StoredRecords:
+        """The stored rows, with a number of its record for each."""
+        return StoredRecords(self.rows, self.codes[0][1])
+
+    @cached_property
+    def pool(self) -> Pool:
+        """The values of stored rows, and then of events."""
+        asserted = self.events[ASSERTED].combine_chunks()
+        return pool_of(self.terms, self.rows, self.events, asserted, self.arrival.active_marks)
+
+    @cached_property
+    def sequence(self) -> pa.Array | None:
+        """The further sequence of each place of the pool."""
+        mine = further_sequence(self.terms, self.events)
+        if mine is None:
+            return None
+        theirs = sequences(self.rows)
+        return pa.concat_arrays(
+            [pa.nulls(len(self.rows), mine.type) if theirs is None else theirs.cast(mine.type), mine]
+        )
+
+    @cached_property
+    def _orders(self) -> list[np.ndarray]:
+        """Numbers in the order of the further sequences: of stored rows, events, truncates and marks."""
+        arrival = self.arrival
+        sides = [
+            (sequences(self.rows), len(self.rows)),
+            (further_sequence(self.terms, self.events), len(self.events)),
+            (further_sequence(self.terms, arrival.truncates), len(arrival.truncates)),
+            (sequences(arrival.active_marks), len(arrival.active_marks)),
+            (sequences(arrival.inside), len(arrival.inside)),
+        ]
+        return sequence_codes(self.terms, sides)
+
+    @cached_property
+    def marks(self) -> Marks:
+        """The marks that speak, beside the voids of these records."""
+        return marks_of(self.arrival.active_marks, self._orders[3], self.stored_records, self._orders[0])
+
+    @cached_property
+    def is_named(self) -> np.ndarray:
+        """Whether the delivery names a record."""
+        codes, count = self.codes
+        return flagged(codes[0], count)
+
+    @cached_property
+    def _stored_events(self) -> np.ndarray:
+        """Places of stored rows that stand for events, settled and restated ones left out (V29, V86)."""
+        return self._unsettled_rows[~self._is_withdrawn[self._unsettled_rows]]
+
+    @cached_property
+    def _unsettled_rows(self) -> np.ndarray:
+        stored = self.stored_records
+        said = (stored.upsert | stored.delete) & ~in_interval(stored.start, self.terms.settled)
+        return np.flatnonzero(said)
+
+    @cached_property
+    def _is_withdrawn(self) -> np.ndarray:
+        """Whether a window takes a stored row back, by the own time of what it stands for (V86, V135)."""
+        stored, window = self.stored_records, self.terms.window
+        if window is None:
+            return np.zeros(len(self.rows), bool)
+        time = np.where(stored.own_times == FIRST, stored.start, stored.own_times)
+        return in_window(time, window) & (self.is_named[stored.record] | self.terms.all_keys)
+
+    @cached_property
+    def _settled_code(self) -> np.ndarray:
+        """For each record the last position in its log that is settled; -1 for none (V135)."""
+        stored, codes = self.stored_records, np.full(self.codes[1], -1)
+        said = (stored.upsert | stored.delete) & (stored.own_times != FIRST)
+        said = np.flatnonzero(said & in_interval(stored.start, self.terms.settled))
+        np.maximum.at(codes, stored.record[said], self._orders[0][said])
+        return codes
+
+    @cached_property
+    def _unsettled_events(self) -> np.ndarray:
+        """Places of delivered events that no settled position of their record's log is at or behind."""
+        mine = self.delivered_events
+        beyond = (mine.own == FIRST) | (mine.code > self._settled_code[mine.record])
+        return np.flatnonzero(beyond)
+
+    @cached_property
+    def delivered_events(self) -> SequencedEvents:
+        """The delivered events."""
+        count = len(self.events)
+        delete = of_kind(self.events, Told.DELETE)
+        place = len(self.rows) + np.arange(count)
+        at = micros(self.events[AT])
+        own = np.where(has_position(self.terms, self.events), at, FIRST)
+        read = are_reads(self.terms, further_sequence(self.terms, self.events), count) & ~delete
+        return SequencedEvents(self.codes[0][0], at, self._orders[1], place, delete, own, read)
+
+    def _sequence_rows(self, places: np.ndarray) -> SequencedEvents:
+        stored = self.stored_records
+        return SequencedEvents(
+            stored.record[places],
+            stored.start[places],
+            self._orders[0][places],
+            places,
+            stored.delete[places],
+            stored.own_times[places],
+            self._stored_reads[places],
+        )
+
+    @cached_property
+    def _stored_reads(self) -> np.ndarray:
+        return are_reads(self.terms, sequences(self.rows), len(self.rows)) & ~self.stored_records.delete
+
+    @cached_property
+    def ties(self) -> Ties:
+        """Which events are known, or were delivered before, and which conflict."""
+        mine = self.delivered_events.at_places(self._unsettled_events)
+        ties = ties_of(self.terms, self.pool, mine, self._sequence_rows(self._stored_events))
+        again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
+        again[self._unsettled_events], conflict[self._unsettled_events] = ties.duplicate, ties.conflict
+        return Ties(again, conflict, ties.own_times)
+
+    @cached_property
+    def new_events(self) -> np.ndarray:
+        """Places of the events that are new."""
+        return self._unsettled_events[~self.ties.duplicate[self._unsettled_events]]
+
+    @cached_property
+    def truncate_conflicts(self) -> tuple[np.ndarray, np.ndarray]:
+        """Places of events, and of stored rows, that have the instant and sequence of a truncate (V53)."""
+        truncates, mark = self._delivered_truncates, np.flatnonzero(self.marks.truncate)
+        said = self._stored_events
+        if not len(truncates) and not len(mark):
+            return np.zeros(0, int), said[:0]
+        marks, stored, mine = self.marks, self.stored_records, self.delivered_events
+        sides = [
+            (place_in_order(mine.at, mine.own), self._orders[1]),
+            (place_in_order(stored.start[said], stored.own_times[said]), self._orders[0][said]),
+            (place_in_order(truncates, self._own_of_truncates), self._orders[2]),
+            (place_in_order(marks.at[mark], marks.own[mark]), self._orders[3][mark]),
+        ]
+        codes, size = pair_codes(*(np.concatenate(each) for each in zip(*sides, strict=True)))
+        own, theirs, new, known = np.split(codes, np.cumsum([len(each) for each, _ in sides])[:-1])
+        of_mark = np.full(size, NONE)
+        of_mark[known] = mark
+        found = of_mark[own]
+        meets = (found >= 0) & self._mark_applies(mine.record, found)
+        meets |= np.isin(own, new)
+        return self._unsettled_events[meets[self._unsettled_events]], said[np.isin(theirs, new)]
+
+    def _mark_applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
+        """For pairs of a record and a mark whether it says something of it, after a restatement too (V72)."""
+        speaks = self.marks.applies(record, mark)
+        if self.terms.window is None or self.terms.all_keys or not len(self.marks):
+            return speaks
+        return speaks & ~(in_window(self.marks.at[mark], self.terms.window) & self.is_named[record])
+
+    @property
+    def _delivered_truncates(self) -> np.ndarray:
+        return micros(self.arrival.truncates[AT])
+
+    @property
+    def _own_of_truncates(self) -> np.ndarray:
+        at = self._delivered_truncates
+        return np.where(has_position(self.terms, self.arrival.truncates), at, FIRST)
+
+    @cached_property
+    def since(self) -> np.ndarray:
+        """For each record the first instant at which it may move; `OPEN` for one that does not."""
+        since = np.full(self.codes[1], OPEN)
+        new = self.delivered_events.at_places(np.concatenate([self.new_events, self._earlier_duplicates]))
+        settled = self.terms.settled
+        np.minimum.at(since, new.record, move_past_settled(new.at, settled))
+        at, own = self._delivered_truncates, self._own_of_truncates
+        for time, code in zip(at, np.where(own == FIRST, OPEN, self._orders[2]), strict=True):
+            since = np.where(code > self._settled_code, np.minimum(since, time), since)
+        if self.terms.window is not None:
+            goes = self.is_named | self.terms.all_keys
+            since = np.where(goes, np.minimum(since, self.terms.window[0]), since)
+        return self._extend_since(since, self._first_positions(new))
+
+    @cached_property
+    def _earlier_duplicates(self) -> np.ndarray:
+        """Places of delivered events that are known, with an earlier own time than the stored one."""
+        stored = self._sequence_rows(self._stored_events)
+        renewed = np.flatnonzero(self.ties.own_times != stored.own)
+        mine = self.delivered_events
+        codes, _ = pair_codes(
+            np.concatenate([mine.record, stored.record[renewed]]),
+            np.concatenate([mine.code, stored.code[renewed]]),
+        )
+        again = self.ties.duplicate & (mine.own != FIRST)
+        return np.flatnonzero(again & np.isin(codes[: len(again)], codes[len(again) :]))
+
+    def _first_positions(self, new: SequencedEvents) -> np.ndarray:
+        """For each record the first position of its log at which something comes or goes; `OPEN` for none."""
+        low = np.full(self.codes[1], OPEN)
+        log = np.flatnonzero(new.own != FIRST)
+        np.minimum.at(low, new.record[log], new.code[log])
+        for code in self._orders[2][self._own_of_truncates != FIRST]:
+            low = np.where(code > self._settled_code, np.minimum(low, code), low)
+        gone = self._unsettled_rows[self._is_withdrawn[self._unsettled_rows]]
+        gone = gone[self.stored_records.own_times[gone] != FIRST]
+        np.minimum.at(low, self.stored_records.record[gone], self._orders[0][gone])
+        if len(self.arrival.inside):
+            marks = int(self._orders[4].min())
+            low = np.where(self.is_named | self.terms.all_keys, np.minimum(low, marks), low)
+        return low
+
+    def _extend_since(self, since: np.ndarray, low: np.ndarray) -> np.ndarray:
+        """The same with what is there or behind it in the log: it may move, to its own time at the least."""
+        stored, marks, settled = self.stored_records, self.marks, self.terms.settled
+        log = self._unsettled_rows[stored.own_times[self._unsettled_rows] != FIRST]
+        log = log[self._orders[0][log] >= low[stored.record[log]]]
+        for times in (stored.start, stored.own_times):
+            np.minimum.at(since, stored.record[log], move_past_settled(times[log], settled))
+        truncates = np.flatnonzero(marks.own != FIRST)
+        if not len(truncates):
+            return since
+        truncates = truncates[np.argsort(marks.order[truncates])]
+        times = np.append(
+            np.minimum.accumulate(move_past_settled(marks.own[truncates], settled)[::-1])[::-1], OPEN
+        )
+        behind = times[np.searchsorted(marks.order[truncates], low)]
+        return np.where(low < OPEN, np.minimum(since, behind), since)
+
+    @cached_property
+    def states(self) -> States:
+        """What is known of the touched records after each of their facts."""
+        all_, settled = self._placed_facts
+        ordered = sort_facts(all_.at_places(np.flatnonzero(~settled)))
+        conditions = Conditions(ordered, self.pool, self.terms, self.scopes, self.row_of)
+        return States(effects_of(conditions))
+
+    @cached_property
+    def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
+        """All facts at their instants, and which of them come to be settled there."""
+        told = [*self._stored_facts(), *self.new_facts()]
+        return place_facts(join_facts([*told, *self._mark_facts(told)]), self.terms.settled)
+
+    @cached_property
+    def late_events(self) -> np.ndarray:
+        """Places of delivered events that are settled in their log (V135)."""
+        events, settled = self._placed_facts[0].event, self._placed_facts[1]
+        late = np.ones(len(self.events), bool)
+        late[self._unsettled_events] = False
+        late[events[settled & (events >= 0)]] = True
+        return np.flatnonzero(late)
+
+    @cached_property
+    def settling_rows(self) -> np.ndarray:
+        """Places of stored rows whose facts would come to a settled instant, or that settle new truncates."""
+        stored, settled = self._placed_facts[0].stored, self._placed_facts[1]
+        moves = stored[settled & (stored >= 0) & (self._placed_facts[0].event < 0)]
+        codes = self._orders[2][self._own_of_truncates != FIRST]
+        if self.terms.drops or not len(codes):
+            return moves
+        last = np.flatnonzero((self._settled_code >= codes.min())[self.stored_records.record])
+        _, first = np.unique(self.stored_records.record[last], return_index=True)
+        return np.union1d(moves, last[first])
+
+    @property
+    def scopes(self) -> Sequence[Scope | None]:
+        """The scopes of the marks that facts are of."""
+        return self.marks.scopes
+
+    @cached_property
+    def row_of(self) -> np.ndarray:
+        """For each record a place in the pool that has its key."""
+        rows = np.full(self.codes[1], NONE)
+        rows[self.stored_records.record] = np.arange(len(self.rows))
+        rows[self.delivered_events.record] = self.delivered_events.place
+        return rows
+
+    @cached_property
+    def withdrawn_voids(self) -> np.ndarray:
+        """Whether a stored row silences a truncate that is delivered again (V72)."""
+        void = np.flatnonzero(self.stored_records.void & are_truncate_voids(self.rows))
+        at = np.concatenate([self._delivered_truncates, self.stored_records.start[void]])
+        own = np.concatenate([self._own_of_truncates, self.stored_records.own_times[void]])
+        codes, _ = pair_codes(
+            place_in_order(at, own),
+            np.concatenate([self._orders[2], self._orders[0][void]]),
+        )
+        count = len(self._delivered_truncates)
+        found = np.zeros(len(self.rows), bool)
+        found[void] = np.isin(codes[count:], codes[:count])
+        return found
+
+    @cached_property
+    def touched_records(self) -> np.ndarray:
+        """The records that may move."""
+        return np.flatnonzero(self.since < OPEN)
+
+    def _stored_facts(self) -> list[RecordFacts]:
+        stored, touched, since = self.stored_records, self.touched_records, self.since[self.touched_records]
+        said = self._stored_events[
+            stored.start[self._stored_events] >= self.since[stored.record[self._stored_events]]
+        ]
+        events = replace(self._sequence_rows(said), own=self._own_times[said])
+        return [
+            first_facts(stored, touched, since),
+            settled_facts(self.terms, stored, touched, since),
+            _events(events, stored=said),
+        ]
+
+    @cached_property
+    def _own_times(self) -> np.ndarray:
+        """The own times of stored rows, the earliest that came of each."""
+        own = self.stored_records.own_times.copy()
+        own[self._stored_events] = self.ties.own_times
+        return own
+
+    def new_facts(self) -> list[RecordFacts]:
+        """What is delivered."""
+        kept, touched, at = self.new_events, self.touched_records, self._delivered_truncates
+        owner, truncate = pair_with_instants(touched, self.since[touched], at)
+        own, code = self._own_of_truncates[truncate], self._orders[2][truncate]
+        says = np.flatnonzero((own == FIRST) | (code > self._settled_code[touched[owner]]))
+        owner, truncate, own, code = owner[says], truncate[says], own[says], code[says]
+        return [
+            _events(self.delivered_events.at_places(kept), stored=self._restated_rows[kept], event=kept),
+            make_facts(touched[owner], at[truncate], CLEAR, order=code, truncate=truncate, own=own),
+        ]
+
+    @cached_property
+    def _restated_rows(self) -> np.ndarray:
+        """For each event the place of the row of its fact that a window takes back (V9), or `NONE`."""
+        found = np.full(len(self.events), NONE)
+        if self.terms.window is None:
+            return found
+        stored = self.stored_records
+        rows = np.flatnonzero((stored.upsert | stored.delete) & self._is_withdrawn)
+        sides = self.delivered_events, self._sequence_rows(rows)
+        codes = np.concatenate([place_in_order(each.at, each.own) for each in sides])
+        for name in ("record", "code", "delete"):
+            more = np.concatenate([getattr(each, name) for each in sides]).astype(np.int64)
+            codes, size = pair_codes(codes, more)
+        row = np.full(size, NONE)
+        row[codes[len(found) :]] = rows
+        return row[codes[: len(found)]]
+
+    def _mark_facts(self, told: Sequence[RecordFacts]) -> list[RecordFacts]:
+        """What marks say of each touched record, beside what else is told of it."""
+        marks = self.marks
+        record, mark = self._applicable_marks(told)
+        speaks = self._mark_applies(record, mark)
+        logged = marks.own[mark] != FIRST
+        speaks &= ~logged | (marks.order[mark] > self._settled_code[record])
+        clears, copies = speaks & marks.truncate[mark], speaks & ~marks.truncate[mark]
+        cleared = mark[clears]
+        return [
+            make_facts(
+                record[clears],
+                marks.at[cleared],
+                CLEAR,
+                order=marks.order[cleared],
+                mark=cleared,
+                own=marks.own[cleared],
+            ),
+            self._copy_facts(record[copies], mark[copies]),
+        ]
+
+    def _applicable_marks(self, told: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
+        """Pairs of records and of marks that are not before them: by their instants, or in their log."""
+        marks, touched = self.marks, self.touched_records
+        owner, mark = pair_with_instants(touched, self.since[touched], marks.at)
+        record = touched[owner]
+        logged = np.flatnonzero(marks.own != FIRST)
+        if not len(logged):
+            return record, mark
+        low = np.full(self.codes[1], OPEN - 1)
+        for each in told:
+            there = np.flatnonzero(each.own != FIRST)
+            np.minimum.at(low, each.record[there], each.order[there])
+        owner, more = pair_with_instants(touched, low[touched] + 1, marks.order[logged])
+        pairs = np.concatenate([[record, mark], [touched[owner], logged[more]]], axis=1)
+        record, mark = np.unique(pairs, axis=1)
+        return record, mark
+
+    def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
+        """What copies say: a record that is not in the scope of one at its instant is not listed by it."""
+        marks, told = self.marks, len(self.rows) + len(self.events) + mark
+        found = copy_facts(
+            self.stored_records, record, marks.at[mark], order=marks.order[mark], told=told, mark=mark
+        )
+        for rows in np.split(
+            np.argsort(mark, kind="stable"), np.cumsum(np.bincount(mark))[:-1] if len(mark) else []
+        ):
+            scope = marks.scopes[mark[rows[0]]] if len(rows) else None
+            if scope is not None:
+                source = found.source[rows]
+                inside = self.pool.within(scope, {name: source for name, _ in scope}, len(rows))
+                outside = rows[(source < 0) | ~inside]
+                found.source[outside] = found.stored[outside] = NONE
+        return found
+
+
+def _events(events: SequencedEvents, **more: np.ndarray) -> RecordFacts:
+    """Events as facts; their values and columns are at their place in the pool."""
+    said = np.where(events.delete, CLEAR, UPSERT)
+    return make_facts(
+        events.record,
+        events.at,
+        said,
+        order=events.code,
+        source=events.place,
+        told=events.place,
+        own=events.own,
+        read=events.read,
+        **more,
+    )
