@@ -20,7 +20,7 @@ from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.changes.commits import lineage_of, range_of
+from backstory.reading.changes.ranges import lineage_of, range_of
 from backstory.settings import Settings
 from backstory.spark.session import start
 from backstory.stores.iceberg.moved_rows import moved_rows

@@ -13,7 +13,7 @@ from backstory.formats.rows import Rows
 from backstory.formats.values.mended import tell
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 
 MARKED = Encoding(null_string="(null)", unmodified_string="(same)")
 KEY = b"a key that is 32 bytes long, yes"

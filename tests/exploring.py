@@ -15,7 +15,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from small_model import FIRST, MODEL, SECOND
 
 from backstory.explorer.opening import open_explorer
-from backstory.explorer.source import source_of
+from backstory.explorer.table_reader import table_reader
 from backstory.settings import Settings
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables
@@ -68,7 +68,7 @@ class Asked:
 @contextmanager
 def exploring(warehouse, token=""):
     """The explorer of a folder, on a free port."""
-    running = open_explorer(source_of(Settings(warehouse)), port=0, token=token)
+    running = open_explorer(table_reader(Settings(warehouse)), port=0, token=token)
     try:
         yield Asked(running.link)
     finally:

@@ -13,8 +13,8 @@ from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.arrow.changes import changes
-from backstory.reading.changes.feed import FeedRequest
+from backstory.reading.changes.feed import ChangesRequest
+from backstory.reading.changes.small_feed import read_changes
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.embedded import EmbeddedCatalog
@@ -93,7 +93,7 @@ class Fed:
         """The files give the same feed, or say that Spark alone reads them."""
         catalog = EmbeddedCatalog(self.store.folder)
         with Memory(1 << 30).lease() as lease, suppress(Unreadable):
-            small = changes(Files(catalog.describe(self.name), catalog, lease), FeedRequest(**asked))
+            small = read_changes(Files(catalog.describe(self.name), catalog, lease), ChangesRequest(**asked))
             assert (small.since, small.until) == (feed.since, feed.until)
             assert list(small.rows) == rows
             self.small += 1

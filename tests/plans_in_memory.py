@@ -8,10 +8,9 @@ import pyarrow as pa
 from backstory.formats.rows import Rows
 from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.model.places import FILE, POSITION
-from backstory.strategies.actions import Actions
-from backstory.strategies.live_rows import plan as live_rows
-from backstory.strategies.unmodified import UNMODIFIED
-from backstory.strategies.versions import plan as intervals
+from backstory.strategies import live_rows
+from backstory.strategies import versions as intervals
+from backstory.strategies.actions import UNMODIFIED, Actions
 
 Row = dict[str, object]
 INSTANT = pa.timestamp("us", tz="UTC")
@@ -77,7 +76,7 @@ def plan_live(
         delivered(update, names),
         delivered(delete, key).values,
     )
-    return live_rows.plan(stored_table(stored, names), delivery)
+    return live_rows.plan_live_rows(stored_table(stored, names), delivery)
 
 
 def plan_history(
@@ -96,4 +95,4 @@ def plan_history(
         delivered(update, names),
         delivered(delete, [*key, END]).values,
     )
-    return intervals.plan(stored_table(stored, names), delivery)
+    return intervals.plan_versions(stored_table(stored, names), delivery)

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 
 DAY = datetime(2024, 2, 29, tzinfo=UTC)
 WORDS = {

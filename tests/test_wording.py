@@ -65,7 +65,7 @@ FLAGS = {
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
     ("doors/odf/pulling.py", "--set-watermark"),  # what the log names instead of a file
     *(
-        ("explorer/copies.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")
+        ("explorer/questions.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")
     ),  # commands to copy
     *(  # for spark-submit
         ("spark/jars.py", f"--{name}") for name in ("master", "class", "properties-file")

@@ -20,7 +20,7 @@ from backstory.errors import Refused
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, FIVETRAN_ID, START, SYNCED, SYSTEM_COLUMNS
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 from backstory.testing.sender.batch_files import write_batch_file
 from backstory.testing.sender.client import Sender
 

@@ -17,7 +17,7 @@ from backstory.doors.historize.model import StateLabels
 from backstory.doors.historize.stored_histories import stored_history
 from backstory.doors.historize.sync import sync_hist
 from backstory.model.history import Archive
-from backstory.reading.statements.stored_history import Query, StoredHistory
+from backstory.reading.databases.stored_history import Query, StoredHistory
 from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.transitions import State
 

@@ -151,12 +151,12 @@ def _read(probe: _Probe) -> None:
 
 
 def _task(probe: _Probe) -> None:
-    from backstory.reading.queries import answering
+    from backstory.reading.queries import translate_query_faults
     from backstory.spark.versions import arrow_of
     from backstory.stores.iceberg.workers import map_batches
 
     rows = probe.warehouse.spark.range(_ROWS, numPartitions=2)
-    with answering(probe.name):
+    with translate_query_faults(probe.name):
         count = arrow_of(map_batches(rows, iter, "id BIGINT")).num_rows
     if count != _ROWS:
         raise Failed("wrong-rows", f"Python workers got {_ROWS} rows and gave {count}.", _REPORT)

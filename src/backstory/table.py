@@ -9,23 +9,22 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.table import TableName
-from backstory.reading.comparisons import Change, Comparison, require_times
-from backstory.reading.selection import Selection
+from backstory.reading.selection import ChangeKind, Comparison, Selection, require_times
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.spark.settled import in_settled_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.reading.changes.commits import Where
-    from backstory.reading.changes.feed import Feed
+    from backstory.reading.changes.feed import ChangeFeed
+    from backstory.reading.changes.ranges import CommitName
     from backstory.reading.exports import Export
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.certificate import Certificate
-    from backstory.upkeep.ending import Ended
+    from backstory.upkeep.ending import HistoryEnd
     from backstory.upkeep.maintaining import Maintained
     from backstory.upkeep.repairing import Repair
-    from backstory.upkeep.rewound import Rewound
+    from backstory.upkeep.rewinding import Rewound
 
 
 @in_settled_session
@@ -87,7 +86,7 @@ class Table:
         axis: Literal["valid", "recorded"] = "valid",
         at: str | date | None = None,
         columns: str | Sequence[str] | None = None,
-        change: Change | None = None,
+        change: ChangeKind | None = None,
         through: bool = False,
     ) -> "DataFrame":
         """What changed between two times: `key`, `change`, `before`, `after`, `changed`.
@@ -131,7 +130,7 @@ class Table:
         from backstory.reading.frames import joins
 
         by_row = isinstance(known_at, str) and known_at in frame.columns
-        times = joins.Times(at, str(known_at) if by_row else optional_instant(known_at))
+        times = joins.JoinTimes(at, str(known_at) if by_row else optional_instant(known_at))
         key = [on] if isinstance(on, str) else list(on)
         return joins.join_as_of(self.store, self.name, frame, key, times, how)
 
@@ -151,7 +150,7 @@ class Table:
         Only `columns` are shown beside the key. `svg` names a file for the picture. UsageError for another
         key, axis or a file that cannot be written.
         """
-        from backstory.reading.frames.life import life
+        from backstory.reading.frames.point_in_time import life
 
         require_axis(axis, known_at)
         names = Selection.of(key, columns).columns
@@ -164,40 +163,40 @@ class Table:
     def changes(
         self,
         *,
-        since: "Where | None" = None,
-        until: "Where | None" = None,
+        since: "CommitName | None" = None,
+        until: "CommitName | None" = None,
         net: bool = False,
         current: bool = False,
         cursor: str | None = None,
         start: Start | None = None,
-    ) -> "Feed": ...
+    ) -> "ChangeFeed": ...
 
     @overload
     def changes(
         self,
         *,
-        since: "Where | None" = None,
-        until: "Where | None" = None,
+        since: "CommitName | None" = None,
+        until: "CommitName | None" = None,
         net: bool = False,
         current: bool = False,
         cursor: str | None = None,
         start: Start | None = None,
         advance: int | None = None,
         drop: bool = False,
-    ) -> "Feed | Cursor": ...
+    ) -> "ChangeFeed | Cursor": ...
 
     def changes(
         self,
         *,
-        since: "Where | None" = None,
-        until: "Where | None" = None,
+        since: "CommitName | None" = None,
+        until: "CommitName | None" = None,
         net: bool = False,
         current: bool = False,
         cursor: str | None = None,
         start: Start | None = None,
         advance: int | None = None,
         drop: bool = False,
-    ) -> "Feed | Cursor":
+    ) -> "ChangeFeed | Cursor":
         """The rows that changed after commit `since` up to `until`, or since a cursor: `feed.frame`.
 
         A commit is named by its version, its snapshot id or a time. `net` tells the difference of the ends
@@ -206,13 +205,13 @@ class Table:
         Raises Refused for a range that has expired and for a cursor that is lost, UsageError for options that
         do not go together, and TryAgain if another consumer moved the cursor meanwhile.
         """
-        from backstory.reading.changes import cursors, feed
+        from backstory.reading.changes import feed, ranges
 
-        asked = feed.FeedRequest(since, until, net, current, cursor, start)
+        asked = feed.ChangesRequest(since, until, net, current, cursor, start)
         if advance is None and not drop:
             return feed.changes(self.store, self.name, asked)
-        alone = asked == feed.FeedRequest(cursor=cursor) and (advance is None or not drop)
-        return cursors.advance_or_drop(self.store, self.name, cursor if alone else None, advance)
+        alone = asked == feed.ChangesRequest(cursor=cursor) and (advance is None or not drop)
+        return ranges.advance_or_drop(self.store, self.name, cursor if alone else None, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Views of the catalog for Spark SQL: what is true now, all versions, and the query of an instant.
@@ -233,10 +232,9 @@ class Table:
         Every version, with `valid_from` and `valid_to`; on `axis` both all that ever was told, and when. The
         file is there at once or not at all. UsageError for one that is there, without `overwrite`.
         """
-        from backstory.reading.exports import Place
-        from backstory.reading.frames.export import export
+        from backstory.reading.exports import Destination, export_table
 
-        return export(self.store, self.name, Place(Path(file), axis, overwrite))
+        return export_table(self.store, self.name, Destination(Path(file), axis, overwrite))
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
@@ -291,8 +289,7 @@ class Table:
         from backstory.engine.remarks import remarked
         from backstory.model.layout import Layout
         from backstory.stores.iceberg.store import existing
-        from backstory.upkeep.maintaining import maintain
-        from backstory.upkeep.settling import Bounds
+        from backstory.upkeep.maintaining import Bounds, maintain
 
         bounds = Bounds(optional_instant(settle_before), optional_instant(known_from))
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
@@ -320,7 +317,7 @@ class Table:
         with remarked(note, author):
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
 
-    def drop(self, *, archive: str | None = None, apply: bool = False) -> "Ended":
+    def drop(self, *, archive: str | None = None, apply: bool = False) -> "HistoryEnd":
         """End the history: delete the table and its files, or with `archive` keep it under a name, read only.
 
         Without `apply` nothing is changed. A name without a schema is in this table's schema. Raises Refused

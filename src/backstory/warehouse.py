@@ -188,7 +188,7 @@ if TYPE_CHECKING:
     from backstory.doors.native.options import FeedOptions, OnSchemaChange, SnapshotOptions
     from backstory.doors.native.receipts import FeedPlan, FeedReceipt, SnapshotPlan, SnapshotReceipt
     from backstory.explorer.server import Explorer
-    from backstory.projects.receipts import RunReceipt
+    from backstory.projects.log import RunReceipt
     from backstory.stores.iceberg.store import Store
     from backstory.upkeep.adopting import Adopted
     from backstory.upkeep.maintaining import Maintained
@@ -356,20 +356,19 @@ class Warehouse(WarehouseDatasets):
         goes wrong with a table is a receipt with an error.
         """
         from backstory.engine.remarks import Remark
-        from backstory.projects.acts import Terms
         from backstory.projects.declarations import read_project
+        from backstory.projects.deliveries import RunTerms
         from backstory.projects.running import RunRequest, run_project
 
         project = read_project(file)
         words = [select] if isinstance(select, str) else list(select)
         request = RunRequest(words, failed, jobs, dry_run)
-        terms = Terms(project.folder, dry_run, self.rights, Remark(note, author), on_schema_change)
+        terms = RunTerms(project.folder, dry_run, self.rights, Remark(note, author), on_schema_change)
         return run_project(self.store, project, request, terms)
 
     def runs(self) -> list[dict[str, Any]]:
         """Former runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and how many ended how."""
-        from backstory.projects.former import former_runs
-        from backstory.projects.log import rows_of_log
+        from backstory.projects.log import former_runs, rows_of_log
         from backstory.stores.metadata.in_session import InSession
 
         return former_runs(InSession(self.store), rows_of_log(self.store))
@@ -377,8 +376,7 @@ class Warehouse(WarehouseDatasets):
     def fresh(self, file: str | Path | None = None) -> list[dict[str, Any]]:
         """How old what a project file expects is: `name`, `last_delivery` and `due` (UTC), `late`."""
         from backstory.projects.declarations import read_project
-        from backstory.projects.former import freshness
-        from backstory.projects.log import rows_of_log
+        from backstory.projects.log import freshness, rows_of_log
         from backstory.stores.metadata.in_session import InSession
 
         now, logged = datetime.now(UTC), rows_of_log(self.store)
@@ -398,9 +396,9 @@ class Warehouse(WarehouseDatasets):
 
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
         """The laws of tables, as records; if some could not be checked, `results` of the error."""
-        from backstory.upkeep.checking import checked
+        from backstory.upkeep.checking import check_tables
 
-        return checked(self.store, [self.table(each).name for each in tables], every=all)
+        return check_tables(self.store, [self.table(each).name for each in tables], every=all)
 
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""
@@ -440,10 +438,10 @@ class Warehouse(WarehouseDatasets):
         token of 16 characters, and without the extra `explore`; Failed for a port that is taken.
         """
         from backstory.explorer.opening import open_explorer
-        from backstory.explorer.source import Source
+        from backstory.explorer.table_reader import TableReader
         from backstory.stores.metadata.in_session import InSession
 
-        source = Source(lambda: InSession(self.store), self.store.memory)
+        source = TableReader(lambda: InSession(self.store), self.store.memory)
         return open_explorer(source, host, port, token)
 
     def serve(self, **options: Any) -> "Running":

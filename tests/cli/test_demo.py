@@ -19,7 +19,7 @@ from backstory.cli.demo import KEY, TABLE, UNTIL, bundled_copies, reading_lines,
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
-from backstory.reading.drawing import draw
+from backstory.reading.drawings import draw
 from backstory.reading.frames import point_in_time
 from backstory.stores.metadata.in_session import InSession
 from backstory.testing.sender.client import Sender
@@ -79,7 +79,7 @@ def test_the_world_of_2016_is_the_file_of_2016(arrived):
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):
     """Saint Helena is gone from 2015-07-01 to 2018-07-01, and open again after it."""
-    versions = point_in_time.timeline(arrived, TABLE, {"code": "SHN"}).toArrow().to_pylist()
+    versions = point_in_time.record_versions(arrived, TABLE, {"code": "SHN"}).toArrow().to_pylist()
 
     spans = [(f"{v['valid_from']:%Y-%m}", v["valid_to"] and f"{v['valid_to']:%Y-%m}") for v in versions]
     assert [("2014-01", "2015-01"), ("2015-01", "2015-07"), ("2018-07", None)] == spans
@@ -87,7 +87,7 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
 
 def test_a_life_is_drawn_with_what_changed(arrived):
     """The drawn line of Kazakhstan names each change of its capital, and ends open."""
-    versions = point_in_time.timeline(arrived, TABLE, {"code": "KAZ"}).toArrow().to_pylist()
+    versions = point_in_time.record_versions(arrived, TABLE, {"code": "KAZ"}).toArrow().to_pylist()
 
     lines = draw(versions, ["capital"], UNTIL)
 

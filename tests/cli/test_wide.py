@@ -7,7 +7,7 @@ from rich.console import Console
 
 from backstory.cli import output
 from backstory.cli.output import lay_out
-from backstory.reading.drawing import draw
+from backstory.reading.drawings import draw
 from backstory.reading.timelines import Timeline
 
 WIDTH = 80
@@ -70,7 +70,7 @@ def test_a_life_of_one_version_tells_its_row():
 
 
 def test_a_life_is_as_wide_as_the_terminal():
-    lines = life(("Astana " * 9, 1), ("Nur-Sultan " * 9, 2)).drawn(WIDTH).splitlines()
+    lines = life(("Astana " * 9, 1), ("Nur-Sultan " * 9, 2)).draw(WIDTH).splitlines()
     assert max(map(len, lines)) <= WIDTH
     assert " ".join("".join(line[35:] for line in lines[1:]).split()).count("Nur-Sultan") == 9
     assert [line[:4] for line in lines if line[:2] == "20"] == ["2010", "2011", "2012"]
@@ -100,7 +100,7 @@ def test_the_ends_of_an_axis_stand_apart():
 def test_no_word_of_a_life_is_broken():
     """A word that has no room goes on beyond it."""
     words = "Bundesverfassungsgerichtspräsidentinnenwahl" * 2
-    drawn = life((words, 1), ("Astana", 2)).drawn(WIDTH)
+    drawn = life((words, 1), ("Astana", 2)).draw(WIDTH)
     assert words in drawn
 
 

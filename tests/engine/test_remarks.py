@@ -5,7 +5,7 @@ import pytest
 
 from backstory.engine.remarks import LONGEST, remark_properties, remarked
 from backstory.errors import UsageError
-from backstory.reading.arrow.blame import blame
+from backstory.reading.arrow.life import blame
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.rows import Files
 from backstory.table import Table

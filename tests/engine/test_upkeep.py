@@ -15,7 +15,7 @@ from backstory.stores.iceberg.reachable import is_metadata, listed_files, named_
 from backstory.stores.iceberg.searching import search, with_ids
 from backstory.stores.iceberg.unfinished import Unfinished
 from backstory.stores.tables import existing
-from backstory.upkeep.carried import carried
+from backstory.upkeep.maintaining import carried_properties
 
 
 def values(store, name):
@@ -67,7 +67,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
             compact_as_loaded(store, stale, {})
         assert values(store, scattered) == wanted
 
-    done = compact(store, scattered, lambda table: other.writes(carried(table, {})))
+    done = compact(store, scattered, lambda table: other.writes(carried_properties(table, {})))
 
     assert (other.left, values(store, scattered)) == ([], [(3, "other"), (9, "new")])
     assert done.files_after == 1
@@ -84,7 +84,7 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
 
     def chosen(table):
         every = search(store, table, column("id") > 0, with_ids(store, table, {"id": ()}), ALONE)
-        return Erasure(every, carried(table, {}), {}, Unfinished())
+        return Erasure(every, carried_properties(table, {}), {}, Unfinished())
 
     erase(store, scattered, chosen, lambda rows: other.writes(rows).where(~of_record))
 

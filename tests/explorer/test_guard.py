@@ -16,10 +16,10 @@ from serving import SECONDS
 
 from backstory.errors import UsageError
 from backstory.explorer import server
-from backstory.explorer.connections import MOST, BoundedConnection
 from backstory.explorer.guard import POLICY, is_loopback
 from backstory.explorer.opening import new_token, open_explorer
-from backstory.explorer.source import source_of, without_paths
+from backstory.explorer.server import MOST, BoundedConnection
+from backstory.explorer.table_reader import table_reader, without_paths
 from backstory.settings import Settings
 
 ROWS = pa.table({"id": [1, 2, 3, 4], "note": list(HOSTILE), '<b>"x': [1, 2, 3, 4]})
@@ -97,7 +97,7 @@ def test_this_machine_s_own_names_are_answered(asked):
 def test_the_link_of_every_host_opens(folder, host):
     """The link names a host that is reached and admitted, wherever the explorer listens."""
     token = "" if is_loopback(host) else new_token()
-    running = open_explorer(source_of(Settings(folder)), host, 0, token)
+    running = open_explorer(table_reader(Settings(folder)), host, 0, token)
     try:
         with urllib.request.build_opener(urllib.request.HTTPCookieProcessor()).open(running.link) as answer:
             assert answer.status == 200
@@ -181,7 +181,7 @@ def test_no_other_file_is_served(asked, path):
 
 
 def test_beyond_this_machine_a_token_is_needed(folder):
-    source = source_of(Settings(folder))
+    source = table_reader(Settings(folder))
     with pytest.raises(UsageError, match="could read every table") as refused:
         open_explorer(source, "0.0.0.0", 0)
     assert refused.value.code == "no-token"
@@ -214,7 +214,7 @@ def test_folders_of_this_machine_are_shown_nowhere(asked, folder, tmp_path):
 def test_a_table_that_cannot_be_read_here_says_so_and_starts_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("backstory.upkeep.laws.files.MOST_IN_ARROW", 2)
-    monkeypatch.setattr("backstory.reading.arrow.first_rows.FEW", 0)
+    monkeypatch.setattr("backstory.reading.arrow.sorting.FEW", 0)
     with exploring(folder) as here:
         told = here.get("/check.json", table=NAME)
     assert (told.status, told.document["error"]["code"]) == (501, "needs-spark")

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backstory.formats.delivered import read_files
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 from backstory.testing.sender.batch_files import (
     AS_FIVETRAN,
     NULL_STRING,

@@ -74,7 +74,7 @@ def test_rows_are_hashed_on_their_way(frame, hashed):
     """What is written is what was there, and the hash is that of a reader."""
     seen = Observation()
 
-    way = row_hash.hashed(frame, "offset", seen)
+    way = row_hash.observe_hash(frame, "offset", seen)
 
     assert frame.columns == way.columns
     assert [row["whole"] for row in frame.collect()] == [row["whole"] for row in way.collect()]

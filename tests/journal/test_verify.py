@@ -27,11 +27,11 @@ from backstory.journal.log_table import (
     bring_up_to_date,
     log_of,
     log_rows,
-    logged,
     newest_block,
+    read_all_blocks,
     row_of,
 )
-from backstory.journal.verify import Verdict, history, verify, verify_small
+from backstory.journal.verify import Verdict, read_history, verify, verify_small
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.table import TableName
@@ -171,14 +171,14 @@ TOLD = [block.properties() for block in CHAIN[::-1]]
 
 def first(rows, told):
     """The first block that is bad, and what differs there."""
-    (found, *_) = history(rows, told)[1]
+    (found, *_) = read_history(rows, told)[1]
     return found.sequence, found.what
 
 
 def test_a_chain_is_whole_by_log_or_by_snapshots():
     """Whichever has which blocks, and however many both have."""
     for logged_, expired in [(4, 0), (4, 4), (4, 2), (3, 0), (2, 2), (0, 0)]:
-        assert (CHAIN, []) == history(ROWS[:logged_], TOLD[: 4 - expired])
+        assert (CHAIN, []) == read_history(ROWS[:logged_], TOLD[: 4 - expired])
 
 
 @pytest.mark.parametrize("column", ROWS[0])
@@ -211,7 +211,9 @@ def test_r86_any_cell_of_the_log_is_found(column, expired, number):
 )
 def test_rows_of_the_log_that_are_no_blocks_are_found(told):
     for expired in (0, 4):
-        assert "log" in {each.what for each in history([*ROWS[:3], ROWS[3] | told], TOLD[: 4 - expired])[1]}
+        assert "log" in {
+            each.what for each in read_history([*ROWS[:3], ROWS[3] | told], TOLD[: 4 - expired])[1]
+        }
 
 
 def test_rows_of_the_log_that_are_lost_or_twice_are_found():
@@ -226,7 +228,7 @@ def test_rows_of_the_log_that_are_lost_or_twice_are_found():
 
 
 def test_lost_blocks_are_named_by_their_offsets():
-    assert (1, (1, 2), "chain") == ends(history([ROWS[0], ROWS[3]], [])[1][0])
+    assert (1, (1, 2), "chain") == ends(read_history([ROWS[0], ROWS[3]], [])[1][0])
 
 
 def ends(problem):
@@ -285,7 +287,7 @@ def test_r85_a_dataset_stays_what_it_was(place):
     assert Verdict(place.name, 3, 5) == place.verdict()
 
     place.pull("e")
-    assert [0, 1, 2, 3] == [block.sequence for block in logged(place.store, place.table)]
+    assert [0, 1, 2, 3] == [block.sequence for block in read_all_blocks(place.store, place.table)]
     assert Verdict(place.name, 4, 6) == place.verdict()
 
 

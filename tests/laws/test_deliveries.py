@@ -25,7 +25,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import existing, rows_of
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 from backstory.testing.sender.batch_files import write_batch_file
 
 KINDS = {"id": Kind.LONG, "b": Kind.LONG, "part": Kind.STRING, "a": Kind.STRING, LEFT_OVER: Kind.STRING}

@@ -22,7 +22,7 @@ from backstory.strategies.shape_changes.operations import (
     Touching,
 )
 from backstory.strategies.shape_changes.plan import change_of
-from backstory.strategies.versions.plan import overlap
+from backstory.strategies.versions import overlap
 from memory_store.store import MemoryStore, MemoryTable, rows_of
 
 Row = dict[str, object]
@@ -70,7 +70,7 @@ def _exactly(values: Iterable[object]) -> list[object]:
 
 
 def _reshaped(table: MemoryTable, rows: pa.Table, operation: Reshape) -> Change:
-    into, new_types, by = operation.into, operation.retyped, operation.unique_by
+    into, new_types, by = operation.into, operation.retyped_columns, operation.unique_by
     if not table.rows or (not new_types and by is None):
         return Change(into=into)
     stored = {each.name: each.type for each in operation.before.columns}

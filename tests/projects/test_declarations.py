@@ -6,9 +6,8 @@ from datetime import timedelta
 import pytest
 
 from backstory.errors import UsageError
-from backstory.projects.declarations import filled_in, read_project
-from backstory.projects.entries import Group, Histories, json_schema
-from backstory.projects.order import select, upstream_of
+from backstory.projects.declarations import fill_in, read_project, select, upstream_of
+from backstory.projects.entries import GroupEntry, Histories, json_schema
 
 HEAD = "format: histories/1\n"
 MODEL = """format: historize/1
@@ -130,10 +129,10 @@ def test_variables_are_filled_in_late_and_their_values_never_shown(project, monk
     read = by_name(project("tables: {a.b: {source: 'postgresql://me:${PW}@db/crm?table={table}'}}"))["a.b"]
     assert read.source == "postgresql://me:${PW}@db/crm?table=b"
     monkeypatch.setenv("PW", "canary")
-    assert "me:canary@" in filled_in(read.source)
+    assert "me:canary@" in fill_in(read.source)
     monkeypatch.delenv("PW")
     with pytest.raises(UsageError, match=r"tables\.a\.b: .*PW is not set"):
-        filled_in(read.source, read.place)
+        fill_in(read.source, read.place)
 
 
 def test_what_reads_a_table_waits_for_what_writes_it(project, tmp_path):
@@ -186,4 +185,4 @@ def test_the_schema_for_editors_knows_every_key_and_its_meaning():
     assert all(each.get("description") for each in properties.values())
     assert json.loads(json.dumps(schema)) == schema
     assert Histories.model_fields.keys() == schema["properties"].keys()
-    assert Group.model_fields.keys() < properties.keys()
+    assert GroupEntry.model_fields.keys() < properties.keys()

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Refused
-from backstory.projects.files import copies, not_taken, times_of_copies
+from backstory.projects.files import copies, new_copies, times_of_copies
 
 
 def touch(folder, *names):
@@ -70,9 +70,9 @@ def test_a_file_tells_its_time_and_a_newer_one_is_another_file(tmp_path):
     times = times_of_copies("c.csv", "file", "snapshot")
     (first,) = copies("c.csv", times, tmp_path)
     assert first.at == datetime.fromtimestamp(1_700_000_000, UTC)
-    assert not_taken([first], {first.mark}) == []
+    assert new_copies([first], {first.mark}) == []
     (tmp_path / "c.csv").write_text("id\n2\n")
-    assert not_taken(copies("c.csv", times, tmp_path), {first.mark}) != []
+    assert new_copies(copies("c.csv", times, tmp_path), {first.mark}) != []
 
 
 def test_changes_come_in_the_order_of_names_and_have_no_time(tmp_path):
@@ -119,15 +119,15 @@ def test_a_file_is_known_by_its_content_where_its_project_was_moved(tmp_path):
         touch(tmp_path, f"{name}/f/1.csv")
         (tmp_path / name / "f/1.csv").write_text(text)
         os.utime(tmp_path / name / "f/1.csv", (1_700_000_000, 1_700_000_000))
-        (new,) = not_taken(copies("f/*.csv", times, tmp_path / name), taken_)
+        (new,) = new_copies(copies("f/*.csv", times, tmp_path / name), taken_)
         taken_.add(new.whole_mark())
-        assert not_taken(copies("f/*.csv", times, tmp_path / name), taken_) == []
+        assert new_copies(copies("f/*.csv", times, tmp_path / name), taken_) == []
     shutil.copytree(tmp_path / "us", tmp_path / "moved")
-    assert not_taken(copies("f/*.csv", times, tmp_path / "moved"), taken_) == []
+    assert new_copies(copies("f/*.csv", times, tmp_path / "moved"), taken_) == []
     assert len(taken_) == 3  # the content is looked at once
     (tmp_path / "us/f/1.csv").write_text("id\n3\n")
     os.utime(tmp_path / "us/f/1.csv", (1_700_000_000, 1_700_000_000))
-    assert len(not_taken(copies("f/*.csv", times, tmp_path / "us"), taken_)) == 1
+    assert len(new_copies(copies("f/*.csv", times, tmp_path / "us"), taken_)) == 1
 
 
 def test_links_in_a_circle_deliver_a_file_once(tmp_path):

@@ -15,13 +15,11 @@ from backstory.formats.memory import Memory
 from backstory.model.receipt import exit_code
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.projects.acts import Terms
 from backstory.projects.declarations import read_project
+from backstory.projects.deliveries import RunTerms
 from backstory.projects.entries import FIELDS
-from backstory.projects.former import former_runs, freshness
-from backstory.projects.locks import holding
-from backstory.projects.log import LOG, PLACES, rows_of_log
-from backstory.projects.running import RunRequest, RunWatcher, run_project
+from backstory.projects.log import LOG, PLACES, former_runs, freshness, rows_of_log
+from backstory.projects.running import RunRequest, RunWatcher, hold_tables, run_project
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.create import create_view, ensure_schema
 from backstory.stores.iceberg.store import Store, load
@@ -234,7 +232,7 @@ def test_what_another_run_holds_is_tried_again(team):
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
     attempts = []
     with ExitStack() as other:
-        other.enter_context(holding(team.warehouse.store, [f"{team.schema}.a"]))
+        other.enter_context(hold_tables(team.warehouse.store, [f"{team.schema}.a"]))
 
         def begun(name):
             """The other run ends when the second attempt begins."""
@@ -242,13 +240,15 @@ def test_what_another_run_holds_is_tried_again(team):
             if len(attempts) == 2:
                 other.close()
 
-        request = RunRequest(watcher=RunWatcher(begun=begun))
-        (receipt,) = run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
+        request = RunRequest(watcher=RunWatcher(on_begin=begun))
+        (receipt,) = run_project(
+            team.warehouse.store, read_project(team.file), request, RunTerms(team.folder)
+        )
     assert (receipt.status, receipt.attempts) == ("changed", 2)
     with (
-        holding(team.warehouse.store, ["x.y"]),
+        hold_tables(team.warehouse.store, ["x.y"]),
         pytest.raises(TryAgain, match=r"Another run is writing x\.y"),
-        holding(team.warehouse.store, ["x.z", "x.y"]),
+        hold_tables(team.warehouse.store, ["x.z", "x.y"]),
     ):
         pass
 
@@ -271,7 +271,7 @@ def test_a_run_that_is_ended_begins_nothing_more(team):
     stop = Event()
     stop.set()
     request = RunRequest(stop=stop)
-    (receipt,) = run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
+    (receipt,) = run_project(team.warehouse.store, read_project(team.file), request, RunTerms(team.folder))
     assert (receipt.status, receipt.exit_code) == ("stopped", 75)
     assert team.status(failed=True) == {"a": "changed"}
 
@@ -334,9 +334,9 @@ def break_off(team, after):
         if receipt.name == f"{team.schema}.{after}":
             raise BrokenOff
 
-    request = RunRequest(jobs=1, watcher=RunWatcher(ended=ended))
+    request = RunRequest(jobs=1, watcher=RunWatcher(on_end=ended))
     with pytest.raises(BrokenOff):
-        run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
+        run_project(team.warehouse.store, read_project(team.file), request, RunTerms(team.folder))
 
 
 def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
@@ -376,8 +376,8 @@ def test_a_run_that_goes_on_has_not_failed(team):
             team.run(failed=True)
         seen.append(told.value.code)
 
-    request = RunRequest(watcher=RunWatcher(begun=begun))
-    run_project(team.warehouse.store, read_project(team.file), request, Terms(team.folder))
+    request = RunRequest(watcher=RunWatcher(on_begin=begun))
+    run_project(team.warehouse.store, read_project(team.file), request, RunTerms(team.folder))
     assert seen == ["run-under-way"]
     assert team.run(failed=True) == {}
 

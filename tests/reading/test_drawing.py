@@ -2,7 +2,7 @@
 
 from told_lives import CORRECTED, NOW, told
 
-from backstory.reading.drawing import draw, draw_lanes
+from backstory.reading.drawings import draw, draw_lanes
 from backstory.reading.lives import lanes
 
 

@@ -13,8 +13,8 @@ from backstory.cli.app import run
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName
-from backstory.reading.arrow.export import export as export_small
-from backstory.reading.exports import Place
+from backstory.reading.exports import Destination
+from backstory.reading.exports import export_files as export_small
 from backstory.stores.iceberg.create import drop
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.rows import Files
@@ -24,7 +24,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.decimal128(9, 2))])
 
 
 def place(file, axis="valid", *, overwrite=False):
-    return Place(Path(file), axis, overwrite)
+    return Destination(Path(file), axis, overwrite)
 
 
 def files_of(warehouse, name):
@@ -118,12 +118,12 @@ def test_a_file_is_there_at_once_or_as_it_was(tmp_path, ending):
 def test_a_full_disk_is_told(tmp_path):
     """The kernel says so of a device that is always full."""
     from backstory.errors import TryAgain
-    from backstory.reading.exports import _unwritten
+    from backstory.reading.exports import _write_error
 
     with (
         Path("/dev/full").open("wb", buffering=0) as device,
         pytest.raises(OSError, match="No space") as full,
     ):
         device.write(b"x")
-    told = _unwritten(full.value, tmp_path)
+    told = _write_error(full.value, tmp_path)
     assert (type(told), told.code) == (TryAgain, "disk-full")

@@ -7,7 +7,7 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.keys import key_of
+from backstory.reading.selection import key_of
 
 LONG, TEXT = ColumnType(Kind.LONG), ColumnType(Kind.STRING)
 TABLE = TableName("crm", "kunde")

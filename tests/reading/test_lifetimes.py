@@ -19,8 +19,8 @@ from specification.lifetimes import (
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.model.layout import Layout
-from backstory.reading.arrow.versions import STATED, ask
-from backstory.reading.lifetimes import DUCKDB, LogKind, named, statements_query, versions_query
+from backstory.reading.arrow.versions import STATEMENT_TIMES, query_spans
+from backstory.reading.lifetimes import DUCKDB, LogKind, internal_name, statements_query, versions_query
 
 FAR = (TMAX - EPOCH) // (TMAX.resolution)
 
@@ -103,7 +103,7 @@ def relation(rows, **types):
     """Rows as a relation of a query of lifetimes."""
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     return {
-        name if name == "record" else named(name): pa.chunked_array([pa.array(list(each), type_)])
+        name if name == "record" else internal_name(name): pa.chunked_array([pa.array(list(each), type_)])
         for each, (name, type_) in zip(columns, types.items(), strict=True)
     }
 
@@ -136,7 +136,7 @@ def test_native_rows(rows, until):
         for place, (start, end, recorded, role, moved, before) in enumerate(rows)
     ]
     held = relation(rows, **types)
-    found = spans(ask(held, versions_query(DUCKDB, Layout.VERSIONS, (), until=until)))
+    found = spans(query_spans(held, versions_query(DUCKDB, Layout.VERSIONS, (), until=until)))
     assert found == expected(lasting(facts) if until is None else lasting_then(facts, until))
     steps = (
         told
@@ -150,7 +150,9 @@ def test_native_rows(rows, until):
             else [(each.end_before, each.recorded), (each.end, each.moved)],
         )
     )
-    assert spans(ask(held, statements_query(DUCKDB, ()), STATED)) == expected(steps, stated=True)
+    assert spans(query_spans(held, statements_query(DUCKDB, ()), STATEMENT_TIMES)) == expected(
+        steps, stated=True
+    )
 
 
 @given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
@@ -161,7 +163,7 @@ def test_rows_that_fivetran_sends(sent_rows):
     }
     rows = list(rows.values())
     held = relation(rows, record=pa.string(), start=TIME, end=TIME, flag=pa.bool_())
-    found = spans(ask(held, versions_query(DUCKDB, Layout.FIVETRAN_HISTORY, ["record"])))
+    found = spans(query_spans(held, versions_query(DUCKDB, Layout.FIVETRAN_HISTORY, ["record"])))
     assert found == expected(sent(Sent(place, *row) for place, row in enumerate(rows)))
 
 
@@ -180,6 +182,6 @@ def test_events(log, rows, until):
     ]
     known = [each for each in events if until is None or each.told <= until]
     query = versions_query(DUCKDB, Layout.ODF, ["record"], log, until)
-    assert spans(ask(held, query)) == expected(event_lives.versions(log, known))
-    found = spans(ask(held, statements_query(DUCKDB, ["record"], log), STATED))
+    assert spans(query_spans(held, query)) == expected(event_lives.versions(log, known))
+    found = spans(query_spans(held, statements_query(DUCKDB, ["record"], log), STATEMENT_TIMES))
     assert found == expected(event_lives.statements(log, events), stated=True)

@@ -2,7 +2,14 @@
 
 from told_lives import CORRECTED, day, told
 
-from backstory.reading.lives import Scale, changing, describe_change, form_of, lanes, statements_at
+from backstory.reading.lives import (
+    Scale,
+    changing_columns,
+    describe_change,
+    lanes,
+    statements_at,
+    time_format,
+)
 
 
 def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
@@ -38,17 +45,17 @@ def test_v99_what_is_told_up_to_a_time_is_not_told_at_it():
 
 
 def test_only_columns_that_change_tell_a_life():
-    assert changing(told(CORRECTED), ["v", "same"]) == ["v"]
+    assert changing_columns(told(CORRECTED), ["v", "same"]) == ["v"]
 
 
 def test_v16_nan_is_what_it_was():
     before, after = ({"v": v, "f": float("nan"), "s": {"x": [float("nan")]}} for v in "ab")
-    assert changing([before, after], ["v", "f", "s"]) == ["v"]
+    assert changing_columns([before, after], ["v", "f", "s"]) == ["v"]
     assert describe_change(before, after, ["v"]) == "v: a → b"
 
 
 def test_times_that_differ_look_different():
     days, hours = [day("1"), day("2")], [day("1"), day("1.5")]
-    assert [form_of(times) for times in (days, hours)] == ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S"]
+    assert [time_format(times) for times in (days, hours)] == ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S"]
     assert Scale(day("0"), day("40")).labels() == ("2024-01", "2024-02")
     assert Scale(day("0"), day("0.5")).labels() == ("2024-01-01 00:00:00", "2024-01-01 12:00:00")

@@ -22,8 +22,8 @@ from tables_as_text import instant
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.doors.native import door
 from backstory.model.table import TableName
-from backstory.reading.statements import differences as statements_of_differences
-from backstory.reading.statements import point_in_time as statements
+from backstory.reading.databases import history_queries as statements
+from backstory.reading.databases import history_queries as statements_of_differences
 from backstory.stores.iceberg.create import drop
 from backstory.table import Table
 

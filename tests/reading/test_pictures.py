@@ -4,8 +4,8 @@ from xml.etree import ElementTree as ET
 
 from told_lives import CORRECTED, NOW, told
 
+from backstory.reading.drawings import picture
 from backstory.reading.lives import Lane, lanes
-from backstory.reading.pictures import picture
 
 SVG = "{http://www.w3.org/2000/svg}"
 

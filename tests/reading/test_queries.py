@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.errors import Failed, UsageError
-from backstory.reading.queries import answering
+from backstory.reading.queries import translate_query_faults
 from backstory.stores.openings import local
 from backstory.warehouse import Warehouse
 
@@ -54,7 +54,7 @@ def test_an_answer_whose_file_is_gone_names_it(reader):
     try:
         with (
             pytest.raises(Failed, match=r"A file of queries\.lost is missing") as told,
-            answering("queries.lost"),
+            translate_query_faults("queries.lost"),
         ):
             reader.sql("SELECT a FROM queries.lost").collect()
         assert told.value.code == "file-lost"

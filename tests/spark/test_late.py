@@ -26,7 +26,7 @@ from backstory.spark.java_names import java_class
 from backstory.spark.versions import sessions_class
 from backstory.stores.iceberg.store import Store
 from backstory.table import Table
-from backstory.upkeep.checking import checked
+from backstory.upkeep.checking import check_tables
 from backstory.upkeep.repairing import repair
 from backstory.warehouse import Warehouse
 
@@ -134,7 +134,7 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
     asked["pull"] = lambda late: door.pull_all(
         late, [_polling(tmp_path)], door.RunRequest(), namespace="datasets"
     )
-    asked["check"] = lambda late: checked(late, [native, TableName("datasets", cities.name)])
+    asked["check"] = lambda late: check_tables(late, [native, TableName("datasets", cities.name)])
     asked["sql"] = lambda late: Warehouse(late, embedded=False).sql(f"select * from {native}")
     for name, ask in asked.items():
         sleeping = Sleeping(spark, warehouse)

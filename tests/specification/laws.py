@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from backstory.model.remembered import Role
 from backstory.strategies.events.terms import Op
-from backstory.upkeep.laws.logs import LogFacts
-from backstory.upkeep.laws.mending import has_length, is_mark, is_open, is_version, marked, until
-from backstory.upkeep.laws.remembered import broken_together, is_of_its_kind, is_recorded, is_settled
+from backstory.upkeep.laws.memory import broken_together, is_of_its_kind, is_recorded, is_settled
+from backstory.upkeep.laws.mending import agrees_with_end, has_length, is_mark, is_open, is_version, until
+from backstory.upkeep.laws.table_terms import LogFacts
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 HASH = re.compile("[0-9a-f]{64}|erased")
@@ -29,7 +29,7 @@ def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
     found[Law.NULL_KEY] += sum(not row.keyed and not is_mark(row) for row in rows)
     versions = [row for row in lives if is_version(row)]
     found.update(spans(versions, terms))
-    found[Law.OPEN_MARKER] += sum(not marked(row, versions, terms) for row in versions)
+    found[Law.OPEN_MARKER] += sum(not agrees_with_end(row, versions, terms) for row in versions)
     if terms.hashed:
         found[Law.ROW_HASH] += sum(not is_hashed(row) for row in lives)
     return +found

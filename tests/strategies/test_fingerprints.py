@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from backstory.formats.rows import arrow_type
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.frames import frame_of
-from backstory.strategies.alike import alike
-from backstory.strategies.comparable import fingerprint
 from backstory.strategies.fingerprints import ROWS_AT_ONCE, Fingerprints
+from backstory.strategies.frames import fingerprint
+from backstory.strategies.values import alike
 
 TEXT = [
     "",

@@ -13,8 +13,8 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.openings import local
-from backstory.upkeep.checking import check, checked
-from backstory.upkeep.laws.frames import judged_by, suspected
+from backstory.upkeep.checking import check, check_tables
+from backstory.upkeep.laws.frames import find_suspects, read_terms
 
 BROKEN_VERSIONS = {
     "null-key": {"NULL"},
@@ -157,7 +157,7 @@ def test_a_table_of_no_known_layout_is_told(spark, tmp_path):
         check(store, name)
 
     assert stop.value.code == "unknown-layout"
-    assert {each["table"] for each in checked(store, [], every=True)} == {"spoilt.known"}
+    assert {each["table"] for each in check_tables(store, [], every=True)} == {"spoilt.known"}
 
 
 def test_a_property_that_somebody_garbled_is_named(store):
@@ -181,22 +181,22 @@ def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
         with pytest.raises(
             Failed, match=r"1 of 2 tables could not be checked: spoilt\.a \(file-lost\)"
         ) as stop:
-            checked(store, named, every=not named)
+            check_tables(store, named, every=not named)
 
         assert (stop.value.code, stop.value.keys) == ("unchecked", ["spoilt.a"])
         told = stop.value.results
         assert {each["table"]: each["status"] for each in told} == {"spoilt.a": "unchecked", "spoilt.b": "ok"}
         assert [each["error"]["code"] for each in told if each["law"] is None] == ["file-lost"]
     with pytest.raises(Failed, match=r"A file of spoilt\.a is missing"):
-        checked(store, names[:1])
+        check_tables(store, names[:1])
 
 
 def test_a_table_is_read_once(store):
     """V115: the plan of all laws scans the table in one place."""
     table = written(store, "once", Layout.VERSIONS, VERSIONS)
     found = existing(store, table)
-    judged = judged_by(store, found)
+    judged = read_terms(store, found)
 
-    plan = suspected(store.spark.table(store.sql_name(table)), judged)._jdf.queryExecution()
+    plan = find_suspects(store.spark.table(store.sql_name(table)), judged)._jdf.queryExecution()
 
     assert plan.optimizedPlan().toString().count("RelationV2") == 1

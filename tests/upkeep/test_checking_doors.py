@@ -9,7 +9,7 @@ from spoilt_histories import of_files
 
 from backstory.stores.iceberg.store import Store, tables
 from backstory.testing.sender.client import Sender
-from backstory.upkeep.checking import check, checked
+from backstory.upkeep.checking import check, check_tables
 from backstory.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark
@@ -45,7 +45,7 @@ def records(spark, tmp_path_factory):
     keeping = [each for each in written if each.schema in {"rawcore", "checked"}]
     logs = [each for each in written if each.schema == "datasets" and not each.name.endswith("__log")]
     rest = [each for each in [*written, *tables(store, "odf")] if each not in {*keeping, *logs}]
-    found, read = checked(store, rest), {}
+    found, read = check_tables(store, rest), {}
     for what, named in (("lives", keeping), ("logs", logs)):
         with rows_read(spark) as rows:
             found += [each for name in named for each in check(store, name)]  # by Spark

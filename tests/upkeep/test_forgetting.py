@@ -28,7 +28,7 @@ from backstory.stores.iceberg.history_script import neighbours_of
 from backstory.stores.iceberg.places import BLIND
 from backstory.stores.tables import existing
 from backstory.table import Table
-from backstory.upkeep.carried import carried
+from backstory.upkeep.maintaining import carried_properties
 
 KEY, VALUE = "canary-key-7Qx", "canary-value-Zw3"
 TEXT = ColumnType(Kind.STRING)
@@ -71,7 +71,7 @@ def forgotten(spark, tmp_path_factory):
     stray = old(shutil.copy(some, some.with_name(f"{uuid4()}.parquet")))
     spark.sql(f"CALL backstory.system.compute_table_stats(table => '{name}')")
     spark.sql(f"CALL backstory.system.compute_partition_stats(table => '{name}')")
-    compact(store, name, lambda table: carried(table, {}))
+    compact(store, name, lambda table: carried_properties(table, {}))
     scope = json.dumps({"id": KEY})
     mark = version(None, None, 30, role="fact", kind="copy", scope=scope) | {"recorded_at": t(3)}
     put(store, name, [mark], scoped=KEY)

@@ -33,12 +33,10 @@ from backstory.doors.historize.document import read_state
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
 from backstory.model.history import Dating, Labels
-from backstory.reading.statements.differences import changes
-from backstory.reading.statements.effective import effective as effective_query
-from backstory.reading.statements.labels import labeled
-from backstory.reading.statements.point_in_time import as_of, current, timeline
+from backstory.reading.databases.history_queries import as_of, changes, current, labeled, timeline
+from backstory.reading.databases.history_queries import effective as effective_query
 from backstory.stores.sql.dialects.registry import get_dialect
-from backstory.upkeep import erasure, pruning
+from backstory.upkeep import pruning
 from backstory.upkeep.pruning import Cut
 
 EXAMPLES = {"duckdb": deep(20, 8), "postgres": deep(10, 5)}
@@ -275,7 +273,7 @@ def test_a_copy_that_is_not_equal_is_not_deleted(two):
     pruning.prepare_archive(history, two.target._engine)
     before = two.dump()
 
-    assert two.rows(pruning.uncopied(history, Cut(second(9)))) == [(2,)]
+    assert two.rows(pruning.uncopied_query(history, Cut(second(9)))) == [(2,)]
     if two.name == "postgres":
         two.sql(f"CREATE RULE lost AS ON INSERT TO {history.archive} DO INSTEAD NOTHING")
         with pytest.raises(Failed) as failed:
@@ -463,12 +461,12 @@ def test_every_dialect_can_be_parsed(name):
     history = in_dialect(dialect)["rc_p"]
     cut = Cut(second(3), legal_hold=("o'x", {"k": None}))
     statements = [
-        pruning.preview(history, cut),
+        pruning.preview_query(history, cut),
         *pruning.copy_statements(history, cut, "run", AT),
-        pruning.uncopied(history, cut),
+        pruning.uncopied_query(history, cut),
         pruning.delete_statement(history, cut),
-        erasure.forget_values(history, history.table, [each.name for each in history.columns], "x"),
-        erasure.forget_rows(history, history.table, "x"),
+        pruning.forget_values(history, history.table, [each.name for each in history.columns], "x"),
+        pruning.forget_rows(history, history.table, "x"),
         history.union(),
         dialect.render_create_table_if_not_exists_from_columns(
             history.archive, pruning.archive_columns(history)

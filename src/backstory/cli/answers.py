@@ -187,27 +187,27 @@ def show_state(
 
     `nothing` says of a key's columns what is told where there are no rows.
     """
-    from backstory.reading.arrow.order import in_order
-    from backstory.reading.frames.versions import ranking
+    from backstory.reading.arrow.sorting import sort_rows
+    from backstory.reading.frames.versions import order_columns
     from backstory.stores.metadata.values import rows_of
 
     small = answer_from_files(options, table, lambda files: (of_files(files), files.table.shape))
     if small is not None:
         found, shape = small
-        first = ranking(shape, found.column_names)
+        first = order_columns(shape, found.column_names)
     else:
-        from backstory.reading.frames.records import sortable
+        from backstory.reading.frames.versions import sortable_columns
         from backstory.stores.iceberg.store import existing
 
         with open_warehouse(options, table) as started:
             asked = started.table(table)
             frame = of_table(asked)
             shape = existing(asked.store, asked.name).shape
-            first = ranking(shape, frame.columns)
+            first = order_columns(shape, frame.columns)
             if limit is not None:
-                frame = frame.orderBy(*sortable(frame, first))
+                frame = frame.orderBy(*sortable_columns(frame, first))
             found = _collect_rows(frame, limit, options, table)
-    rows = rows_of(in_order(found, first).slice(0, limit))
+    rows = rows_of(sort_rows(found, first).slice(0, limit))
     show(rows, options.answer, found.column_names, wide=options.wide)
     if not rows:
         print_remark(options, nothing(shape.source_key))
@@ -237,7 +237,7 @@ def rows_of_frame(
 def _collect_rows(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> "pa.Table":
-    from backstory.reading.queries import answering
+    from backstory.reading.queries import translate_query_faults
 
-    with answering(table), show_activity(options, "Reading ..."):
+    with translate_query_faults(table), show_activity(options, "Reading ..."):
         return arrow_of(frame if limit is None else frame.limit(limit))

@@ -16,7 +16,7 @@ from backstory.errors import UsageError
 from backstory.model.cursor import Cursor, Start
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import TableName, table_name
-from backstory.reading.comparisons import ENDS, Change, Comparison, as_object, values_of
+from backstory.reading.selection import ENDS, ChangeKind, Comparison, as_object, side_values
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
@@ -35,7 +35,7 @@ def diff(
     axis: Axis = "valid",
     at: str | None = None,
     columns: Names = (),
-    change: Change | None = None,
+    change: ChangeKind | None = None,
     through: Flag = False,
     url: str | None = None,
     key: Names = (),
@@ -94,14 +94,14 @@ def _database_differences(
     *,
     plain: bool,
 ) -> Sequence[Difference]:
-    from backstory.reading.statements.database_history import differences_of
+    from backstory.reading.databases.database_history import read_differences
 
     key, comparison = asked
     if url is None or not key:
         raise UsageError("bad-option", "--url and --key go together.", "Write --url URL --key a,b.")
     if not plain:
         raise no_known_times()
-    return differences_of(url, table_name(table), between, key, comparison)
+    return read_differences(url, table_name(table), between, key, comparison)
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def show_differences(told: Sequence[Difference], options: Options, comparison: C
 
 def _difference_rows(told: Difference, *, whole: bool) -> Iterator[Difference]:
     """A row a changed column; of a record that came or went one, without a column unless it is told whole."""
-    before, after = (values_of(told, side) or {} for side in ("before", "after"))
+    before, after = (side_values(told, side) or {} for side in ("before", "after"))
     names = told["changed"] if told["change"] == "changed" else [*(before or after)] if whole else []
     first = {**told["key"], "change": told["change"], "away": told.get("away")}
     for name in names:
@@ -173,8 +173,8 @@ def _difference_rows(told: Difference, *, whole: bool) -> Iterator[Difference]:
 
 
 if TYPE_CHECKING:
-    from backstory.reading.arrow.changes import SmallFeed
-    from backstory.reading.changes.feed import Feed
+    from backstory.reading.changes.feed import ChangeFeed
+    from backstory.reading.changes.small_feed import SmallFeed
 
 
 def changes(
@@ -217,11 +217,11 @@ def changes(
         options: Common options.
     """
     if advance is None and not drop:
-        from backstory.reading.arrow import changes as small
-        from backstory.reading.changes.feed import FeedRequest
+        from backstory.reading.changes import small_feed as small
+        from backstory.reading.changes.feed import ChangesRequest
 
-        asked = FeedRequest(since, until, net, current, cursor, start)
-        told = answer_from_files(options, table, lambda files: small.changes(files, asked))
+        asked = ChangesRequest(since, until, net, current, cursor, start)
+        told = answer_from_files(options, table, lambda files: small.read_changes(files, asked))
         if told is not None:
             _show_changes(told.table, told, told.rows[:limit], told.columns, options)
             return
@@ -246,7 +246,7 @@ def changes(
 
 def _show_changes(
     table: TableName,
-    feed: "Feed | SmallFeed",
+    feed: "ChangeFeed | SmallFeed",
     rows: Sequence[Mapping[str, Any]],
     columns: Sequence[str],
     options: Options,

@@ -115,13 +115,13 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 
 
 def _show_history(store: "Store") -> None:
-    from backstory.reading.drawing import draw
+    from backstory.reading.drawings import draw
     from backstory.reading.frames import point_in_time
 
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        versions = arrow_of(point_in_time.timeline(store, TABLE, {"code": code})).to_pylist()
+        versions = arrow_of(point_in_time.record_versions(store, TABLE, {"code": code})).to_pylist()
         for line in draw(versions, columns, UNTIL):
             console.print(line, markup=False)
 

@@ -41,7 +41,7 @@ def explore(
         options: Common options.
     """
     from backstory.explorer.opening import open_explorer
-    from backstory.explorer.source import source_of
+    from backstory.explorer.table_reader import table_reader
 
     log_for_options(options)
     ended = threading.Event()
@@ -52,7 +52,7 @@ def explore(
     settings = options.settings()
     if not settings.catalogs[CATALOG] and not settings.warehouse.exists() and not options.quiet:
         print_line(in_flags(f"There is nothing yet in {settings.location}: it does not exist."))
-    running = open_explorer(source_of(settings), host, port, token)
+    running = open_explorer(table_reader(settings), host, port, token)
     if options.answer == "json":
         show_document({"link": running.link})
     else:

@@ -85,7 +85,7 @@ def _status_line(terminal: "Console", given: Mapping[str, str], *, fetching: boo
 
 if TYPE_CHECKING:
     from backstory.projects.declarations import Declaration
-    from backstory.projects.receipts import RunReceipt
+    from backstory.projects.log import RunReceipt
     from backstory.projects.running import RunWatcher
 
 NAMES_SHOWN: Final = 4  # names that run at the moment

@@ -35,8 +35,7 @@ from backstory.errors import UsageError, Violated
 from backstory.model.receipt import exit_code
 
 if TYPE_CHECKING:
-    from backstory.projects.former import Rows
-    from backstory.projects.receipts import RunReceipt
+    from backstory.projects.log import Rows, RunReceipt
     from backstory.stores.metadata.described import Catalog
 
 DEFAULTS = Options()
@@ -99,16 +98,15 @@ def run(
         options: Common options.
     """
     from backstory.engine.remarks import Remark
-    from backstory.projects.acts import Terms
-    from backstory.projects.declarations import read_project
-    from backstory.projects.order import select as select_from
-    from backstory.projects.order import upstream_of
+    from backstory.projects.declarations import read_project, upstream_of
+    from backstory.projects.declarations import select as select_from
+    from backstory.projects.deliveries import RunTerms
     from backstory.projects.running import RunRequest, run_project
 
     project, words = read_project(file), parse_names(select)
     select_from(project, upstream_of(project), words)  # what is wrong is said at once, without Spark
     by_whom = Remark(remark.note, remark.author)
-    terms = Terms(project.folder, dry_run, options.settings().rights, by_whom, on_schema_change)
+    terms = RunTerms(project.folder, dry_run, options.settings().rights, by_whom, on_schema_change)
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
         asked = RunRequest(words, failed, jobs, dry_run, stop, watcher)
         receipts = run_project(warehouse.store, project, asked, terms)
@@ -205,8 +203,7 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
         limit: The largest number of rows.
         options: Common options.
     """
-    from backstory.projects.former import former_runs
-    from backstory.projects.log import newest_rows
+    from backstory.projects.log import former_runs, newest_rows
 
     def question(catalog: "Catalog", logged: "Rows") -> list[dict[str, Any]]:
         if run_id is not None:
@@ -231,10 +228,9 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
         select: As for `run`.
         options: Common options.
     """
-    from backstory.projects.declarations import read_project
-    from backstory.projects.former import freshness
-    from backstory.projects.order import select as select_from
-    from backstory.projects.order import upstream_of
+    from backstory.projects.declarations import read_project, upstream_of
+    from backstory.projects.declarations import select as select_from
+    from backstory.projects.log import freshness
 
     project = read_project(file)
     names = [each.name for each in select_from(project, upstream_of(project), parse_names(select))]

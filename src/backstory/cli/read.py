@@ -151,14 +151,14 @@ def _show_from_database(
     options: Options,
 ) -> bool:
     """Print the rows; whether there are any."""
+    from backstory.reading.databases.database_history import read_rows
     from backstory.reading.selection import Selection
-    from backstory.reading.statements.database_history import rows_of
 
     time, known_at = times
     if known_at is not None:
         raise no_known_times()
     selection = Selection(parse_named_key(chosen.key) if chosen.key else None, chosen.names)
-    columns, rows = rows_of(url, table_name(table), time, selection)
+    columns, rows = read_rows(url, table_name(table), time, selection)
     show(rows[:limit], options.answer, columns, wide=options.wide)
     return bool(rows)
 
@@ -252,7 +252,7 @@ def timeline(
         life.save(svg)
     nothing = "" if life.versions else f"{life} ({life.title})"
     if options.answer == "table":
-        console.print(nothing or life.drawn(line_width(wide=options.wide)), markup=False)
+        console.print(nothing or life.draw(line_width(wide=options.wide)), markup=False)
     else:
         show(life.versions[:limit], options.answer)
         if nothing and not options.quiet:
@@ -284,11 +284,11 @@ def _read_life(
 def _read_life_in_database(
     url: str, table: str, key: tuple[str, ...], columns: list[str], *, plain: bool
 ) -> Timeline:
-    from backstory.reading.statements.database_history import life_of
+    from backstory.reading.databases.database_history import read_life
 
     if not plain:
         raise no_known_times()
-    return life_of(url, table_name(table), parse_named_key(key), columns)
+    return read_life(url, table_name(table), parse_named_key(key), columns)
 
 
 def export(
@@ -314,10 +314,10 @@ def export(
         overwrite: Replace an existing file.
         options: Common options.
     """
-    from backstory.reading.arrow.export import export as export_small
-    from backstory.reading.exports import Place
+    from backstory.reading.exports import Destination
+    from backstory.reading.exports import export_files as export_small
 
-    place = Place(file, axis, overwrite)
+    place = Destination(file, axis, overwrite)
     done = answer_from_files(options, table, lambda files: export_small(files, place))
     if done is None:
         with open_warehouse(options, table) as store, show_activity(options, "Writing ..."):

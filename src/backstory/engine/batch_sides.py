@@ -43,7 +43,7 @@ from backstory.stores.port import Store, StoredTable
 from backstory.stores.tables import read_slice
 from backstory.strategies.actions import Actions
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
-from backstory.strategies.versions.spoilt import refuse_spoilt
+from backstory.strategies.versions import refuse_broken_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -294,7 +294,7 @@ def _plan_part(
     named = {number: name for name, number in _names(batch).items()}
     stored = sides[SLICE]
     stored = stored.rename_columns([named.get(name, name) for name in stored.column_names])
-    refuse_spoilt(stored, orderly)
+    refuse_broken_versions(stored, orderly)
     actions: Actions = batch.change(_by_kind(batch, sides[DELIVERED])).plan(stored)
     counts = {**actions.counts, OUT_OF_ORDER: int(actions.disorder)}
     added = actions.added

@@ -22,7 +22,7 @@ from backstory.engine.sides import LocalSide
 from backstory.formats.memory import Memory, MemoryLease
 from backstory.stores.read_ahead import read_ahead
 from backstory.strategies.fingerprints import Fingerprints
-from backstory.strategies.keys import mixed
+from backstory.strategies.keys import mix_bits
 from backstory.strategies.part_plan import PartPlan, Whole
 
 # If one record of a hundred differs, about one bucket of fifty does.
@@ -239,7 +239,7 @@ def _add_side(
             content += int(halves[0].sum())
             planned = _rows_to_plan(chosen, key, compared)
             if planned.any():  # no row of the other side has such a fingerprint
-                halves[:, planned] = mixed(halves[:, planned] + np.uint64(1 + place))
+                halves[:, planned] = mix_bits(halves[:, planned] + np.uint64(1 + place))
             if compared.takes_back is not None:
                 name_of_op, numbers = compared.takes_back
                 taken_back = np.asarray(pc.is_in(chosen[name_of_op], value_set=pa.array(numbers, pa.int32())))

@@ -14,8 +14,7 @@ import structlog
 
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.spark.on_disk import persist_on_disk
-from backstory.strategies.comparable import fingerprint
-from backstory.strategies.observed import observed
+from backstory.strategies.frames import fingerprint, observed_counts
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -85,7 +84,7 @@ def sift_frames(
     differing = persist_on_disk(digests.where(other).select(NUMBER))
     kept.callback(differing.unpersist)
     many = differing.count()
-    counts = observed(differing)[all_rows]
+    counts = observed_counts(differing)[all_rows]
     totals = {name: RowCounts(counts[own[name]], content=counts[CONTENT]) for name in frames}
     LOG.info("records sifted by fingerprints", differing=many)
     share = many / max(1, *(each.rows for each in totals.values()))

@@ -10,7 +10,7 @@ from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 from urllib.parse import parse_qsl, urlencode
 
-from backstory.reading.pictures import STYLE
+from backstory.reading.drawings import STYLE
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -90,7 +90,7 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def guarded(app: "ASGIApp", guard: Guard) -> "ASGIApp":
+def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
     """The application behind the guard: only reading, only for those who may, with a strict policy."""
 
     async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:

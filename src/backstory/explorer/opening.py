@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Failed, UsageError, option
 from backstory.explorer.guard import Guard, is_loopback
-from backstory.explorer.source import Source
+from backstory.explorer.table_reader import TableReader
 
 if TYPE_CHECKING:
     from backstory.explorer.server import Explorer
@@ -17,7 +17,9 @@ HOST, PORT = "127.0.0.1", 8055
 _SHORTEST: Final = 16
 
 
-def open_explorer(source: Source, host: str = HOST, port: int | None = None, token: str = "") -> "Explorer":
+def open_explorer(
+    source: TableReader, host: str = HOST, port: int | None = None, token: str = ""
+) -> "Explorer":
     """Answer in browsers from now on, from the tables of a source; the link says where.
 
     Without a port it is 8055, or a free one where that is taken. Raises UsageError for a host beyond this
@@ -29,10 +31,10 @@ def open_explorer(source: Source, host: str = HOST, port: int | None = None, tok
     from backstory.explorer.server import start
 
     listening = _listen(host, port)
-    return start(source, listening, Guard(token, is_loopback(host)), _shown(host))
+    return start(source, listening, Guard(token, is_loopback(host)), _link_host(host))
 
 
-def _shown(host: str) -> str:
+def _link_host(host: str) -> str:
     """The host that a link names: what listens on every address is reached on this machine's own."""
     bare = host.strip("[]")
     bare = {"0.0.0.0": HOST, "": HOST, "::": "::1"}.get(bare, bare)  # noqa: S104

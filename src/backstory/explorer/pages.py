@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Final
 from markupsafe import Markup
 
 from backstory.explorer.questions import Question, key_parts
-from backstory.explorer.source import without_paths
+from backstory.explorer.table_reader import without_paths
 from backstory.explorer.views import View
 from backstory.model.json_text import cell_text
+from backstory.reading.drawings import STYLE
 from backstory.reading.lives import value_text
-from backstory.reading.pictures import STYLE
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -75,10 +75,10 @@ def _templates() -> "Environment":
     )
     found.filters |= {
         "cell": cell,
-        "clipped": clipped,
-        "moment": moment,
-        "number": number,
-        "outcomes": outcomes,
+        "clipped": clip,
+        "moment": time_text,
+        "number": number_text,
+        "outcomes": outcomes_text,
         "safe_svg": Markup,  # the picture escapes what it holds
         "without_paths": without_paths,
     }
@@ -96,13 +96,13 @@ def cell(value: object) -> str:
     return value_text(cell_text(value, "–"))
 
 
-def clipped(value: object) -> str:
+def clip(value: object) -> str:
     """As much of it as a cell of a table has room for."""
     text = cell(value)
     return text if len(text) <= CLIP else f"{text[:CLIP]}…"
 
 
-def moment(value: date | str | None) -> str:
+def time_text(value: date | str | None) -> str:
     """An instant in UTC, as short as it can be: a day, a minute or more."""
     if value is None:
         return "–"
@@ -113,11 +113,11 @@ def moment(value: date | str | None) -> str:
     return f"{found:{form}.%f}".rstrip("0") if found.microsecond else f"{found:{form}}"
 
 
-def number(value: int | None) -> str:
+def number_text(value: int | None) -> str:
     """A number with its thousands apart."""
     return "–" if value is None else f"{value:,}"
 
 
-def outcomes(counts: Mapping[str, int]) -> str:
+def outcomes_text(counts: Mapping[str, int]) -> str:
     """Rows by outcome, those that there are."""
     return ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count) or "nothing"

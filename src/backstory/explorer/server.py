@@ -1,5 +1,9 @@
-"""The explorer as a server: addresses to views, views to pages or their JSON twins, within limits."""
+"""The explorer as a server: addresses to views, views to pages or their JSON twins, within limits.
 
+Connections that lock nobody out: a request's head must come in time, the oldest idle one makes room.
+"""
+
+import asyncio
 import shlex
 import threading
 from collections.abc import Callable
@@ -10,16 +14,68 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import structlog
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
-from backstory.explorer import diff_view, record_views, table_view, views
-from backstory.explorer.guard import Guard, guarded
+from backstory.explorer import history_views, views
+from backstory.explorer.guard import Guard, guard_application
 from backstory.explorer.pages import asset, error_page, evidence, page
 from backstory.explorer.questions import Question, question_of
-from backstory.explorer.source import Source, without_paths
+from backstory.explorer.table_reader import TableReader, without_paths
 from backstory.explorer.views import View
 from backstory.model.json_text import as_json
 from backstory.stores.metadata.hidden import Unreadable
+
+# Connections at once, and seconds in which the head of a request must come.
+MOST, HEAD_SECONDS = 128, 10.0
+
+
+class BoundedConnection(H11Protocol):
+    """A connection that is closed if no request comes in time, or if it is idle and others need its place."""
+
+    head_seconds: float = HEAD_SECONDS
+    most: Final = MOST
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.since = 0.0
+        self._waiting: asyncio.TimerHandle | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether no answer is due."""
+        return self.cycle is None or self.cycle.response_complete
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Wait for a head; among too many connections the one that has been idle longest is closed."""
+        super().connection_made(transport)
+        self._wait()
+        if len(self.connections) > self.most:
+            idle = [each for each in self.connections if isinstance(each, BoundedConnection) and each.idle]
+            min(idle, key=lambda each: each.since).transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Wait for nothing more."""
+        self._come()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Take a part of a request; its head must be whole in time."""
+        if self.idle and self._waiting is None:
+            self._wait()
+        super().data_received(data)
+        if not self.idle:
+            self._come()
+
+    def _wait(self) -> None:
+        self.since = self.loop.time()
+        self._waiting = self.loop.call_later(self.head_seconds, self.transport.close)
+
+    def _come(self) -> None:
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+
 
 if TYPE_CHECKING:
     from socket import socket
@@ -30,21 +86,21 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-VIEWS: Final[dict[str, Callable[[Source, Question], View]]] = {
-    "tables": views.tables,
-    "table": table_view.table,
-    "record": record_views.record,
-    "value": record_views.value,
-    "diff": diff_view.diff,
-    "check": views.check,
-    "log": views.log,
+VIEWS: Final[dict[str, Callable[[TableReader, Question], View]]] = {
+    "tables": views.tables_view,
+    "table": history_views.table_view,
+    "record": history_views.record_view,
+    "value": history_views.value_view,
+    "diff": history_views.diff_view,
+    "check": views.check_view,
+    "log": views.log_view,
 }
 # Answers that are made at once, requests that may wait for one, and seconds that one may take.
 AT_ONCE, WAITING, SECONDS = 2, 16, 30
 _STATUS: Final = {UsageError: 400, Refused: 409, TryAgain: 503, Failed: 500}
 
 
-def application(source: Source, guard: Guard) -> "ASGIApp":
+def application(source: TableReader, guard: Guard) -> "ASGIApp":
     """The explorer of a warehouse, behind its guard."""
     from anyio import CapacityLimiter
     from starlette.applications import Starlette
@@ -58,7 +114,7 @@ def application(source: Source, guard: Guard) -> "ASGIApp":
                 routes.append(Route(f"/{view}{ending}", partial(_answer, source, limiter, view, form)))
     routes.append(Route("/static/{name}", _static))
     app: Starlette = Starlette(routes=routes, exception_handlers={404: _nowhere})
-    return guarded(app, guard)
+    return guard_application(app, guard)
 
 
 @dataclass(slots=True)
@@ -69,7 +125,9 @@ class _Limiter:
     waiting: int = 0
 
 
-async def _answer(source: Source, limiter: _Limiter, view: str, form: str, request: "Request") -> "Response":
+async def _answer(
+    source: TableReader, limiter: _Limiter, view: str, form: str, request: "Request"
+) -> "Response":
     from starlette.responses import HTMLResponse, RedirectResponse, Response
 
     if form == "html" and _wants_json(request):
@@ -78,9 +136,9 @@ async def _answer(source: Source, limiter: _Limiter, view: str, form: str, reque
     try:
         question = question_of(view, request.query_params.multi_items())
         if question.step:
-            moved = await _within_limits(limiter, partial(table_view.stepped, source, question))
+            moved = await _within_limits(limiter, partial(history_views.take_step, source, question))
             return RedirectResponse(moved.address(".json" if form == "json" else ""), 303)
-        found = await _within_limits(limiter, partial(_rendered, source, question, form))
+        found = await _within_limits(limiter, partial(_render, source, question, form))
     except Exception as stop:  # noqa: BLE001 - a door tells whatever comes
         return _failure(question, form, stop)
     following, body = found
@@ -93,7 +151,7 @@ async def _answer(source: Source, limiter: _Limiter, view: str, form: str, reque
     return HTMLResponse(body)
 
 
-def _rendered(source: Source, question: Question, form: str) -> tuple[Question | None, str]:
+def _render(source: TableReader, question: Question, form: str) -> tuple[Question | None, str]:
     """The question of the next page, and the answer in its form."""
     found = VIEWS[question.view](source, question)
     if form == "json":
@@ -207,11 +265,9 @@ class Explorer:
         self.thread.join(SECONDS)
 
 
-def start(source: Source, listening: "socket", guard: Guard, shown: str) -> Explorer:
+def start(source: TableReader, listening: "socket", guard: Guard, shown: str) -> Explorer:
     """Answer on a socket from now on, in a thread; `shown` is the host that the link names."""
     import uvicorn
-
-    from backstory.explorer.connections import BoundedConnection
 
     settings = uvicorn.Config(
         application(source, guard),

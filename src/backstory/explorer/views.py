@@ -6,12 +6,11 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from backstory.errors import BackstoryError
-from backstory.explorer.copies import Copy
-from backstory.explorer.questions import Question
-from backstory.explorer.source import Source, described, without_paths
+from backstory.explorer.questions import Question, Snippet
+from backstory.explorer.table_reader import TableReader, find_table, without_paths
 from backstory.model.layout import Layout
 from backstory.model.remembered import COPIED_AT
-from backstory.reading.arrow.blame import described_commit
+from backstory.reading.arrow.life import commit_summary
 from backstory.reading.commits import commits, inventory
 from backstory.stores.metadata.described import Described, DescribedCommit, Opening
 from backstory.stores.port import DISORDER
@@ -31,11 +30,11 @@ class View:
     document: Any
     more: Mapping[str, Any] = field(default_factory=dict)
     following: Question | None = None
-    copies: Sequence[Copy] = ()
+    copies: Sequence[Snippet] = ()
 
 
-def tables(source: Source, question: Question) -> View:
-    """The tables of the warehouse: what `tables` tells, and of each its key and how it stands."""
+def tables_view(source: TableReader, question: Question) -> View:
+    """The tables of the warehouse: what `tables_view` tells, and of each its key and how it stands."""
     catalog = source.catalog()
     names = [each for each in catalog.tables() if not question.after or str(each) > question.after[0]]
     shown = names[:TABLES_OF_A_PAGE]
@@ -45,7 +44,7 @@ def tables(source: Source, question: Question) -> View:
         rows += told
         keys[str(name)], health[str(name)] = _key_and_health(catalog, str(name), told)
     following = question.but(after=(str(shown[-1]),)) if len(names) > len(shown) else None
-    copies = [Copy("Command line", "backstory tables"), Copy("Python", "warehouse.tables()")]
+    copies = [Snippet("Command line", "backstory tables"), Snippet("Python", "warehouse.tables()")]
     return View(question, rows, {"keys": keys, "health": health}, following, copies)
 
 
@@ -54,7 +53,7 @@ def _key_and_health(
 ) -> tuple[Sequence[str], str]:
     """The key of a table, and in words what is wrong with it; empty where nothing is seen at once."""
     try:
-        found = described(catalog, name)
+        found = find_table(catalog, name)
     except BackstoryError as error:
         return (), without_paths(error.message)
     except Exception:  # noqa: BLE001 - whatever is wrong with one table, the others are shown
@@ -68,31 +67,31 @@ def _key_and_health(
     return found.shape.source_key, next((words for words, so in troubles.items() if so), "")
 
 
-def log(source: Source, question: Question) -> View:
-    """The commits of a table, newest first, as `log` tells them."""
+def log_view(source: TableReader, question: Question) -> View:
+    """The commits of a table, newest first, as `log_view` tells them."""
     catalog = source.catalog()
-    table = described(catalog, question.table)
+    table = find_table(catalog, question.table)
     every = commits(catalog, table.shape.table)
     rows = every[question.offset : question.offset + question.rows]
     end = question.offset + len(rows)
     following = question.but(after=(str(end),)) if end < len(every) else None
-    told = {commit.id: described_commit(commit) for commit in table.commits}
+    told = {commit.id: commit_summary(commit) for commit in table.commits}
     more = {"told": told, "times": commit_times(table)}
     name = str(table.shape.table)
     copies = [
-        Copy.command("log", name),
-        Copy("Python", f"warehouse.table({name!r}).log()"),
+        Snippet.command("log", name),
+        Snippet("Python", f"warehouse.table({name!r}).log()"),
     ]
     return View(question, rows, more, following, copies)
 
 
-def check(source: Source, question: Question) -> View:
-    """The laws of a table, as `check` tells them."""
+def check_view(source: TableReader, question: Question) -> View:
+    """The laws of a table, as `check_view` tells them."""
     with source.files(question.table) as files:
         name = str(files.table.shape.table)
         records = check_small(files)
         key = files.table.shape.source_key
-    copies = [Copy.command("check", name), Copy("Python", f"warehouse.table({name!r}).check()")]
+    copies = [Snippet.command("check", name), Snippet("Python", f"warehouse.table({name!r}).check()")]
     return View(question, records, {"key": key}, copies=copies)
 
 
@@ -129,16 +128,16 @@ def calendar(table: Described) -> list[list[Day | None]]:
     first = max(min(by_day), last - timedelta(weeks=WEEKS - 1, days=last.weekday()))
     begin = first - timedelta(days=first.weekday())
     days = [
-        _day(each, by_day.get(each, [])) if each <= last else None
+        _day_of_commits(each, by_day.get(each, [])) if each <= last else None
         for each in (begin + timedelta(days=number) for number in range((last - begin).days + 7))
     ]
     return [days[place : place + 7] for place in range(0, (last - begin).days + 1, 7)]
 
 
-def _day(day: date, made: Sequence[DescribedCommit]) -> Day:
+def _day_of_commits(day: date, made: Sequence[DescribedCommit]) -> Day:
     counts: dict[str, int] = {}
     for commit in made:
-        for outcome, count in described_commit(commit)["counts"].items():
+        for outcome, count in commit_summary(commit)["counts"].items():
             counts[outcome] = counts.get(outcome, 0) + count
     moved = sum(count for outcome, count in counts.items() if outcome not in _IDLE)
     level = 0 if not made else min(1 + len(str(moved)) // 2, 4)

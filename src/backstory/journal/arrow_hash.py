@@ -95,43 +95,46 @@ def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
     """The text of each row, as bytes."""
     numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), text("~"))
     columns = {name: rows[name].combine_chunks() for name in sorted(rows.column_names)}
-    fields = [(_once if name in repeating else _field)(name, each) for name, each in columns.items()]
+    fields = [
+        (_repeated_field_texts if name in repeating else _field_texts)(name, each)
+        for name, each in columns.items()
+    ]
     told = [numbers, text(" "), *(each for each in fields if each is not None)]
     return pc.binary_join_element_wise(*told, text(""), null_handling="replace").cast(pa.binary())
 
 
-def _once(name: str, values: pa.Array) -> pa.Array | None:
-    """The same as `_field`; what equal values add is made once."""
+def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
+    """The same as `_field_texts`; what equal values add is made once."""
     encoded = values.dictionary_encode()
-    texts = _field(name, encoded.dictionary)
+    texts = _field_texts(name, encoded.dictionary)
     return None if texts is None else texts.take(encoded.indices)
 
 
-def _field(name: str, values: pa.Array) -> pa.Array | None:
+def _field_texts(name: str, values: pa.Array) -> pa.Array | None:
     """What a column adds to the text of each row, NULL for NULL; None where it adds nothing."""
     if values.null_count == len(values):
         return None
-    return _joined(f"{len(name.encode())}:{name}", _value(values))
+    return _join_texts(f"{len(name.encode())}:{name}", _value(values))
 
 
 def _value(values: pa.Array) -> pa.Array:
     """The text of each value, its kind before it; NULL for NULL. `row_text` has the same for Spark."""
     if pa.types.is_struct(values.type):
-        return pc.if_else(values.is_valid(), _joined("{", *_parts(values), "}"), None)
+        return pc.if_else(values.is_valid(), _join_texts("{", *_parts(values), "}"), None)
     if pa.types.is_map(values.type):
         return _several("m", values, *_entries(values))
     if pa.types.is_list(values.type):
         items = pc.coalesce(_value(values.flatten()), text("~"))
         return _several("l", values, items, np.asarray(pc.list_value_length(values).fill_null(0)))
     letter, texts = _kind_and_texts(values)
-    return _joined(letter, pc.binary_length(texts).cast(pa.string()), ":", texts)
+    return _join_texts(letter, pc.binary_length(texts).cast(pa.string()), ":", texts)
 
 
 def _parts(values: pa.StructArray) -> Iterator[pa.Array]:
     """The texts of a struct's fields, those that are not NULL, by their names."""
     names = [field.name for field in values.type]
     for name, part in sorted(zip(names, values.flatten(), strict=True), key=lambda each: each[0]):
-        yield pc.coalesce(_joined(f"{len(name.encode())}:{name}", _value(part)), text(""))
+        yield pc.coalesce(_join_texts(f"{len(name.encode())}:{name}", _value(part)), text(""))
 
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
@@ -139,7 +142,7 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
     whole = pa.concat_arrays([maps.drop_null()])  # its entries begin where its memory does
     lengths = np.zeros(len(maps), np.int64)
     lengths[np.asarray(maps.is_valid())] = np.diff(np.asarray(whole.offsets))
-    entries = _joined(_value(whole.keys), pc.coalesce(_value(whole.items), text("~")))
+    entries = _join_texts(_value(whole.keys), pc.coalesce(_value(whole.items), text("~")))
     owners = pa.array(np.repeat(np.arange(len(maps)), lengths))
     order = pc.sort_indices(
         pa.table([owners, entries], names=["map", "entry"]),
@@ -152,11 +155,11 @@ def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray
     """The text of values that have these items, so many each."""
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     told = pc.binary_join(pa.ListArray.from_arrays(ends, items), "")
-    counted = _joined(letter, pa.array(lengths).cast(pa.string()), ":", told)
+    counted = _join_texts(letter, pa.array(lengths).cast(pa.string()), ":", told)
     return pc.if_else(values.is_valid(), counted, None)
 
 
-def _joined(*parts: str | pa.Array) -> pa.Array:
+def _join_texts(*parts: str | pa.Array) -> pa.Array:
     """Texts one behind the other; NULL where one of them is."""
     told = (text(each) if isinstance(each, str) else each for each in parts)
     return pc.binary_join_element_wise(*told, text(""))
@@ -214,21 +217,21 @@ def _floats(values: pa.Array) -> pa.Array:
 
 def _word(digits: np.ndarray, place: int) -> np.ndarray:
     """XXH64 of the place and the 64 digits of each hash; those are eight numbers of each."""
-    seed = _mixed(_turned(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
+    seed = _mix(_rotate(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
     lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
     for stripe in (digits[:4], digits[4:]):
-        lanes = [_turned(lane + part * P2, 31) * P1 for lane, part in zip(lanes, stripe, strict=True)]
-    found = reduce(np.add, (_turned(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)))
+        lanes = [_rotate(lane + part * P2, 31) * P1 for lane, part in zip(lanes, stripe, strict=True)]
+    found = reduce(np.add, (_rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)))
     for lane in lanes:
-        found = (found ^ _turned(lane * P2, 31) * P1) * P1 + P4
-    return _mixed(found + np.uint64(64))
+        found = (found ^ _rotate(lane * P2, 31) * P1) * P1 + P4
+    return _mix(found + np.uint64(64))
 
 
-def _turned(words: Any, by: int) -> Any:
+def _rotate(words: Any, by: int) -> Any:
     return words << np.uint64(by) | words >> np.uint64(64 - by)
 
 
-def _mixed(words: Any) -> Any:
+def _mix(words: Any) -> Any:
     words = (words ^ words >> np.uint64(33)) * P2
     words = (words ^ words >> np.uint64(29)) * P3
     return words ^ words >> np.uint64(32)

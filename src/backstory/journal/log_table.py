@@ -2,6 +2,8 @@
 
 It keeps the chain when the dataset's snapshots expire. Its own newest snapshot carries the newest block too,
 so that no Spark job is needed to know where a dataset stands.
+
+A dataset's commits and its log, read without Spark: the same blocks, or Unreadable.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -11,7 +13,17 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import Violated
-from backstory.journal.chain import PREFIX, Block, blocks, canonical, event_of, snapshots, walk
+from backstory.journal.chain import (
+    PREFIX,
+    Block,
+    block_properties,
+    blocks,
+    canonical,
+    event_of,
+    read_blocks,
+    snapshots,
+    walk,
+)
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
@@ -20,6 +32,10 @@ from backstory.model.types import ColumnType, Kind
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.metadata.described import Described
+from backstory.stores.metadata.ordered import rows_in_order
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import require_layout
 
 if TYPE_CHECKING:
@@ -68,7 +84,7 @@ class LogDelivery:
         log = load(store, shape.table)
         if log is not None:
             require_layout(log, shape.layout)
-        missing = _unlogged(store, self.dataset, log)
+        missing = _missing_blocks(store, self.dataset, log)
         if not missing:
             yield Plan(log, None, Note(DOOR, ""), lambda _: None)
             return
@@ -98,17 +114,17 @@ def newest_block(store: Store, table: StoredTable) -> Block | None:
     return None if log is None else _newest_logged(store, log)
 
 
-def logged(store: Store, table: StoredTable) -> list[Block]:
+def read_all_blocks(store: Store, table: StoredTable) -> list[Block]:
     """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log.
 
     Blocks of commits that a rollback took back are left out. Raises Violated for one that cannot be read.
     """
-    return all_blocks(
+    return join_blocks(
         walk(table), lambda: newest_block(store, table), lambda: log_rows(store, table.shape.table)
     )
 
 
-def all_blocks(
+def join_blocks(
     committed: Iterable[Block], newest: Callable[[], Block | None], rows: Callable[[], list[dict[str, Any]]]
 ) -> list[Block]:
     """The blocks of snapshots, newest first, and older ones from the rows of the log; all, oldest first."""
@@ -164,7 +180,7 @@ def block_of(row: Mapping[str, Any]) -> Block:
         ) from None
 
 
-def _unlogged(store: Store, table: StoredTable, log: StoredTable | None) -> list[Block]:
+def _missing_blocks(store: Store, table: StoredTable, log: StoredTable | None) -> list[Block]:
     """The blocks of the snapshots that the log lacks, oldest first."""
     head = None if log is None else _newest_logged(store, log)
     newer: list[Block] = []
@@ -189,3 +205,47 @@ def _newest_logged(store: Store, log: StoredTable) -> Block | None:
         rows = store.spark.table(store.sql_name(name)).orderBy(NUMBER, ascending=False).limit(1)
         found = arrow_of(rows).to_pylist()
     return block_of(found[0]) if found else None
+
+
+def snapshots_in_files(table: Described) -> Iterator[dict[str, str]]:
+    """The properties of the commits that have blocks, newest first, as far as they have not expired."""
+    return block_properties(table.commit_properties)
+
+
+def newest_block_in_files(files: Files) -> Block | None:
+    """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
+    newest = next(read_blocks(snapshots_in_files(files.table)), None)
+    if newest is not None or files.table.snapshot is None:
+        return newest  # a table without a snapshot has no commits: what a log says is of one before it
+    log = _log_files(files)
+    newest = None if log is None else next(read_blocks(snapshots_in_files(log.table)), None)
+    return newest or next(map(block_of, log_rows_in_files(files)[-1:]), None)
+
+
+def all_blocks_in_files(files: Files) -> list[Block]:
+    """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log."""
+    committed = read_blocks(snapshots_in_files(files.table))
+    return join_blocks(committed, lambda: newest_block_in_files(files), lambda: log_rows_in_files(files))
+
+
+def log_is_complete(files: Files) -> bool:
+    """Whether the log surely has every block of the dataset's snapshots."""
+    newest = next(read_blocks(snapshots_in_files(files.table)), None)
+    log = None if newest is None else _log_files(files)
+    if newest is None or log is None:
+        return newest is None
+    return newest == next(read_blocks(snapshots_in_files(log.table)), None)
+
+
+def log_rows_in_files(files: Files) -> list[dict[str, Any]]:
+    """The rows of the dataset's log, by their sequence numbers; none if it has no log."""
+    log = _log_files(files)
+    if log is None or not log.table.rows:
+        return []
+    return rows_of(rows_in_order(log, log.table.shape.names, [NUMBER]))
+
+
+def _log_files(files: Files) -> Files | None:
+    """The dataset's log; None if it has none, or if another table has the name."""
+    found = files.beside(log_of(files.table.shape.table))
+    return found if found and found.table.shape.layout is Layout.ODF_LOG else None

@@ -6,12 +6,17 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from backstory.errors import BackstoryError, UsageError, Violated
-from backstory.journal.block_rows import SparkRows
+from backstory.journal.block_rows import SmallRows, SparkRows
 from backstory.journal.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
-from backstory.journal.log_table import NUMBER, block_of, log_rows, row_of
+from backstory.journal.log_table import (
+    NUMBER,
+    block_of,
+    log_rows,
+    log_rows_in_files,
+    row_of,
+    snapshots_in_files,
+)
 from backstory.journal.row_hash import Slice
-from backstory.journal.small_log import log_rows_here, snapshots_here
-from backstory.journal.small_rows import SmallRows
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
@@ -20,7 +25,7 @@ from backstory.stores.metadata.described import existing as described
 from backstory.stores.metadata.rows import Files
 from backstory.stores.port import ToldTable
 
-What = Literal["rows", "schema", "chain", "log", "offsets"]
+Defect = Literal["rows", "schema", "chain", "log", "offsets"]
 # The names that system columns had by a manifest, where they have others now; None if nothing can be told.
 Renamings = Callable[[ToldTable, Mapping[str, Any]], Mapping[str, str] | None]
 
@@ -31,7 +36,7 @@ class Problem:
 
     sequence: int | None
     offsets: tuple[int, int] | None
-    what: What
+    what: Defect
     message: str
 
 
@@ -68,14 +73,14 @@ def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
     with translate_faults(table):
         logged = log_rows(store, table)  # first: the table that is loaded then has every block of the log
         stored = existing(store, table)
-        return _verdict(stored, history(logged, snapshots(stored)), SparkRows(store, stored), renamings)
+        return _verdict(stored, read_history(logged, snapshots(stored)), SparkRows(store, stored), renamings)
 
 
 def verify_small(files: Files, renamings: Renamings) -> Verdict:
     """The same of a small dataset, out of its files; Unreadable for what Spark alone reads or hashes."""
-    logged = log_rows_here(files)
+    logged = log_rows_in_files(files)
     stored = replace(files, table=described(files.catalog, files.table.shape.table))
-    told = history(logged, snapshots_here(stored.table))
+    told = read_history(logged, snapshots_in_files(stored.table))
     return _verdict(stored.table, told, SmallRows(stored), renamings)
 
 
@@ -90,31 +95,37 @@ def _verdict(
     namings = _namings(table, found, renamings)
     slices = rows.slices(found, namings)
     wrong = [block for block in found if block.offsets and _differs(block, slices[block.sequence])]
-    twice = {block.sequence: rows.repeated(block) if slices[block.sequence].rows else 0 for block in wrong}
+    twice = {
+        block.sequence: rows.count_repeated(block) if slices[block.sequence].rows else 0 for block in wrong
+    }
     name = table.shape.table
-    problems = [*problems, *_columns(name, rows, found, namings), *_rows(wrong, slices, twice)]
+    problems = [
+        *problems,
+        *_column_problems(name, rows, found, namings),
+        *_row_problems(wrong, slices, twice),
+    ]
     return Verdict(name, len(found), sum(each.rows for each in slices.values()), _in_order(problems))
 
 
-def history(
+def read_history(
     rows: Sequence[Mapping[str, Any]], told: Iterable[Mapping[str, str]]
 ) -> tuple[list[Block], list[Problem]]:
     """The blocks that a log's rows and snapshots' properties tell, oldest first, and what is wrong there."""
-    committed, problems = _committed(told)
+    committed, problems = _blocks_of_commits(told)
     kept, doubtful = _blocks_of_log(rows, committed)
     found = [block for _, block in sorted((kept | committed).items())]
-    return found, _in_order([*problems, *doubtful, *_chain(found)])
+    return found, _in_order([*problems, *doubtful, *_chain_problems(found)])
 
 
 def _in_order(problems: Iterable[Problem]) -> list[Problem]:
     return sorted(problems, key=lambda each: (each.sequence is None, each.sequence))
 
 
-def _problem(block: Block, what: What, message: str) -> Problem:
+def _problem(block: Block, what: Defect, message: str) -> Problem:
     return Problem(block.sequence, block.offsets, what, message)
 
 
-def _committed(told: Iterable[Mapping[str, str]]) -> tuple[dict[int, Block], list[Problem]]:
+def _blocks_of_commits(told: Iterable[Mapping[str, str]]) -> tuple[dict[int, Block], list[Problem]]:
     """The blocks of the snapshots, whose properties are each what the block makes of itself."""
     found: dict[int, Block] = {}
     problems = []
@@ -130,7 +141,7 @@ def _committed(told: Iterable[Mapping[str, str]]) -> tuple[dict[int, Block], lis
         found[block.sequence] = block
         differ = [name for name, value in block.properties().items() if properties.get(name) != value]
         if differ:
-            why = f"The commit of block {block.sequence} was changed: {_listed(differ)}."
+            why = f"The commit of block {block.sequence} was changed: {_differing_names(differ)}."
             problems.append(_problem(block, "chain", why))
     return found, problems
 
@@ -140,7 +151,7 @@ def _blocks_of_log(
 ) -> tuple[dict[int, Block], list[Problem]]:
     """The blocks of the log; a row agrees with its commit, or with its own hash if that has expired."""
     blocks: dict[int, Block] = {}
-    problems = list(_out_of_step([row[NUMBER] for row in rows], committed))
+    problems = list(_log_problems([row[NUMBER] for row in rows], committed))
     for row in rows:
         try:
             block = block_of(row)
@@ -150,18 +161,18 @@ def _blocks_of_log(
         truth = committed.get(block.sequence, block)
         differ = [name for name, value in row_of(truth).items() if row[name] != value]
         if differ:
-            why = f"Row {block.sequence} of the log was changed: {_listed(differ)}."
+            why = f"Row {block.sequence} of the log was changed: {_differing_names(differ)}."
             problems.append(_problem(truth, "log", why))
         if not committed or block.sequence < max(committed):
             blocks[block.sequence] = block
     return blocks, problems
 
 
-def _listed(names: Sequence[str]) -> str:
+def _differing_names(names: Sequence[str]) -> str:
     return f"{', '.join(names)} {'differs' if len(names) == 1 else 'differ'}"
 
 
-def _out_of_step(logged: Sequence[int], committed: Mapping[int, Block]) -> Iterator[Problem]:
+def _log_problems(logged: Sequence[int], committed: Mapping[int, Block]) -> Iterator[Problem]:
     """Rows that the log has twice, lacks between those that it has, or has of blocks that are no longer."""
     for number, count in Counter(logged).items():
         if count > 1:
@@ -178,7 +189,7 @@ def _out_of_step(logged: Sequence[int], committed: Mapping[int, Block]) -> Itera
         yield Problem(max(committed) + 1, None, "log", why)
 
 
-def _chain(found: Sequence[Block]) -> Iterator[Problem]:
+def _chain_problems(found: Sequence[Block]) -> Iterator[Problem]:
     """Each block names the one before it, offsets have no gap, times do not go back."""
     before: Block | None = None
     offset = 0
@@ -196,7 +207,7 @@ def _chain(found: Sequence[Block]) -> Iterator[Problem]:
             why = f"Block {number} does not follow the block before it: the hashes differ."
             yield _problem(block, "chain", why)
         if before is not None:
-            yield from _going_back(before, block)
+            yield from _time_problems(before, block)
         if not _continues(block, offset):
             why = f"The offsets of block {number} do not begin at {offset}."
             yield _problem(block, "offsets", why)
@@ -219,7 +230,7 @@ def _continues(block: Block, offset: int) -> bool:
     )
 
 
-def _going_back(before: Block, block: Block) -> Iterator[Problem]:
+def _time_problems(before: Block, block: Block) -> Iterator[Problem]:
     if block.system_time < before.system_time:
         why = f"The system time decreases, from {iso(before.system_time)} to {iso(block.system_time)}."
         yield _problem(block, "chain", why)
@@ -247,7 +258,7 @@ def _namings(table: ToldTable, found: Sequence[Block], renamings: Renamings) -> 
     return namings
 
 
-def _columns(
+def _column_problems(
     table: TableName,
     rows: SparkRows | SmallRows,
     found: Sequence[Block],
@@ -271,7 +282,7 @@ def _differs(block: Block, rows: Slice) -> bool:
     return (rows.rows, rows.hash) != (end - start + 1, block.event.get("logical_hash"))
 
 
-def _rows(
+def _row_problems(
     wrong: Sequence[Block], slices: Mapping[int | None, Slice], twice: Mapping[int, int]
 ) -> Iterator[Problem]:
     """What is wrong with the rows of a block, and rows without a block."""

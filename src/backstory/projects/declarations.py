@@ -1,9 +1,14 @@
-"""What a project file declares, as things to do: each with its options, and what it reads and writes."""
+"""What a project file declares, as things to do: each with its options, and what it reads and writes.
+
+Which declarations wait for which others, and which of them are selected.
+"""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -18,8 +23,16 @@ from backstory.doors.odf.arguments import is_file
 from backstory.doors.odf.literal_secrets import secrets_in_address
 from backstory.doors.odf.manifests import read_manifests
 from backstory.errors import UsageError
-from backstory.model.table import table_name
-from backstory.projects.entries import Dataset, Group, Histories, Model, Scheduled, Table, pace_of
+from backstory.model.table import ODF, table_name
+from backstory.projects.entries import (
+    DatasetEntry,
+    GroupEntry,
+    Histories,
+    ModelEntry,
+    ScheduledEntry,
+    TableEntry,
+    pace_of,
+)
 from backstory.projects.files import CopyTimes, expand, times_of_copies
 from backstory.sources import templates
 
@@ -30,7 +43,7 @@ HISTORIES: Final = DocumentKind(
 Kind = Literal["snapshot", "apply", "model", "dataset"]
 # What makes a table a feed, and what of an entry is no option of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
-_NO_OPTIONS: Final = {"source", "group", "file", *Scheduled.model_fields}
+_NO_OPTIONS: Final = {"source", "group", "file", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
     "apply": feeds.FeedOptions.__annotations__.keys(),
     "snapshot": SnapshotOptions.__annotations__.keys(),
@@ -83,7 +96,7 @@ def read_project(path: str | Path | None = None) -> Project:
     return Project(file, declarations)
 
 
-def filled_in(text: str, document_place: str = "") -> str:
+def fill_in(text: str, document_place: str = "") -> str:
     """A text with its templates filled from the environment; UsageError names the variable, no value."""
     try:
         return templates.filled(text, os.environ)
@@ -97,16 +110,16 @@ def _declarations(entries: Histories, document: Document, folder: Path) -> Itera
         at = ("defaults",) if group is entries.defaults else ("groups", name)
         _refuse_secrets(group, document, at)
     for name, table in entries.tables.items():
-        yield _of_table(name, table, entries, document)
+        yield _declare_table(name, table, entries, document)
     for number, model in enumerate(entries.models):
-        yield _of_model(model, document, ("models", number), folder)
+        yield _declare_model(model, document, ("models", number), folder)
     for number, dataset in enumerate(entries.datasets):
-        yield _of_dataset(dataset, document, ("datasets", number), folder)
+        yield _declare_dataset(dataset, document, ("datasets", number), folder)
 
 
-def _of_table(name: str, entry: Table, entries: Histories, document: Document) -> Declaration:
+def _declare_table(name: str, entry: TableEntry, entries: Histories, document: Document) -> Declaration:
     path = ("tables", name)
-    table = _checked(document, path, lambda: table_name(name))
+    table = _with_place(document, path, lambda: table_name(name))
     if entry.group is not None and entry.group not in entries.groups:
         raise document.wrong(
             (*path, "group"),
@@ -114,18 +127,18 @@ def _of_table(name: str, entry: Table, entries: Histories, document: Document) -
             nearest_name(entry.group, list(entries.groups)) if entries.groups else "Declare it below groups.",
         )
     _refuse_secrets(entry, document, path)
-    of_group = entries.groups[entry.group] if entry.group else Group()
-    said = _merged(entries.defaults, of_group, entry)
+    of_group = entries.groups[entry.group] if entry.group else GroupEntry()
+    said = _merge_entries(entries.defaults, of_group, entry)
     if "source" not in said:
         raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
     kind: Kind = "apply" if any(said.get(each) for each in _OF_FEEDS) else "snapshot"
     # Defaults hold for what has such an option; what the table says itself must fit.
     mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source"}
-    said = {each: value for each, value in said.items() if each in mine | Scheduled.model_fields.keys()}
+    said = {each: value for each, value in said.items() if each in mine | ScheduledEntry.model_fields.keys()}
     source = expand(said["source"], table)
-    times = _checked(
+    times = _with_place(
         document,
-        _where(entry, path, "at"),
+        _place_of(entry, path, "at"),
         lambda: times_of_copies(source, expand(said.get("at") or "", table), kind),
     )
     options = {each: value for each, value in _options(said).items() if each != "at" or times.fixed}
@@ -137,9 +150,9 @@ def _of_table(name: str, entry: Table, entries: Histories, document: Document) -
         reads=frozenset({source.removeprefix(TABLE)} if source.startswith(TABLE) else ()),
         writes=frozenset({name}),
         times=times,
-        **_scheduled(said, document, path),
+        **_schedule_fields(said, document, path),
     )
-    _checked(document, path, lambda: _require_options(declared))
+    _with_place(document, path, lambda: _require_options(declared))
     return declared
 
 
@@ -158,13 +171,13 @@ def _require_options(declared: Declaration) -> None:
     parse_options(**options)
 
 
-def _of_model(entry: Model, document: Document, path: DocumentPath, folder: Path) -> Declaration:
+def _declare_model(entry: ModelEntry, document: Document, path: DocumentPath, folder: Path) -> Declaration:
     _refuse_secrets(entry, document, path)
-    model, _ = _checked(document, path, lambda: open_model(folder / entry.file))
+    model, _ = _with_place(document, path, lambda: open_model(folder / entry.file))
     sets = [each for each in model.target_datasets if entry.dataset in {None, each.name}]
     bases = {f"{namespace_of(model, each)}.{each.name}" for each in sets}
     inputs = {each.input.removeprefix(TABLE) for each in sets if each.input}
-    said = _merged(entry)
+    said = _merge_entries(entry)
     return Declaration(
         entry.file,
         "model",
@@ -172,23 +185,25 @@ def _of_model(entry: Model, document: Document, path: DocumentPath, folder: Path
         _options(said),
         reads=frozenset(inputs - bases),
         writes=frozenset(bases | {f"{each}_hist" for each in bases}),
-        **_scheduled(said, document, path),
+        **_schedule_fields(said, document, path),
     )
 
 
-def _of_dataset(entry: Dataset, document: Document, path: DocumentPath, folder: Path) -> Declaration:
+def _declare_dataset(
+    entry: DatasetEntry, document: Document, path: DocumentPath, folder: Path
+) -> Declaration:
     names = [entry.file]
     if is_file(entry.file):
-        read = _checked(document, path, lambda: read_manifests(folder / entry.file))
+        read = _with_place(document, path, lambda: read_manifests(folder / entry.file))
         names = [snapshot.content.name for _, snapshot in read]
-    said = _merged(entry)
+    said = _merge_entries(entry)
     return Declaration(
         entry.file,
         "dataset",
         entry.file,
         _options(said),
         writes=frozenset(f"{entry.namespace}.{each}" for each in names),
-        **_scheduled(said, document, path),
+        **_schedule_fields(said, document, path),
     )
 
 
@@ -197,7 +212,7 @@ def _options(said: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in said.items() if name not in _NO_OPTIONS}
 
 
-def _scheduled(said: Mapping[str, Any], document: Document, path: DocumentPath) -> dict[str, Any]:
+def _schedule_fields(said: Mapping[str, Any], document: Document, path: DocumentPath) -> dict[str, Any]:
     """What an entry says of when it runs, as a declaration has it."""
     expect = said.get("expect")
     return {
@@ -208,7 +223,7 @@ def _scheduled(said: Mapping[str, Any], document: Document, path: DocumentPath) 
     }
 
 
-def _merged(*entries: BaseModel) -> dict[str, Any]:
+def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
     """What entries say, the later one in place of the earlier; tags and `after` of all."""
     said: dict[str, Any] = {}
     for entry in entries:
@@ -219,11 +234,11 @@ def _merged(*entries: BaseModel) -> dict[str, Any]:
     return {name: value for name, value in said.items() if value is not None}
 
 
-def _where(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
+def _place_of(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
     return (*path, name) if name in entry.model_fields_set else path
 
 
-def _checked(document: Document, path: DocumentPath, act: Any) -> Any:
+def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
     """What `act` gives; wrong usage is told with its place in the document."""
     try:
         return act()
@@ -265,3 +280,80 @@ def _refuse_unknown(declarations: tuple[Declaration, ...], document: Document) -
             if other not in names:
                 why = f"{each.place}: `after` names {other}, which is not declared."
                 raise UsageError(document.sort.wrong_code, why, nearest_name(other, names))
+
+
+TAG: Final = "tag:"
+
+
+def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
+    """The declarations that each one waits for, by name; UsageError where they wait in a ring.
+
+    Those that `after` names, and those that write what it reads: a dataset's table may be named alone.
+    """
+    writers = {table: each.name for each in project.declarations for table in each.writes}
+    upstream = {
+        each.name: frozenset({*each.after, *_writers(each, writers)} - {each.name})
+        for each in project.declarations
+    }
+    try:
+        TopologicalSorter(upstream).prepare()
+    except CycleError as ring:
+        names = " -> ".join(reversed(ring.args[1]))
+        raise UsageError(
+            "wrong-project",
+            f"{project.path.name}: declarations wait for each other: {names}.",
+            "Take one `after` or source away.",
+        ) from None
+    return upstream
+
+
+def _writers(declared: Declaration, writers: Mapping[str, str]) -> Iterable[str]:
+    meant = (name for table in declared.reads for name in (table, f"{ODF}.{table}"))
+    return {writers[name] for name in meant if name in writers}
+
+
+def select(
+    project: Project, upstream: Mapping[str, frozenset[str]], wanted: Sequence[str]
+) -> list[Declaration]:
+    """The declarations that words select, in the file's order; all where there are no words.
+
+    A word is a name, a pattern such as `crm.*`, or `tag:nightly`; a `+` before it adds what it waits for,
+    one behind it what waits for it. UsageError for a word that selects nothing.
+    """
+    if not wanted:
+        return list(project.declarations)
+    downstream = {name: frozenset(each for each, up in upstream.items() if name in up) for name in upstream}
+    chosen: set[str] = set()
+    for word in wanted:
+        bare = word.removeprefix("+").removesuffix("+")
+        names = _names_of_word(project, bare)
+        if word.startswith("+"):
+            names |= _closure(names, upstream)
+        if word.endswith("+"):
+            names |= _closure(names, downstream)
+        chosen |= names
+    return [each for each in project.declarations if each.name in chosen]
+
+
+def _names_of_word(project: Project, word: str) -> set[str]:
+    if word.startswith(TAG):
+        tag = word.removeprefix(TAG)
+        names = {each.name for each in project.declarations if tag in each.tags}
+        others = sorted({f"{TAG}{tag}" for each in project.declarations for tag in each.tags})
+    else:
+        others = [each.name for each in project.declarations]
+        names = {each for each in others if each == word or fnmatchcase(each, word)}
+    if not names:
+        remedy = nearest_name(word, others) if others else "No declaration has a tag."
+        raise UsageError("nothing-selected", f"{word} selects nothing of {project.path.name}.", remedy)
+    return names
+
+
+def _closure(names: set[str], neighbours: Mapping[str, frozenset[str]]) -> set[str]:
+    """All that can be reached from the names."""
+    reached, left = set[str](), list(names)
+    while left:
+        for each in neighbours[left.pop()] - reached:
+            reached.add(each)
+            left.append(each)
+    return reached

@@ -49,9 +49,9 @@ def draft_project(source: str, keys_of: Callable[[Database], Keys] = declared_ke
     Raises UsageError where there is nothing to keep, and what reading the database's catalog raises.
     """
     if is_database(source):
-        return _of_database(source, keys_of)
+        return _draft_database(source, keys_of)
     folder = Path(source)
-    drafts = list(_of_folder(folder))
+    drafts = list(_draft_folder(folder))
     if not drafts:
         raise UsageError(
             "nothing-there",
@@ -61,7 +61,7 @@ def draft_project(source: str, keys_of: Callable[[Database], Keys] = declared_ke
     return f"{_HEAD}tables:\n{''.join(map(_lines, drafts))}"
 
 
-def _of_database(source: str, keys_of: Callable[[Database], Keys]) -> str:
+def _draft_database(source: str, keys_of: Callable[[Database], Keys]) -> str:
     known = parse_server(source)
     keys = keys_of(known)
     if not keys:
@@ -84,17 +84,17 @@ def _table_name(name: str, database: Database) -> str:
     if "." in name:
         return name
     stem = Path(urlsplit(database.url).path).stem
-    return f"{_plain(stem) or 'source'}.{name}"
+    return f"{_plain_name(stem) or 'source'}.{name}"
 
 
-def _of_folder(folder: Path) -> Iterator[_Draft]:
+def _draft_folder(folder: Path) -> Iterator[_Draft]:
     """A table for each file, or for all files whose names differ by a time alone."""
     groups: dict[str, Path] = {}
     for path in sorted(_files(folder)):
         groups[_pattern(str(path.relative_to(folder)))] = path
     for pattern, newest in groups.items():
-        stem = _plain(ENDINGS.sub("", re.sub(r"\{at:[^}]*\}", "", Path(pattern).name)))
-        schema = _plain(Path(pattern).parent.name) or _plain(folder.absolute().name) or "files"
+        stem = _plain_name(ENDINGS.sub("", re.sub(r"\{at:[^}]*\}", "", Path(pattern).name)))
+        schema = _plain_name(Path(pattern).parent.name) or _plain_name(folder.absolute().name) or "files"
         yield _Draft(f"{schema}.{stem or 'rows'}", pattern, columns=_columns(newest))
 
 
@@ -122,7 +122,7 @@ def _columns(path: Path) -> Sequence[str]:
         return ()  # what is wrong with it is told when it is read
 
 
-def _plain(text: str) -> str:
+def _plain_name(text: str) -> str:
     """A name without letters that need quoting; blanks and signs around it go."""
     return re.sub(r"\W+", "_", text).strip("_").lower()
 

@@ -48,7 +48,7 @@ def pace_of(text: str) -> timedelta:
     return pace
 
 
-def _expected(text: str) -> str:
+def _require_pace(text: str) -> str:
     try:
         pace_of(text)
     except ValueError:
@@ -63,7 +63,7 @@ def _expected(text: str) -> str:
     return text
 
 
-class Entry(BaseModel):
+class ProjectEntry(BaseModel):
     """A part of the file; keys may be written as flags, too: `max-delete-ratio`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -80,12 +80,12 @@ class Entry(BaseModel):
         return {known[name]: value for name, value in written.items()}
 
 
-class Scheduled(Entry):
+class ScheduledEntry(ProjectEntry):
     """What every declaration may say of when it runs."""
 
     tags: Names = Field((), description="Words that select it: tag:nightly.")
     after: Names = Field((), description="Declarations that must have ended well before.")
-    expect: Annotated[str, AfterValidator(_expected)] | None = Field(
+    expect: Annotated[str, AfterValidator(_require_pace)] | None = Field(
         None, description="How often there must be a delivery: `every 26h`. See `backstory fresh`."
     )
 
@@ -113,7 +113,7 @@ def _written_type(hint: Any) -> Any:
     return str if hint == str | date | None else hint
 
 
-class Group(create_model("Options", __base__=Scheduled, **_options())):  # type: ignore[misc]
+class GroupEntry(create_model("Options", __base__=ScheduledEntry, **_options())):  # type: ignore[misc]
     """Defaults for the tables of a group; `{table}` and `{schema}` stand for each table's name."""
 
     source: str | None = Field(
@@ -121,13 +121,13 @@ class Group(create_model("Options", __base__=Scheduled, **_options())):  # type:
     )
 
 
-class Table(Group):
+class TableEntry(GroupEntry):
     """A table, with the options of `snapshot`; with `sequence_by` or `envelope` those of `apply`."""
 
     group: str | None = Field(None, description="The group whose defaults hold.")
 
 
-class Model(Scheduled):
+class ModelEntry(ScheduledEntry):
     """A model of `historize`."""
 
     file: str = Field(description="The model's YAML.")
@@ -139,7 +139,7 @@ class Model(Scheduled):
     max_delete_ratio: float | None = Field(None, description="The largest share that one load may delete.")
 
 
-class Dataset(Scheduled):
+class DatasetEntry(ScheduledEntry):
     """An Open Data Fabric dataset: a manifest, or the name of one that the warehouse has."""
 
     file: str = Field(description="The manifest, or the dataset's name.")
@@ -148,24 +148,24 @@ class Dataset(Scheduled):
 
 
 # What any declaration may have.
-FIELDS: Final = frozenset({*Table.model_fields, *Model.model_fields, *Dataset.model_fields})
+FIELDS: Final = frozenset({*TableEntry.model_fields, *ModelEntry.model_fields, *DatasetEntry.model_fields})
 
 
 def _as_file(one: Any) -> Any:
     return {"file": one} if isinstance(one, str) else one
 
 
-_ModelOrFile = Annotated[Model, BeforeValidator(_as_file, json_schema_input_type=str | Model)]
-_DatasetOrFile = Annotated[Dataset, BeforeValidator(_as_file, json_schema_input_type=str | Dataset)]
+_ModelOrFile = Annotated[ModelEntry, BeforeValidator(_as_file, json_schema_input_type=str | ModelEntry)]
+_DatasetOrFile = Annotated[DatasetEntry, BeforeValidator(_as_file, json_schema_input_type=str | DatasetEntry)]
 
 
-class Histories(Entry):
+class Histories(ProjectEntry):
     """A whole project file."""
 
     format: Literal["histories/1"]
-    defaults: Group = Field(Group(), description="Defaults for all tables.")
-    groups: dict[str, Group] = Field({}, description="Defaults for groups of tables, by name.")
-    tables: dict[str, Table] = Field({}, description="Tables by name, schema.table.")
+    defaults: GroupEntry = Field(GroupEntry(), description="Defaults for all tables.")
+    groups: dict[str, GroupEntry] = Field({}, description="Defaults for groups of tables, by name.")
+    tables: dict[str, TableEntry] = Field({}, description="Tables by name, schema.table.")
     models: tuple[_ModelOrFile, ...] = Field((), description="Models of `historize`.")
     datasets: tuple[_DatasetOrFile, ...] = Field((), description="Open Data Fabric datasets.")
 

@@ -101,7 +101,7 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
     what `source_files` raises.
     """
     if times.pattern is not None:
-        listed = sorted(_in_time(folder, source, times.pattern))
+        listed = sorted(_timed_paths(folder, source, times.pattern))
         return [FileCopy(path, at, _mark(path, folder)) for at, path in listed]
     try:
         paths = [each.path for each in source_files(source, "csv", folder).files]
@@ -113,7 +113,7 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
     return [FileCopy(path, at, _mark(path, folder)) for at, path in timed]
 
 
-def not_taken(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]:
+def new_copies(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]:
     """Those whose marks are not among the taken ones.
 
     A file that lies elsewhere now, as those of a project that was moved or copied, is known by its content.
@@ -124,7 +124,7 @@ def not_taken(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]
         known[tuple(mark[:NAMED])].append(mark[NAMED:])
     new = []
     for each in all_copies:
-        name, which = _halves(each.mark)
+        name, which = _split_mark(each.mark)
         marks = known.get(name, [])
         # Marks of earlier releases say nothing beyond name, size and time.
         if any(not mark or mark[: len(which)] == which for mark in marks):
@@ -136,7 +136,7 @@ def not_taken(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]
     return new
 
 
-def _halves(mark: str) -> tuple[tuple[Any, ...], list[Any]]:
+def _split_mark(mark: str) -> tuple[tuple[Any, ...], list[Any]]:
     parts = json.loads(mark)
     return tuple(parts[:NAMED]), parts[NAMED:]
 
@@ -157,7 +157,7 @@ def _mark(path: Path, folder: Path) -> str:
     return json.dumps([str(name), told.st_size, told.st_mtime_ns, told.st_ino, told.st_ctime_ns])
 
 
-def _in_time(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime, Path]]:
+def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime, Path]]:
     """The files of a source whose paths fit the pattern, and their times."""
     whole = "/" in pattern
     pieces, time_form = _form(str(Path(pattern)) if whole else pattern)
@@ -194,11 +194,11 @@ def _form(pattern: str) -> tuple[list[Piece], list[str]]:
             pieces.append(Stars(folders=part[0] != "*"))
         else:
             forms.append(_AT.fullmatch(part[0])[1])  # type: ignore[index]
-            pieces.append(Written(re.compile(_of_form(forms[-1]))))
+            pieces.append(Written(re.compile(_form_pattern(forms[-1]))))
     return [*pieces, pattern[place:]], forms
 
 
-def _of_form(form: str) -> str:
+def _form_pattern(form: str) -> str:
     """What a time of this form looks like; UsageError for a directive that is not read."""
     words = re.split(r"(%.)", form)
     if unknown := [each for each in words[1::2] if each not in _DIRECTIVES]:

@@ -1,37 +1,87 @@
 """The log of runs, `meta.runs`: for each declaration of a run a row before it begins, and one of its end.
 
 Each of the two is one commit a run. A row `begun` without an end is of a run that goes on, or was broken off.
+
+What a run did: a receipt for each declaration, and what it says of its tables.
+
+Former runs, and how fresh what is declared is: by the log, and by commits of runs that logged nothing.
 """
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
 from backstory.engine.deliver import TableChange, deliver
-from backstory.engine.runs import FILES
-from backstory.errors import Refused
+from backstory.engine.runs import FILES, RUN
+from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory, TooLarge
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
+from backstory.model.receipt import Receipt
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.declarations import Declaration, Project
-from backstory.projects.receipts import RunReceipt
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import Store, StoredTable, load
-from backstory.stores.metadata.described import Opening
+from backstory.stores.metadata.described import Catalog, Described, Opening
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
+
+Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]
+# What the next run with `--failed` does again.
+UNDONE: Final = ("refused", "failed", "blocked", "stopped")
+WELL: Final = ("changed", "unchanged")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunReceipt(Receipt):
+    """One declaration in a run.
+
+    `counts` are rows by outcome, `files` those that were taken; `seconds` is the time it took, `stages` what
+    of it reading, planning and committing did; `way` says where it was planned, `driver` or `tasks`. A
+    `blocked` one was not begun, for the one that it is `blocked_by` did not end well; a `stopped` one not
+    because the run was ended before. A `begun` one has no end on record. `parts` are the receipts of a
+    model's or a manifest's datasets.
+    """
+
+    name: str
+    kind: str
+    status: Status
+    run_id: str = ""
+    counts: Mapping[str, int] = field(default_factory=dict)
+    schema_changes: Sequence[str] = ()
+    files: Sequence[str] = ()
+    started_at: datetime | None = None
+    seconds: float = 0.0
+    stages: Mapping[str, float] = field(default_factory=dict)
+    way: str | None = None
+    attempts: int = 1
+    blocked_by: str | None = None
+    error: BackstoryError | None = None
+    parts: Sequence[Mapping[str, Any]] = ()
+
+    @property
+    def exit_code(self) -> int:
+        """That of its error; of what was not begun because the run ended, that of `TryAgain`."""
+        return TryAgain.exit_code if self.status == "stopped" else super(RunReceipt, self).exit_code
+
+
+def status_of(error: BackstoryError) -> Status:
+    """Refused, where a person must do something; failed, where the same may succeed later."""
+    return "refused" if isinstance(error, Refused | UsageError) else "failed"
+
 
 LOG: Final = TableName("meta", "runs")
 # Where the log lies; in the second place where a table that is no such log has the first one's name.
@@ -72,7 +122,7 @@ class Shaped(Protocol):
 Found = TypeVar("Found", bound=Shaped)
 
 
-def log_among(table: Callable[[TableName], Found | None]) -> Found | None:
+def find_log(table: Callable[[TableName], Found | None]) -> Found | None:
     """The log of runs, of what `table` gives by a name; None where there is none yet."""
     return next((each for each in map(table, PLACES) if each is not None and _is_log(each.shape)), None)
 
@@ -116,7 +166,7 @@ def _append(store: Store, project: Project, rows: Sequence[Mapping[str, Any]]) -
 
     def plan() -> tuple[Any, Change]:
         tables = {place: load(store, place) for place in PLACES}
-        log = log_among(tables.get)
+        log = find_log(tables.get)
         missing = [place for place, table in tables.items() if log is None and table is None]
         free = next(filter(is_free, missing), None)
         if log is None and free is None:
@@ -154,7 +204,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
 
 def rows_of_log(store: Store) -> list[dict[str, Any]]:
     """The rows of the log, oldest run first; none where nothing has run yet."""
-    log = log_among(partial(load, store))
+    log = find_log(partial(load, store))
     if log is None:
         return []
     try:
@@ -167,7 +217,7 @@ def rows_of_log(store: Store) -> list[dict[str, Any]]:
 
 def rows_without_spark(catalog: Opening, memory: int) -> list[dict[str, Any]]:
     """The same, read from a catalog within so many bytes; raises Unreadable."""
-    log = log_among(catalog.describe)
+    log = find_log(catalog.describe)
     if log is None:
         return []
     with Memory(memory).lease() as lease:
@@ -178,14 +228,14 @@ def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
     return rows.sort_by("started_at").to_pylist()
 
 
-def ends(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
+def ended_declarations(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
     """The runs and declarations whose end is on record."""
     return {(row["run_id"], row["name"]) for row in rows if row["status"] != BEGUN}
 
 
 def newest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows without the beginnings of what has ended."""
-    ended = ends(rows)
+    ended = ended_declarations(rows)
     return [row for row in rows if row["status"] != BEGUN or (row["run_id"], row["name"]) not in ended]
 
 
@@ -209,3 +259,116 @@ def marks_of_commits(stored: StoredTable | None) -> set[str]:
     """The same by the table's own commits: a run that was killed has logged nothing."""
     texts = (each.get_property(FILES) for each in all_snapshots(stored)) if stored else ()
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
+
+
+Rows = Sequence[Mapping[str, Any]]
+NOT_BEGUN: Final = ("blocked", "stopped")
+
+
+def former_runs(catalog: Catalog, logged: Rows) -> list[dict[str, Any]]:
+    """The runs, newest first: when, how long (seconds), and how many declarations ended how.
+
+    Of a run that goes on or was broken off the tables count that it changed; `ended` is false then.
+    """
+    by_run: dict[str, list[Mapping[str, Any]]] = {}
+    for row in newest_rows(logged):
+        if row["status"] != BEGUN:
+            by_run.setdefault(row["run_id"], []).append(row)
+    runs = [_sum_up(run_id, rows) for run_id, rows in by_run.items()]
+    begun = {row["run_id"] for row in logged}
+    return sorted(
+        [*runs, *_runs_without_end(catalog, by_run, begun)], key=lambda run: run["started_at"], reverse=True
+    )
+
+
+def _sum_up(run_id: str, rows: Rows) -> dict[str, Any]:
+    status = Counter(row["status"] for row in rows)
+    times = [row["started_at"] for row in rows if row["started_at"] is not None]
+    ends = [row["started_at"] + timedelta(seconds=row["seconds"]) for row in rows if row["started_at"]]
+    began = min(times) if times else _time_of(run_id)
+    return {
+        "run_id": run_id,
+        "started_at": began,
+        "seconds": round((max(ends) - began).total_seconds(), 1) if ends else 0.0,
+        **{name: status[name] for name in ("changed", "unchanged", "refused", "failed")},
+        "not_begun": sum(status[name] for name in NOT_BEGUN),
+        "ended": True,
+    }
+
+
+def _runs_without_end(
+    catalog: Catalog, by_run: Mapping[str, object], begun: AbstractSet[str]
+) -> Iterable[dict[str, Any]]:
+    """The runs whose end is not on record: those that have `begun`, and those that only commits tell of."""
+    tables: dict[str, list[datetime]] = {run_id: [] for run_id in begun if run_id not in by_run}
+    for name in catalog.tables():
+        described = catalog.describe(name)
+        for run_id, time in _commits_of_runs(described).items():
+            if run_id not in by_run:
+                tables.setdefault(run_id, []).append(time)
+    for run_id, times in tables.items():
+        began = _time_of(run_id)
+        yield {
+            "run_id": run_id,
+            "started_at": began,
+            "seconds": round((max(times, default=began) - began).total_seconds(), 1),
+            "changed": len(times),
+            **dict.fromkeys(("unchanged", "refused", "failed", "not_begun"), None),
+            "ended": False,
+        }
+
+
+def _commits_of_runs(table: Described | None) -> dict[str, datetime]:
+    """The newest commit of each run."""
+    commits = table.commits if table is not None else []
+    return {each.properties[RUN]: each.committed_at for each in commits if RUN in each.properties}
+
+
+def _time_of(run_id: str) -> datetime:
+    """When a run began, which its name tells."""
+    return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
+
+
+def freshness(
+    project: Project, catalog: Catalog, logged: Rows, now: datetime, names: Iterable[str] = ()
+) -> list[dict[str, Any]]:
+    """For each declaration that is expected: when it was delivered last, when next at the latest, if late.
+
+    One that was never delivered is late. Times are UTC; `age_hours` is None without a delivery.
+    """
+    wanted = frozenset(names)
+    expected = [each for each in project.declarations if each.expect is not None]
+    last = {
+        row["name"]: row["started_at"]
+        for row in logged
+        if row["project"] == str(project.path) and row["status"] in WELL
+    }
+    return [
+        _freshness_of(each, _latest(last.get(each.name), _last_commit(catalog, each)), now)
+        for each in expected
+        if not wanted or each.name in wanted
+    ]
+
+
+def _last_commit(catalog: Catalog, declared: Declaration) -> datetime | None:
+    """When a run last committed to a table of the declaration."""
+    described = (catalog.describe(table_name(each)) for each in declared.writes)
+    times = [time for each in described for time in _commits_of_runs(each).values()]
+    return max(times, default=None)
+
+
+def _latest(*times: datetime | None) -> datetime | None:
+    return max((each for each in times if each is not None), default=None)
+
+
+def _freshness_of(declared: Declaration, last: datetime | None, now: datetime) -> dict[str, Any]:
+    assert declared.expect is not None
+    due = None if last is None else last + declared.expect
+    return {
+        "name": declared.name,
+        "last_delivery": last,
+        "age_hours": None if last is None else round((now - last).total_seconds() / 3600, 1),
+        "expected_every_hours": round(declared.expect.total_seconds() / 3600, 1),
+        "due": due,
+        "late": due is None or due < now,
+    }

@@ -1,38 +1,160 @@
-"""A project, run: declarations side by side, each once those are done that it waits for."""
+"""A project, run: declarations side by side, each once those are done that it waits for.
 
+Two runs at once, of any processes of this machine, never take the same table; which of them go on.
+
+Which declarations did not end well when their project last ran, a run that was broken off included.
+"""
+
+import fcntl
+import hashlib
+import os
 import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
+from pathlib import Path
+from tempfile import gettempdir
 from threading import Event
-from typing import Any, Final
+from typing import IO, Any, Final
 
 import structlog
 
-from backstory.engine.runs import RunNotes
-from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error
-from backstory.formats.wrapping.room import DISK_FULL
+from backstory.doors.native.options import names_files
+from backstory.engine.runs import RUN, RunNotes
+from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
+from backstory.formats.wrapping.room import DISK_FULL, translate_disk_errors
 from backstory.model.table import table_name
-from backstory.projects.acts import Terms, carry_out
-from backstory.projects.declarations import Declaration, Project, filled_in
-from backstory.projects.locks import going_on, holding
+from backstory.projects.declarations import Declaration, Project, fill_in, select, upstream_of
+from backstory.projects.deliveries import RunTerms, carry_out
 from backstory.projects.log import (
+    BEGUN,
+    UNDONE,
+    WELL,
+    RunReceipt,
     append_beginning,
     append_run,
     marks_of_commits,
     marks_of_log,
+    newest_rows,
     rows_of_log,
+    status_of,
 )
-from backstory.projects.order import select, upstream_of
-from backstory.projects.receipts import WELL, RunReceipt, status_of
-from backstory.projects.undone import undone
+from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import Store, load
+
+FOLDER: Final = ".runs"  # in an embedded warehouse, beside its tables
+RUN_ENDING: Final = ".run"
+
+
+@contextmanager
+def hold_tables(store: Store, tables: Iterable[str]) -> Iterator[None]:
+    """Hold the tables; TryAgain `table-busy` where another run has one. The locks go with the process."""
+    with ExitStack() as held:
+        for table in sorted(tables):
+            name = hashlib.sha256(f"{store.address} {table}".encode()).hexdigest()[:24]
+            file = held.enter_context(_open_lock_file(_folder(store) / f"{name}.lock"))
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise TryAgain(
+                    "table-busy", f"Another run is writing {table}.", "Run it again once that has ended."
+                ) from None
+        yield
+
+
+@contextmanager
+def hold_run(store: Store, run_id: str) -> Iterator[None]:
+    """Hold what says that a run goes on; a process that is killed lets go of it."""
+    path = _folder(store) / f"{run_id}{RUN_ENDING}"
+    with _open_lock_file(path) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def is_running(store: Store, run_id: str) -> bool:
+    """Whether a run of this machine has not ended yet."""
+    try:
+        with (_folder(store) / f"{run_id}{RUN_ENDING}").open() as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _open_lock_file(path: Path) -> IO[str]:
+    """A file to lock, made where it is missing."""
+    with translate_disk_errors(f"the folder {path.parent}"):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path.open("a")
+
+
+def _folder(store: Store) -> Path:
+    """Where the lock files lie: in an embedded warehouse itself, else among this user's temporary files."""
+    home = store.home
+    return Path(gettempdir()) / f"backstory-runs-{os.getuid()}" if home is None else home / FOLDER
+
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def names_to_repeat(
+    store: Store, project: Project, selected: Iterable[Declaration], logged: Rows
+) -> set[str]:
+    """The names of those of the selected declarations; what a run that goes on does is left to it.
+
+    Raises UsageError where no run of the project is on record, TryAgain where nothing is left but what a run
+    that goes on does.
+    """
+    of_project = [row for row in logged if row["project"] == str(project.path)]
+    if not of_project:
+        raise UsageError(
+            "no-run",
+            f"No run of {project.path} is on record in {store.searched}.",
+            f"Run it without {option('failed', value=True)}.",
+        )
+    rows = newest_rows(of_project)
+    going_on = {run for run in _runs_without_end(rows) if is_running(store, run)}
+    if _runs_without_end(rows) - going_on:  # it may have ended between the two looks
+        rows = newest_rows([row for row in rows_of_log(store) if row["project"] == str(project.path)])
+    last = {row["name"]: row for row in rows if row["run_id"] not in going_on}
+    left = {
+        each.name for each in selected if each.name in last and not _is_done(store, each, last[each.name])
+    }
+    if going_on and not left:
+        raise TryAgain(
+            "run-under-way",
+            f"The run {max(going_on)} has not ended yet.",
+            "Run it again once that has ended.",
+        )
+    return left
+
+
+def _runs_without_end(rows: Rows) -> set[str]:
+    return {row["run_id"] for row in rows if row["status"] == BEGUN}
+
+
+def _is_done(store: Store, declared: Declaration, row: Mapping[str, Any]) -> bool:
+    """Whether it ended well; without an end on record, whether its one delivery was committed."""
+    if row["status"] != BEGUN:
+        return row["status"] not in UNDONE
+    times = declared.times
+    if times is None or (times.each and names_files(declared.source)):
+        return False  # several deliveries: a commit is not the last one
+    stored = load(store, table_name(declared.name))
+    commits = all_snapshots(stored) if stored else ()
+    return any(each.get_property(RUN) == row["run_id"] for each in commits)
+
 
 # What failed for now is tried again after these seconds; others have their turn meanwhile.
 PAUSES: Final = (2.0, 10.0, 30.0)
@@ -47,9 +169,9 @@ log = structlog.get_logger()
 class RunWatcher:
     """Who is told what happens in a run: its declarations, which one begins, and which one has ended."""
 
-    selected: Callable[[Sequence[Declaration]], object] = lambda _: None
-    begun: Callable[[str], object] = lambda _: None
-    ended: Callable[[RunReceipt], object] = lambda _: None
+    on_selection: Callable[[Sequence[Declaration]], object] = lambda _: None
+    on_begin: Callable[[str], object] = lambda _: None
+    on_end: Callable[[RunReceipt], object] = lambda _: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +205,7 @@ class _Turn:
     receipt: RunReceipt | None = None
 
 
-def run_project(store: Store, project: Project, asked: RunRequest, terms: Terms) -> list[RunReceipt]:
+def run_project(store: Store, project: Project, asked: RunRequest, terms: RunTerms) -> list[RunReceipt]:
     """Do what the project declares, or what is selected of it; a receipt for each, in the file's order.
 
     Raises UsageError, before anything is begun, for what is wrong with the selection or the environment.
@@ -92,18 +214,18 @@ def run_project(store: Store, project: Project, asked: RunRequest, terms: Terms)
     selected = select(project, upstream, asked.select)
     logged = rows_of_log(store) if _needs_log(selected, asked) else []
     if asked.failed:
-        names = undone(store, project, selected, logged)
+        names = names_to_repeat(store, project, selected, logged)
         selected = [each for each in selected if each.name in names]
     for each in selected:
-        filled_in(each.source, each.place)
-    asked.watcher.selected(selected)
+        fill_in(each.source, each.place)
+    asked.watcher.on_selection(selected)
     began = datetime.now(UTC)
     run_id = f"{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     turns = {each.name: _Turn(each) for each in selected}
     run = _Run(store, asked, terms, run_id, logged, upstream)
     if not selected or asked.dry_run:
         return _in_order(run, turns)
-    with going_on(store, run_id):
+    with hold_run(store, run_id):
         _log(
             "The beginning of this run is not on record, and `failed=True` will not see it",
             partial(append_beginning, store, project, run_id, began, selected),
@@ -150,7 +272,7 @@ class _Run:
 
     store: Store
     asked: RunRequest
-    terms: Terms
+    terms: RunTerms
     run_id: str
     logged: Sequence[Mapping[str, Any]]
     upstream: Mapping[str, frozenset[str]]
@@ -173,14 +295,14 @@ class _Run:
                     continue
                 for future in wait(running, LOOKING, FIRST_COMPLETED).done:
                     turn, receipt = running.pop(future), future.result()
-                    if self._again(turn, receipt):
+                    if self._has_another_turn(turn, receipt):
                         waiting[turn.declared.name] = turn
                         continue
                     ended[receipt.name] = self._end(receipt)
                     yield receipt
 
     def _end(self, receipt: RunReceipt) -> RunReceipt:
-        self.asked.watcher.ended(receipt)
+        self.asked.watcher.on_end(receipt)
         return receipt
 
     def _without_turn(
@@ -209,7 +331,7 @@ class _Run:
         )
         return list(islice(ready, max(free, 0)))
 
-    def _again(self, turn: _Turn, receipt: RunReceipt) -> bool:
+    def _has_another_turn(self, turn: _Turn, receipt: RunReceipt) -> bool:
         """Whether it failed only for now, and has another turn."""
         passing = isinstance(receipt.error, TryAgain) and receipt.error.code != DISK_FULL
         if not passing or turn.attempts > len(PAUSES):
@@ -222,10 +344,10 @@ class _Run:
         """What comes of a turn, in a thread of the pool; whatever ends it stands in the receipt."""
         declared, notes, began = turn.declared, RunNotes(self.run_id), time.monotonic()
         turn.attempts += 1
-        self.asked.watcher.begun(declared.name)
+        self.asked.watcher.on_begin(declared.name)
         started = datetime.now(UTC)
         try:
-            with nullcontext() if self.asked.dry_run else holding(self.store, declared.writes):
+            with nullcontext() if self.asked.dry_run else hold_tables(self.store, declared.writes):
                 if declared.times is not None and declared.times.each:
                     stored = load(self.store, table_name(declared.name))
                     turn.logged = marks_of_log(self.logged, declared.name, stored)
@@ -241,7 +363,7 @@ class _Run:
         known = sum(notes.seconds.values())
         stages = {"read": max(seconds - known, 0.0), **notes.seconds}
         return replace(
-            _added(turn.receipt, receipt),
+            _add_attempts(turn.receipt, receipt),
             run_id=self.run_id,
             started_at=started,
             seconds=round(seconds, 3),
@@ -251,7 +373,7 @@ class _Run:
         )
 
 
-def _added(before: RunReceipt | None, now: RunReceipt) -> RunReceipt:
+def _add_attempts(before: RunReceipt | None, now: RunReceipt) -> RunReceipt:
     """The receipt of a later attempt, with what earlier ones had committed of several files."""
     if before is None or not before.files:
         return now

@@ -64,10 +64,10 @@ def inventory(catalog: Catalog, names: Iterable[TableName] | None = None) -> lis
     lies where the warehouse stood before has an `error`.
     """
     asked = catalog.tables() if names is None else names
-    return [row for name in asked if (row := _listed(catalog, name)) is not None]
+    return [row for name in asked if (row := _inventory_row(catalog, name)) is not None]
 
 
-def _listed(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
+def _inventory_row(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
     try:
         table = catalog.describe(name)
     except (Failed, UsageError) as unreadable:  # a file is gone, or a newer backstory wrote it

@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from backstory.reading.lifetimes import END_THEN, NO_FACT, Words
+from backstory.reading.lifetimes import END_THEN, NO_FACT, SqlSyntax
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 RETURNED, REVERTED, PASSED = "returned", "reverted", "passed"
@@ -63,7 +63,7 @@ SELECT * FROM (
 _HAPPENED: Final = "BOOL_OR({gone}) AS {away}, BOOL_OR({renewed}) AS {reverted}"
 
 
-def moves_query(words: Words, versions: str, between: tuple[int, int], *, through: bool = False) -> str:
+def moves_query(words: SqlSyntax, versions: str, between: tuple[int, int], *, through: bool = False) -> str:
     """The query for the versions among those of another query that are true at one of two instants only.
 
     The instants are microseconds since 1970. The answer has `SIDES`: whether a version is true at the first
@@ -78,14 +78,16 @@ def moves_query(words: Words, versions: str, between: tuple[int, int], *, throug
     )
 
 
-def revisions_query(words: Words, instant: int, between: tuple[int, int]) -> str:
+def revisions_query(words: SqlSyntax, instant: int, between: tuple[int, int]) -> str:
     """The query for the rows of layout `versions` that were known of an instant at one of two times only."""
     one, other = (words.fill(_KNOWN, at=words.at(instant), until=words.at(each)) for each in between)
     source = words.fill(f"{{rows}} WHERE {NO_FACT}")
     return _fill(words, _MOVES, source=source, first=one, second=other, moved=_fill(words, _MOVED))
 
 
-def differences_query(words: Words, key: Sequence[str], *, through: bool = False, timed: bool = False) -> str:
+def differences_query(
+    words: SqlSyntax, key: Sequence[str], *, through: bool = False, timed: bool = False
+) -> str:
     """The query for the records that may differ; `key` are names of the columns that tell records apart.
 
     It reads `COLUMNS` of versions that were true in one of two states, or with `through` of all that begin or
@@ -102,5 +104,5 @@ def differences_query(words: Words, key: Sequence[str], *, through: bool = False
     return _fill(words, text, record=record)
 
 
-def _fill(words: Words, text: str, **more: str) -> str:
+def _fill(words: SqlSyntax, text: str, **more: str) -> str:
     return words.fill(text, columns=(*COLUMNS, *ANSWER, *_STEPS), **more)

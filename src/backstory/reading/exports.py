@@ -1,25 +1,138 @@
-"""The whole history of a table as one file, CSV or Parquet: written beside its place, and there at once."""
+"""The whole history of a table as one file, CSV or Parquet: written beside its place, and there at once.
 
+Rows on their way into one file, a group at a time: CSV as the readers of files have it, or Parquet.
+
+The whole history of a small table, written to a file.
+
+The whole history of a table, written to a file as Spark computes it: a part of it at a time.
+"""
+
+import base64
+import json
+import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import date
+from decimal import Decimal
 from pathlib import Path
-from typing import Final
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
 
 import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet as pq
 
 from backstory.errors import BackstoryError, TryAgain, UsageError, option
 from backstory.formats.values.exactly import loose
 from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
-from backstory.reading.lives import KNOWN_FROM, KNOWN_TO, TOLD_FROM, TOLD_TO
+from backstory.reading.arrow.knowledge import table_at
+from backstory.reading.arrow.point_in_time import live_rows
+from backstory.reading.arrow.sorting import sort_rows
+from backstory.reading.arrow.versions import read_statements, read_versions
+from backstory.reading.frames.point_in_time import current
+from backstory.reading.frames.versions import HISTORIES, RECORDING, order_columns, statements, versions
+from backstory.reading.lives import KNOWN_FROM, KNOWN_TO, STATED_FROM, STATED_TO
 from backstory.reading.timelines import Axis, require_axis
-from backstory.reading.written_rows import CsvRows, ParquetRows
+from backstory.spark.versions import arrow_of
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import values_of
 
-_OWN: Final = {TOLD_FROM: KNOWN_FROM, TOLD_TO: KNOWN_TO}
+
+class ParquetRows:
+    """A Parquet file with the types that the table has."""
+
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows, as a group of their own."""
+        self._writer.write_table(rows)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, stop: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+
+class CsvRows:
+    """A CSV file: text in quotes, NULL as nothing, bytes as base64, what is nested as JSON."""
+
+    def __init__(self, file: Path, schema: pa.Schema) -> None:
+        told = pa.schema(
+            [(each.name, pa.string() if _needs_text(each.type) else each.type) for each in schema]
+        )
+        self._schema = told
+        options = pyarrow.csv.WriteOptions(quoting_style="needed")
+        self._writer = pyarrow.csv.CSVWriter(file, told, write_options=options)
+
+    def write(self, rows: pa.Table) -> None:
+        """Add rows."""
+        columns = [_text(each) if _needs_text(each.type) else each for each in rows.columns]
+        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, stop: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._writer.close()
+
+
+def _needs_text(type_: pa.DataType) -> bool:
+    """Whether Arrow has no cell for values of the type."""
+    t = pa.types
+    return bool(t.is_nested(type_) or t.is_binary(type_) or t.is_fixed_size_binary(type_))
+
+
+def _text(column: pa.ChunkedArray) -> pa.Array:
+    return pa.array([None if each is None else _cell(each) for each in values_of(column)], pa.string())
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    return json.dumps(_plain(value), ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    """A value in what JSON is made of: instants in UTC with a Z, decimals and what is no number as text."""
+    match value:
+        case Mapping():
+            return {_name(each): _plain(item) for each, item in value.items()}
+        case list():
+            told: Any = list(map(_plain, value))
+        case float() if not math.isfinite(value):
+            told = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+        case bytes():
+            told = base64.b64encode(value).decode()
+        case date():
+            told = value.isoformat().replace("+00:00", "Z")
+        case Decimal():
+            told = str(value)
+        case _:
+            told = value
+    return told
+
+
+def _name(value: Any) -> str:
+    """The key of a map as a name in JSON."""
+    plain = _plain(value)
+    return plain if isinstance(plain, str) else json.dumps(plain)
+
+
+_OWN: Final = {STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}
 # Rows are gathered until they make a row group.
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 1 << 26
 
@@ -35,7 +148,7 @@ class Export(Receipt):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Destination:
     """Where a history is written to, and on which axis it is told; UsageError for what cannot be."""
 
     file: Path
@@ -61,10 +174,10 @@ class Place:
 
     def write(self, table: TableName, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Export:
         """Write the rows; killed at any moment the file is as it was, or whole."""
-        rows, names = 0, shown_names(schema.names)
+        rows, names = 0, export_names(schema.names)
         shown = pa.schema([(name, loose(each.type)) for name, each in zip(names, schema, strict=True)])
         kind = CsvRows if self.file.suffix.lower() == ".csv" else ParquetRows
-        with _beside(self.file) as beside, kind(beside, shown) as sink:
+        with _temporary_file(self.file) as beside, kind(beside, shown) as sink:
             for group in _groups(batches):
                 columns = [each.cast(type_) for each, type_ in zip(group.columns, shown.types, strict=True)]
                 sink.write(pa.Table.from_arrays(columns, schema=shown))
@@ -72,10 +185,10 @@ class Place:
         return Export(str(table), str(self.file), self.axis, rows)
 
 
-def shown_names(names: Iterable[str]) -> list[str]:
+def export_names(names: Iterable[str]) -> list[str]:
     """The names under which columns are written; a user's own `known_from` is read as `known_from_src`."""
     names = list(names)
-    if TOLD_FROM not in names:
+    if STATED_FROM not in names:
         return names
     return [_OWN.get(name, f"{name}_src" if name in _OWN.values() else name) for name in names]
 
@@ -94,7 +207,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 @contextmanager
-def _beside(file: Path) -> Iterator[Path]:
+def _temporary_file(file: Path) -> Iterator[Path]:
     """A file beside the one that it becomes when the block ends well; else it goes."""
     beside = file.absolute().with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
@@ -105,13 +218,66 @@ def _beside(file: Path) -> Iterator[Path]:
     except ConnectionError:
         raise  # of Spark's gateway
     except OSError as stop:
-        raise _unwritten(stop, file) from None
+        raise _write_error(stop, file) from None
     finally:
         beside.unlink(missing_ok=True)
 
 
-def _unwritten(stop: OSError, file: Path) -> BackstoryError:
+def _write_error(stop: OSError, file: Path) -> BackstoryError:
     if stop.errno in FULL:
         told = f"The disk is full: {file} was not written."
         return TryAgain("disk-full", told, "Make room, or name another place.")
     return UsageError("no-file", f"{file} cannot be written: {stop.strerror}.", "Name another file.")
+
+
+def export_files(files: Files, place: Destination) -> Export:
+    """Write what `export_files` of frames writes; Unreadable, with nothing written, for what Spark alone reads."""
+    now = table_at(files, None)
+    shape = now.shape
+    if place.axis == "both":
+        rows = (
+            read_statements(now).rows
+            if shape.layout in RECORDING
+            else _with_null_times(read_versions(now).rows)
+        )
+    elif shape.layout in HISTORIES:
+        rows = read_versions(now).rows
+    else:
+        rows = live_rows(now)
+    rows = sort_rows(rows, [*order_columns(shape, rows.column_names), STATED_FROM])
+    return place.write(shape.table, rows.schema, rows.to_batches())
+
+
+def _with_null_times(rows: pa.Table) -> pa.Table:
+    """The versions of a table that does not store while it told them."""
+    unknown = pa.nulls(rows.num_rows, pa.timestamp("us", tz="UTC"))
+    return rows.append_column(STATED_FROM, unknown).append_column(STATED_TO, unknown)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def export_table(store: Store, table: TableName, place: Destination) -> Export:
+    """Write every version, or on `axis` both all that ever was told; of a table without a history its rows.
+
+    In the order of the key and of the times. Raises UsageError for `axis` both of a table without a history.
+    """
+    shape = existing(store, table).shape
+    if place.axis == "both":
+        rows = statements(store, table)
+    else:
+        rows = versions(store, table) if shape.layout in HISTORIES else current(store, table)
+    first = [*order_columns(shape, rows.columns), *(name for name in rows.columns if name == STATED_FROM)]
+    if first:
+        rows = rows.orderBy(*map(column, first))
+    with translate_faults(table):
+        schema = arrow_of(rows.limit(0)).schema
+        return place.write(table, schema, _batches(rows, schema))
+
+
+def _batches(rows: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows, of which no more than one of Spark's partitions is held at a time."""
+    parts = rows._jdf.toArrowBatchRdd().toJavaRDD().toLocalIterator()  # noqa: SLF001 - Python has no name for it
+    while parts.hasNext():
+        yield pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema)

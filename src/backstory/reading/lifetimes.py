@@ -26,13 +26,13 @@ STARTED, ENDED, KNOWN_FROM, KNOWN_TO = (f"backstory: {each.replace('_', ' ')}" f
 _BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
-def named(column: str) -> str:
+def internal_name(column: str) -> str:
     """The name that a column of `COLUMNS` has in a relation."""
     return f"backstory: {column}"
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
+class SqlSyntax:
     """How an engine writes a query: quotes, instants by their microseconds since 1970, the relation `rows`.
 
     `endless` takes the place of the end of a version that has none and is not open.
@@ -55,8 +55,8 @@ class Words:
         self, text: str, key: Sequence[str] = (), columns: Sequence[str] | None = None, **more: str
     ) -> str:
         """The text with names of columns, and with more of its parts, for the words in braces."""
-        names = {each: self.name(named(each)) for each in columns or (*COLUMNS, *_STEPS)}
-        names |= {each: self.name(named(each.replace("_", " "))) for each in _ANSWER}
+        names = {each: self.name(internal_name(each)) for each in columns or (*COLUMNS, *_STEPS)}
+        names |= {each: self.name(internal_name(each.replace("_", " "))) for each in _ANSWER}
         keys = [self.name(each) for each in key]
         same = "".join(f"one.{each} IS NOT DISTINCT FROM later.{each} AND " for each in keys)
         return text.format(
@@ -71,8 +71,8 @@ class Words:
 
 
 # A version without an end is refused before DuckDB sees it.
-DUCKDB: Final = Words('"', "make_timestamp({})", "recorded")
-SPARK: Final = Words("`", "timestamp_micros({})", "recorded")
+DUCKDB: Final = SqlSyntax('"', "make_timestamp({})", "recorded")
+SPARK: Final = SqlSyntax("`", "timestamp_micros({})", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ SELECT * FROM (
 
 
 def versions_query(
-    words: Words, layout: Layout, key: Sequence[str], log: LogKind | None = None, until: int | None = None
+    words: SqlSyntax, layout: Layout, key: Sequence[str], log: LogKind | None = None, until: int | None = None
 ) -> str:
     """The query for the versions of a table; `key` are names of the columns that tell records apart.
 
@@ -211,7 +211,7 @@ def versions_query(
     return words.fill(_ADOPTED if layout.adopted else _FIVETRAN, key, far=words.at(span.far))
 
 
-def statements_query(words: Words, key: Sequence[str], log: LogKind | None = None) -> str:
+def statements_query(words: SqlSyntax, key: Sequence[str], log: LogKind | None = None) -> str:
     """The query for the statements of a table of layout `versions`, or of an event log (V97).
 
     The answer has each version as it was stated, with `KNOWN_FROM` and `KNOWN_TO` (NULL: still).
@@ -222,9 +222,9 @@ def statements_query(words: Words, key: Sequence[str], log: LogKind | None = Non
     return _of_log(words, alone if log.each_its_own else _STATE_STATEMENTS, key, log, None)
 
 
-def _of_log(words: Words, text: str, key: Sequence[str], log: LogKind, until: int | None) -> str:
+def _of_log(words: SqlSyntax, text: str, key: Sequence[str], log: LogKind, until: int | None) -> str:
     """A query of an event log, of the events that it had at a time."""
-    known = "TRUE" if until is None else f"{words.name(named('recorded'))} <= {words.at(until)}"
+    known = "TRUE" if until is None else f"{words.name(internal_name('recorded'))} <= {words.at(until)}"
     if not log.each_its_own:
         begun = "{time}" if log.timely else _BEGUN
         text = f"WITH states AS ({_STATES.replace('BEGUN', begun)}) {text}"

@@ -12,12 +12,12 @@ KNOWN_FROM: Final = "known_from"
 KNOWN_TO: Final = "known_to"
 SNAPSHOT: Final = "snapshot_id"
 # The same in the rows of a reading; no column of a source is called so.
-TOLD_FROM: Final = "backstory: told from"
-TOLD_TO: Final = "backstory: told to"
+STATED_FROM: Final = "backstory: told from"
+STATED_TO: Final = "backstory: told to"
 AXES: Final = (VALID_FROM, VALID_TO, KNOWN_FROM, KNOWN_TO, SNAPSHOT)
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-Told = Mapping[str, Any]
+VersionRow = Mapping[str, Any]
 
 
 def shown_name(name: str) -> str:
@@ -29,16 +29,16 @@ def shown_name(name: str) -> str:
 class Lane:
     """The life as it was known from one recorded time up to another; both NULL where nobody knows."""
 
-    versions: Sequence[Told]
+    versions: Sequence[VersionRow]
     known_from: datetime | None = None
     known_to: datetime | None = None
 
-    def is_news(self, version: Told) -> bool:
+    def is_news(self, version: VersionRow) -> bool:
         """Whether this is told since the lane's own beginning, and was not before."""
         return self.known_from is not None and version[KNOWN_FROM] == self.known_from
 
 
-def lanes(statements: Sequence[Told]) -> list[Lane]:
+def lanes(statements: Sequence[VersionRow]) -> list[Lane]:
     """A lane for each known time at which the life changed, oldest first (native.md V97)."""
     times = {each[name] for each in statements for name in (KNOWN_FROM, KNOWN_TO)} - {None}
     if not times:
@@ -50,36 +50,36 @@ def lanes(statements: Sequence[Told]) -> list[Lane]:
     ]
 
 
-def statements_at(statements: Sequence[Told], known_at: datetime | None = None) -> list[Told]:
+def statements_at(statements: Sequence[VersionRow], known_at: datetime | None = None) -> list[VersionRow]:
     """The statements that were known at a recorded time, by default now, by their start."""
     holding = [each for each in statements if _holds(each, known_at)]
     return sorted(holding, key=lambda each: each[VALID_FROM])
 
 
-def _holds(statement: Told, known_at: datetime | None) -> bool:
+def _holds(statement: VersionRow, known_at: datetime | None) -> bool:
     begun, ended = statement.get(KNOWN_FROM), statement.get(KNOWN_TO)
     if known_at is None:
         return ended is None
     return (begun is None or begun <= known_at) and (ended is None or ended > known_at)
 
 
-def changing(versions: Sequence[Told], columns: Sequence[str]) -> list[str]:
+def changing_columns(versions: Sequence[VersionRow], columns: Sequence[str]) -> list[str]:
     """Those of the columns that have more than one value in the life."""
     return [name for name in columns if any(differ(name, each, versions[0]) for each in versions)]
 
 
-def differ(name: str, one: Told, other: Told) -> bool:
+def differ(name: str, one: VersionRow, other: VersionRow) -> bool:
     """Whether two versions differ in a column; NaN, wherever it is in a value, is NaN (V16)."""
     return one[name] != other[name] and repr(one[name]) != repr(other[name])
 
 
-def gone_at(versions: Sequence[Told], version: Told) -> datetime | None:
+def removal_time(versions: Sequence[VersionRow], version: VersionRow) -> datetime | None:
     """When the record was gone after a version; None if another follows at once, or it is still there."""
     end: datetime | None = version[VALID_TO]
     return None if any(other[VALID_FROM] == end for other in versions) else end
 
 
-def describe_change(before: Told | None, version: Told, columns: Sequence[str]) -> str:
+def describe_change(before: VersionRow | None, version: VersionRow, columns: Sequence[str]) -> str:
     """What is new in a version, in words: `capital: Astana → Nur-Sultan`."""
     if before is None:
         return ", ".join(f"{name}: {value_text(version[name])}" for name in columns)
@@ -104,7 +104,7 @@ class Scale:
     until: datetime
 
     @classmethod
-    def of(cls, versions: Sequence[Told], now: datetime) -> "Scale":
+    def of(cls, versions: Sequence[VersionRow], now: datetime) -> "Scale":
         """The axis that holds all these versions, and now."""
         times = [each[name] for each in versions for name in (VALID_FROM, VALID_TO) if each[name]]
         return cls(min(times), max(now, *times))
@@ -125,7 +125,7 @@ class Scale:
         return left, right
 
 
-def form_of(times: Sequence[datetime]) -> str:
+def time_format(times: Sequence[datetime]) -> str:
     """How instants are written so that all that differ look different: days, seconds or microseconds."""
     distinct = len(set(times))
     for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"):

@@ -31,7 +31,7 @@ def run_query(store: Store, query: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
     from pyspark.errors.exceptions.captured import UnsupportedOperationException
 
-    with _here(store):
+    with _within_catalog(store):
         named = _names_to_look_up(store, query)
         read = [] if named is not None else list(tables_read(store.spark, query))
         for name in read if named is None else named:
@@ -75,7 +75,7 @@ def _names_to_look_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
 
 
 @contextmanager
-def answering(table: TableName | str) -> Iterator[None]:
+def translate_query_faults(table: TableName | str) -> Iterator[None]:
     """While the rows of an answer come, an error of Spark is one of the query, or of files that it reads.
 
     `table` is what it reads, for the error.
@@ -93,7 +93,7 @@ def answering(table: TableName | str) -> Iterator[None]:
 
 
 @contextmanager
-def _here(store: Store) -> Iterator[None]:
+def _within_catalog(store: Store) -> Iterator[None]:
     """The session's catalog is the warehouse's meanwhile, and no name is taken for a file's."""
     before, files = store.spark.catalog.currentCatalog(), str(store.spark.conf.get(FILES))
     store.spark.catalog.setCurrentCatalog(store.catalog)

@@ -14,17 +14,17 @@ from backstory.reading.lives import (
     KNOWN_FROM,
     KNOWN_TO,
     SNAPSHOT,
-    TOLD_FROM,
-    TOLD_TO,
+    STATED_FROM,
+    STATED_TO,
     Lane,
-    Told,
-    changing,
+    VersionRow,
+    changing_columns,
     lanes,
     statements_at,
 )
 
 if TYPE_CHECKING:
-    from backstory.reading.pictures import Link
+    from backstory.reading.drawings import Link
 
 Axis = Literal["valid", "both"]
 NOTHING = "There is no version of this record."
@@ -40,7 +40,7 @@ class Timeline:
     time; else what the table says now, or said at the known time that was asked for.
     """
 
-    versions: Sequence[Told]
+    versions: Sequence[VersionRow]
     columns: Sequence[str]
     axis: Axis = "valid"
     title: str = ""
@@ -51,14 +51,14 @@ class Timeline:
         return lanes(self.versions) if self.axis == "both" else [Lane(self.versions)]
 
     def __str__(self) -> str:
-        return self.drawn()
+        return self.draw()
 
-    def drawn(self, width: int | None = None) -> str:
+    def draw(self, width: int | None = None) -> str:
         """The drawing, in lines of so many letters at most; it tells of the columns that ever change.
 
         Of a record of one version it tells all.
         """
-        from backstory.reading.drawing import draw_lanes
+        from backstory.reading.drawings import draw_lanes
 
         return "\n".join(draw_lanes(self.lanes, self._telling, datetime.now(UTC), width)) or NOTHING
 
@@ -67,7 +67,7 @@ class Timeline:
 
         With `link` each bar leads to the address that it gives.
         """
-        from backstory.reading.pictures import picture
+        from backstory.reading.drawings import picture
 
         now = datetime.now(UTC)
         return picture(self.lanes, self._telling, self.columns, now, self.title or NOTHING, link)
@@ -86,37 +86,37 @@ class Timeline:
 
     @property
     def _telling(self) -> Sequence[str]:
-        return changing(self.versions, self.columns) or self.columns
+        return changing_columns(self.versions, self.columns) or self.columns
 
 
 def timeline_of(
     table: TableName,
     key: Mapping[str, object],
-    found: Sequence[Told],
+    found: Sequence[VersionRow],
     commits: Mapping[datetime, int],
     axis: Axis = "valid",
     known_at: datetime | None = None,
 ) -> Timeline:
     """The life of the record with this key; `commits` are those that told it, by the recorded time."""
-    stated: Sequence[Told] = [_stated(each, commits) for each in found]
-    told = sorted(stated if axis == "both" else statements_at(stated, known_at), key=_in_order)
+    stated: Sequence[VersionRow] = [_with_axes(each, commits) for each in found]
+    told = sorted(stated if axis == "both" else statements_at(stated, known_at), key=_sort_key)
     columns = [name for name in (told[0] if told else ()) if name not in {*key, *AXES}]
     shown = told[0] if told else {}  # a float of 32 bits is not what Python makes of it
     title = " ".join([str(table), *(f"{name}={shown.get(name, value)}" for name, value in key.items())])
     return Timeline(told, columns, axis, title)
 
 
-def _stated(statement: Told, commits: Mapping[datetime, int]) -> dict[str, Any]:
+def _with_axes(statement: VersionRow, commits: Mapping[datetime, int]) -> dict[str, Any]:
     """The values, then the axes; a user's own `known_from` is read as `known_from_src`."""
     found = dict(statement)
     valid = {name: found.pop(name) for name in (VALID_FROM, VALID_TO)}
-    known = {KNOWN_FROM: found.pop(TOLD_FROM, None), KNOWN_TO: found.pop(TOLD_TO, None)}
+    known = {KNOWN_FROM: found.pop(STATED_FROM, None), KNOWN_TO: found.pop(STATED_TO, None)}
     values = {f"{name}_src" if name in AXES else name: value for name, value in found.items()}
     told = known[KNOWN_FROM]
     return values | valid | known | {SNAPSHOT: commits.get(told) if told else None}
 
 
-def _in_order(statement: Told) -> tuple[Any, ...]:
+def _sort_key(statement: VersionRow) -> tuple[Any, ...]:
     return statement[VALID_FROM], (statement.get(KNOWN_FROM) is not None, statement.get(KNOWN_FROM))
 
 

@@ -1,13 +1,56 @@
-"""What a plan decides: rows of the table that go, and rows that come, for one commit."""
+"""What a plan decides: rows of the table that go, and rows that come, for one commit.
 
+The mark of a cell that a change leaves as it is, which is something else than NULL.
+
+Whether values differ, NULL and NaN included.
+"""
+
+import enum
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from backstory.model.places import ROW_ID
-from backstory.strategies.compare import take_or_null
+
+
+class Unmodified(enum.Enum):
+    """The type of the mark, so that `is UNMODIFIED` narrows and the mark survives pickling."""
+
+    UNMODIFIED = "unmodified"
+
+
+UNMODIFIED: Final = Unmodified.UNMODIFIED
+
+
+def differing(left: pa.Table, right: pa.Table) -> np.ndarray:
+    """For each row whether any column differs; NULL equals NULL, and floats compare by their bits."""
+    differs = np.zeros(left.num_rows, bool)
+    for name in left.column_names:
+        differs |= _column_differs(left[name], right[name])
+    return differs
+
+
+def _column_differs(left: pa.ChunkedArray, right: pa.ChunkedArray) -> np.ndarray:
+    unlike = pc.not_equal(_comparable(left), _comparable(right))
+    one_null = pc.xor(left.is_null(), right.is_null())
+    return np.asarray(pc.or_(pc.fill_null(unlike, False), one_null))
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    bits = {pa.float32(): pa.int32(), pa.float64(): pa.int64()}.get(column.type)
+    if bits is None:
+        return column
+    return pa.chunked_array([chunk.view(bits) for chunk in column.chunks], type=bits)
+
+
+def take_or_null(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
+    """The values at these rows, NULL where the row is -1."""
+    whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    return whole.take(pa.array(rows, mask=rows < 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +77,7 @@ class Actions:
         return not self.removed.num_rows and not self.added.num_rows
 
 
-def succeeding(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:
+def with_row_ids(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:
     """The rows with the `_row_id` of the stored rows that they succeed, at these places; -1 for a new row."""
     if ROW_ID not in stored.column_names:
         return added

@@ -13,8 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.strategies.alike import Values
-from backstory.strategies.keys import mixed, settled
+from backstory.strategies.keys import mix_bits, normalize_floats
+from backstory.strategies.values import Values
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -52,10 +52,10 @@ class Fingerprints:
             own = slice(first, first + len(part))
             halves = _Halves.of_rows(len(part))
             self._absorb_all(halves, part.select([*key]), hashed)
-            keys[own] = mixed(halves.first)
+            keys[own] = mix_bits(halves.first)
             halves.absorb(np.full(len(part), salt, np.uint64))
             self._absorb_all(halves, part.select([*values]), hashed)
-            prints[0, own], prints[1, own] = mixed(halves.first), mixed(halves.second)
+            prints[0, own], prints[1, own] = mix_bits(halves.first), mix_bits(halves.second)
             first += len(part)
         return keys, prints
 
@@ -123,7 +123,7 @@ class Fingerprints:
             self._absorb(halves, nulls, each)
         nulls.finish()
         for half in (halves.first, halves.second):
-            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mixed(half), dtype=np.uint64)])
+            sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(mix_bits(half), dtype=np.uint64)])
             yield sums[ends] - sums[ends - lengths]
 
 
@@ -199,7 +199,7 @@ def _fixed_words(values: pa.Array) -> Iterator[np.ndarray]:
         yield from words.T
         return
     if pa.types.is_floating(type_):
-        plain = np.asarray(pc.fill_null(settled(values), 0.0).cast(pa.float64()))
+        plain = np.asarray(pc.fill_null(normalize_floats(values), 0.0).cast(pa.float64()))
         yield plain.view(np.uint64)
         return
     if pa.types.is_date32(type_) or pa.types.is_time32(type_):

@@ -54,7 +54,7 @@ def dense_codes(values: pa.ChunkedArray) -> Codes:
     return np.concatenate([np.zeros(0, np.int64), *chunks]).astype(np.int64)
 
 
-def settled(values: Values) -> Values:
+def normalize_floats(values: Values) -> Values:
     """The values with one zero and one NaN, so that bits tell them apart as Spark's comparisons do."""
     if not pa.types.is_floating(values.type):
         return values
@@ -62,9 +62,9 @@ def settled(values: Values) -> Values:
     return pc.add(one, pa.scalar(0.0, values.type))
 
 
-def ranks(values: pa.Array) -> np.ndarray:
+def rank_values(values: pa.Array) -> np.ndarray:
     """Numbers in the order of the values, the same for those that are one; NULL is -1."""
-    encoded = settled(pa.chunked_array([values])).combine_chunks().dictionary_encode()
+    encoded = normalize_floats(pa.chunked_array([values])).combine_chunks().dictionary_encode()
     found = np.full(len(encoded.dictionary) + 1, -1, np.int64)
     found[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(encoded.dictionary))
     return found[np.asarray(pc.fill_null(encoded.indices, -1))]
@@ -72,7 +72,7 @@ def ranks(values: pa.Array) -> np.ndarray:
 
 def keys_by_value(rows: pa.Table, key: Sequence[str]) -> pa.Table:
     """The key's columns, floats with one zero and one NaN."""
-    return pa.table([settled(rows[name]) for name in key], names=list(key))
+    return pa.table([normalize_floats(rows[name]) for name in key], names=list(key))
 
 
 def without_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
@@ -90,7 +90,7 @@ def last_of(codes: Codes, count: int) -> np.ndarray:
     return last
 
 
-def flagged(codes: Codes, count: int) -> np.ndarray:
+def flags_of(codes: Codes, count: int) -> np.ndarray:
     """For each code whether it occurs."""
     flags = np.zeros(count, bool)
     flags[codes] = True
@@ -116,11 +116,11 @@ def key_numbers(rows: pa.Table, key: Sequence[str], salt: int = 0) -> np.ndarray
     """A number of 64 bits for the key of each row: keys that are one have one, others hardly ever."""
     numbers = np.full(len(rows), salt, np.uint64)
     for name in key:
-        numbers = mixed(numbers ^ _numbers(settled(rows[name]).combine_chunks()))
+        numbers = mix_bits(numbers ^ _numbers(normalize_floats(rows[name]).combine_chunks()))
     return numbers
 
 
-def places_among(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+def find_places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """For each wanted number its place among others that ascend; -1 for one that is not there."""
     if len(wanted) < len(numbers):
         places = np.searchsorted(numbers, wanted)
@@ -139,8 +139,8 @@ def _numbers(values: pa.Array) -> np.ndarray:
     """A number for each value, the same one for values that are one; NULL is 0."""
     type_ = values.type
     if pa.types.is_struct(type_):
-        parts = map(_numbers, map(settled, values.flatten()))
-        return reduce(lambda one, more: mixed(one ^ more), parts, np.zeros(len(values), np.uint64))
+        parts = map(_numbers, map(normalize_floats, values.flatten()))
+        return reduce(lambda one, more: mix_bits(one ^ more), parts, np.zeros(len(values), np.uint64))
     if pa.types.is_list(type_):
         return _list_numbers(values)
     if pa.types.is_string(type_) or pa.types.is_binary(type_):
@@ -159,7 +159,7 @@ def _list_numbers(values: pa.ListArray) -> np.ndarray:
     lengths = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
     ends = np.cumsum(lengths)
     places = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
-    items = mixed(_numbers(settled(values.flatten())) ^ mixed(places.astype(np.uint64)))
+    items = mix_bits(_numbers(normalize_floats(values.flatten())) ^ mix_bits(places.astype(np.uint64)))
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(items, dtype=np.uint64)])
     return sums[ends] - sums[ends - lengths] + lengths.astype(np.uint64)
 
@@ -178,18 +178,18 @@ def _text_numbers(values: pa.Array) -> np.ndarray:
     if most == lengths.min(initial=most):  # texts of one length lie at equal distances
         for first in range(0, min(most, MOST_BYTES), WORD):
             word = np.ndarray(len(found), "<u8", data, WORD + first, (most,))
-            found = mixed(found ^ (word & LOW_BYTES[min(most - first, WORD)]))
+            found = mix_bits(found ^ (word & LOW_BYTES[min(most - first, WORD)]))
     else:
         for first in range(0, min(most, MOST_BYTES), WORD):
             there = np.flatnonzero(lengths > first)
             low = LOW_BYTES[np.minimum(lengths[there] - first, WORD)]
-            found[there] = mixed(found[there] ^ (words[starts[there] + first] & low))
+            found[there] = mix_bits(found[there] ^ (words[starts[there] + first] & low))
     longer = np.flatnonzero(lengths > MOST_BYTES)
-    found[longer] = mixed(found[longer] ^ words[starts[longer] + lengths[longer] - WORD])
+    found[longer] = mix_bits(found[longer] ^ words[starts[longer] + lengths[longer] - WORD])
     return found
 
 
-def mixed(numbers: np.ndarray) -> np.ndarray:
+def mix_bits(numbers: np.ndarray) -> np.ndarray:
     """Numbers whose bits all depend on all bits of the former ones (the finalizer of MurmurHash3)."""
     mixed = numbers.copy()
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):

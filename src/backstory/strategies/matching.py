@@ -10,14 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.strategies.alike import alike
-from backstory.strategies.keys import flagged, key_codes, keys_by_value, last_of
+from backstory.strategies.keys import flags_of, key_codes, keys_by_value, last_of
+from backstory.strategies.values import alike
 
 ColumnOf: TypeAlias = Callable[[str], pa.ChunkedArray]
 
 
 @dataclass(frozen=True, slots=True)
-class Matched:
+class Matches:
     """What a delivery makes of what is stored, as places of rows in the two tables.
 
     `appeared` are places of delivered rows, `vanished` and `kept` of stored ones, the latter out of the scope
@@ -56,9 +56,9 @@ def _repeats(codes: np.ndarray, count: int) -> np.ndarray:
     return numbers[codes] > 1 if len(codes) and numbers.max() > 1 else np.zeros(len(codes), bool)
 
 
-def matched(
+def match(
     delivered: pa.Table, stored: pa.Table, key: Sequence[str], compared: Sequence[str], scope: pa.ChunkedArray
-) -> Matched | None:
+) -> Matches | None:
     """Match the two by the key's columns; a record changed if one of the columns `compared` did.
 
     `scope` tells of each stored row whether it counts when it vanished. None if a side has rows without
@@ -80,20 +80,20 @@ def side_codes(delivered: pa.Table, stored: pa.Table, key: Sequence[str]) -> Sid
 
 def pair_rows(
     delivered: pa.Table, stored: pa.Table, codes: SideCodes, compared: Sequence[str], scope: pa.ChunkedArray
-) -> Matched:
+) -> Matches:
     """The same of sides of which no two rows have one key and all delivered rows have one.
 
     Stored rows without a key, however many, have no pair.
     """
     left, right, count = codes.delivered, codes.stored, codes.count
     place = last_of(right, count)[left]
-    there, gone = place >= 0, ~flagged(left, count)[right]
+    there, gone = place >= 0, ~flags_of(left, count)[right]
     mine, theirs = np.flatnonzero(there), place[there]
     changed = np.zeros(len(mine), bool)
     if compared:
-        changed = _changed(_at(delivered, mine), _at(stored, theirs), compared)
+        changed = _find_changes(_columns_at(delivered, mine), _columns_at(stored, theirs), compared)
     counts = np.asarray(pc.fill_null(scope.combine_chunks(), False))
-    return Matched(
+    return Matches(
         pa.array(np.flatnonzero(~there)),
         (pa.array(mine[changed]), pa.array(theirs[changed])),
         pa.array(np.flatnonzero(gone & counts)),
@@ -102,14 +102,14 @@ def pair_rows(
     )
 
 
-def _changed(mine: ColumnOf, theirs: ColumnOf, names: Sequence[str]) -> np.ndarray:
+def _find_changes(mine: ColumnOf, theirs: ColumnOf, names: Sequence[str]) -> np.ndarray:
     """Which rows differ in one of the columns; a thread looks at one column of both sides."""
     with ThreadPoolExecutor(pa.cpu_count()) as pool:
         same = pool.map(lambda name: alike(mine(name), theirs(name)), names)
     return ~reduce(np.logical_and, same)
 
 
-def _at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
+def _columns_at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
     """The columns of the rows at these places, each taken when it is asked for."""
     if _all(rows, places):
         return rows.column

@@ -38,7 +38,7 @@ def adopt(
     not in the catalog, a layout that is none of another tool's, columns that are not there, and a key that
     nothing tells; Refused for a table that a door of backstory writes.
     """
-    wanted = _layout(layout)
+    wanted = _layout_of(layout)
     found = load(store, table)
     if found is None:
         raise UsageError(
@@ -65,7 +65,7 @@ def adopt(
     return Adopted(str(table), wanted.value, list(names), changed)
 
 
-def _layout(told: str) -> Layout:
+def _layout_of(told: str) -> Layout:
     known = {each.value: each for each in Layout if each.adopted}
     if told not in known:
         raise UsageError(

@@ -43,7 +43,7 @@ class Certificate(Receipt):
     also: Sequence[Mapping[str, Any]] = ()
     sha256: str = ""
 
-    def sealed(self) -> "Certificate":
+    def seal(self) -> "Certificate":
         """The same with the digest of all that it says."""
         told = {name: value for name, value in self.to_dict().items() if name != "sha256"}
         text = json.dumps(told, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
@@ -51,7 +51,7 @@ class Certificate(Receipt):
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class ForgottenRecord:
     """The key of a record, and a salt by which it is told without being named.
 
     `folders` are the names by which layouts part their rows, which never tell a key.
@@ -80,11 +80,11 @@ class Record:
         salt, _, digest = mark.partition(" ")
         return bool(mark) and replace(self, salt=salt).digest == digest
 
-    def stands_in(self, text: str) -> bool:
+    def occurs_in(self, text: str) -> bool:
         """Whether a text has a value of the key; one of a few letters stands in texts by chance."""
         return any(len(each) >= TELLING and each in text for each in map(str, self.key.values()))
 
-    def named(self, text: str) -> str:
+    def show(self, text: str) -> str:
         """A name or location to be shown; its digest, where it may tell the key.
 
         Folders that are named after values of a user's partition may be named after the key in another

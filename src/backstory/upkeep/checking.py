@@ -15,7 +15,7 @@ from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import Kind
-from backstory.reading.frames.event_logs import COLUMNS, REQUIRED
+from backstory.reading.histories import REQUIRED, SYSTEM_COLUMNS
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import (
     KEY,
@@ -57,7 +57,7 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
     """
     with translate_faults(table):
         stored = require_known_layout(existing_as_is(store, table))
-        return _records(stored, _broken(store, stored) if stored.rows else {})
+        return _records(stored, _find_broken(store, stored) if stored.rows else {})
 
 
 def check_files_first(store: Store, table: TableName) -> list[dict[str, Any]]:
@@ -78,7 +78,7 @@ def check_files_first(store: Store, table: TableName) -> list[dict[str, Any]]:
 def check_small(files: "Files") -> list[dict[str, Any]]:
     """The same of a small table, out of its files; Unreadable for what Spark alone reads."""
     table = require_known_layout(files.table)
-    return _records(table, _broken_here(files) if table.rows else {})
+    return _records(table, _find_broken_in_files(files) if table.rows else {})
 
 
 def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
@@ -102,7 +102,7 @@ def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
     ]
 
 
-def checked(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
+def check_tables(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
     """The records of the tables that are named, or of every one whose layout is known.
 
     What keeps one from being checked is raised; of several once all were, and `results` of the error are the
@@ -163,13 +163,13 @@ def require_known_layout(table: Known) -> Known:
     return table
 
 
-def _broken(store: Store, table: StoredTable) -> Broken:
+def _find_broken(store: Store, table: StoredTable) -> Broken:
     return _check_by_layout(
         table, *(partial(ask, store, table) for ask in (broken_log, broken_spans, broken_rows))
     )
 
 
-def _broken_here(files: "Files") -> Broken:
+def _find_broken_in_files(files: "Files") -> Broken:
     from backstory.upkeep.laws import files as of_files
 
     asks = (of_files.broken_log, of_files.broken_spans, of_files.broken_rows)
@@ -202,7 +202,7 @@ def _own_names(table: ToldTable) -> list[str]:
     names = [] if span is None else [span.start, span.end, span.flag, span.state]
     names += table.shape.layout.needed
     if table.shape.layout is Layout.ODF and table.rows:
-        told = _object(table.properties.get(COLUMNS))
+        told = _parse_object(table.properties.get(SYSTEM_COLUMNS))
         names += [each for each in map(told.get, REQUIRED) if each]
     if table.shape.layout is Layout.VERSIONS:
         names += [each.name for each in remembered.OWN_COLUMNS]
@@ -240,18 +240,18 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
 def _strange_settings(table: ToldTable) -> Iterator[str]:
     """Settings of a native table that cannot be read, or that name columns it does not have (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
-        named = _listed(table.properties.get(name))
+        named = _parse_list(table.properties.get(name))
         if named is None or set(named) - set(table.shape.names):
             yield name
     told = table.properties.get(SETTLED)
-    interval = _listed(told)
+    interval = _parse_list(told)
     if interval is None or not _is_interval(interval):
         yield SETTLED
     if (told is None) != (table.properties.get(remembered.MEMORY_SINCE) is None):
         yield remembered.MEMORY_SINCE
 
 
-def _object(text: str | None) -> dict[str, Any]:
+def _parse_object(text: str | None) -> dict[str, Any]:
     try:
         found = json.loads(text or "{}")
     except ValueError:
@@ -259,7 +259,7 @@ def _object(text: str | None) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _listed(text: str | None) -> list[Any] | None:
+def _parse_list(text: str | None) -> list[Any] | None:
     try:
         found = json.loads(text or "[]")
     except ValueError:

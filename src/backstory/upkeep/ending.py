@@ -23,7 +23,7 @@ _ALONE: Final = (Layout.VERSIONS, Layout.FIVETRAN_HISTORY, Layout.FIVETRAN_LIVE)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Ended(Receipt):
+class HistoryEnd(Receipt):
     """The end of a history, or what it would be until it is `applied`.
 
     `archive` is the name under which it is kept, None if its files are deleted. `rows` are as `tables` counts
@@ -38,7 +38,9 @@ class Ended(Receipt):
     cursors: list[str]
 
 
-def end(store: Store, table: TableName, archive: TableName | None = None, *, apply: bool = False) -> Ended:
+def end(
+    store: Store, table: TableName, archive: TableName | None = None, *, apply: bool = False
+) -> HistoryEnd:
     """Drop a table with its files, or with `archive` keep it under this name, where nothing writes to it.
 
     Without `apply` nothing is changed. An end that was interrupted is completed by the next one. Raises
@@ -51,7 +53,7 @@ def end(store: Store, table: TableName, archive: TableName | None = None, *, app
         raise table_exists(archive)
     (counted,) = inventory(InSession(store), [table])
     cursors = sorted(tag.removeprefix(TAG) for tag in stored.tags if tag.startswith(TAG))
-    ended = Ended(
+    ended = HistoryEnd(
         str(table),
         None if archive is None else str(archive),
         apply,

@@ -3,6 +3,8 @@
 Versions are copied, compared in every column, and only then deleted. An archived version that still
 stands in the history is copied anew, so an interrupted run can be made again where there are no
 transactions; the watermark is told before anything is deleted, so it is never too early.
+
+Forget a record's values, or the record, in a history and its archive (section 7.5).
 """
 
 from collections.abc import Callable, Sequence
@@ -11,7 +13,8 @@ from datetime import UTC, datetime
 
 from backstory.errors import Failed
 from backstory.model.history import ARCHIVE_SUFFIX
-from backstory.reading.statements.stored_history import Key, StoredHistory, distinct
+from backstory.model.layout import ROW_HASH
+from backstory.reading.databases.stored_history import Key, StoredHistory, distinct
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
 from backstory.stores.sql.engines.engine import Engine
@@ -42,22 +45,22 @@ class Pruned:
     watermark: datetime | None
 
 
-def candidates(history: StoredHistory, cut: Cut, alias: str = "h") -> str:
+def prunable_condition(history: StoredHistory, cut: Cut, alias: str = "h") -> str:
     """Whether a version may be pruned; an open one never may."""
-    started, ended = history.started(alias), history.ended(alias)
+    started, ended = history.start_of(alias), history.end_of(alias)
     parts = [f"{ended} < {history.dialect.timestamp_literal(cut.before)}"]
     if cut.keep_last:
         same = f"{history.of('l', history.key)} = {history.of(alias, history.key)}"
-        later = f"{same} AND {history.started('l')} > {started}"
+        later = f"{same} AND {history.start_of('l')} > {started}"
         parts.append(f"EXISTS (SELECT 1 FROM {history.table} AS l WHERE {later})")
     parts += [f"NOT ({history.is_record(alias, key)})" for key in cut.legal_hold]
     return " AND ".join(parts)
 
 
-def preview(history: StoredHistory, cut: Cut) -> str:
+def preview_query(history: StoredHistory, cut: Cut) -> str:
     """The query of how many versions would be pruned, and the greatest end of them."""
-    ended = history.ended("h")
-    return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {candidates(history, cut)}"
+    ended = history.end_of("h")
+    return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {prunable_condition(history, cut)}"
 
 
 def archive_columns(history: StoredHistory) -> list[TableColumn]:
@@ -86,12 +89,12 @@ def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: date
     return [
         history.dialect.render_delete_detection_statement(history.archive, "a", left),
         history.dialect.render_insert_select_guarded(
-            history.archive, names, values, history.table, "h", candidates(history, cut)
+            history.archive, names, values, history.table, "h", prunable_condition(history, cut)
         ),
     ]
 
 
-def uncopied(history: StoredHistory, cut: Cut) -> str:
+def uncopied_query(history: StoredHistory, cut: Cut) -> str:
     """The query of how many versions may be pruned and do not stand in the archive as they are."""
     pairs = [(each, history.of("a", each.name), history.of("h", each.name)) for each in history.columns]
     equal = " AND ".join(
@@ -99,13 +102,15 @@ def uncopied(history: StoredHistory, cut: Cut) -> str:
         for column, *sides in pairs
     )
     copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)} AND {equal})"
-    return f"SELECT COUNT(*) FROM {history.table} AS h WHERE {candidates(history, cut)} AND NOT {copied}"
+    return (
+        f"SELECT COUNT(*) FROM {history.table} AS h WHERE {prunable_condition(history, cut)} AND NOT {copied}"
+    )
 
 
 def delete_statement(history: StoredHistory, cut: Cut) -> str:
     """The statement that deletes what may be pruned and stands in the archive."""
     copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)})"
-    where = f"{candidates(history, cut)} AND {copied}"
+    where = f"{prunable_condition(history, cut)} AND {copied}"
     return history.dialect.render_delete_detection_statement(history.table, "h", where)
 
 
@@ -125,7 +130,7 @@ def prepare_archive(history: StoredHistory, engine: Engine) -> None:
         former = [f"{each}{ARCHIVE_SUFFIX}" for each in history.model.former_names]
         old = next((each for each in former if engine.introspect_table(history.schema, each)), None)
         if old is None:
-            into = history.named(ARCHIVE_SUFFIX)
+            into = history.name_with_suffix(ARCHIVE_SUFFIX)
             built = history.dialect.render_create_table_if_not_exists_from_columns(into, columns)
             engine.execute(built)
             return
@@ -148,12 +153,12 @@ def prune(
 
     `remember` is told the watermark before anything is deleted. Raises Failed if a copy is not equal.
     """
-    count, newest = engine.fetch_all(preview(history, cut))[0]
+    count, newest = engine.fetch_all(preview_query(history, cut))[0]
     if not count:
         return Pruned(0, history.watermark)
     for statement in copy_statements(history, cut, run_id, instant):
         engine.execute(statement)
-    missing = engine.execute_scalar(uncopied(history, cut))
+    missing = engine.execute_scalar(uncopied_query(history, cut))
     watermark = max(in_utc(newest), history.watermark or in_utc(newest))
     if not missing:
         remember(watermark)
@@ -170,3 +175,46 @@ def prune(
 def in_utc(time: datetime) -> datetime:
     """A time as a database gave it: without zone it is UTC."""
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+
+
+ERASED = "erased"
+
+
+def forget_values(history: StoredHistory, table: str, stored: Sequence[str], key: Key) -> str:
+    """The statement that leaves of a record its keys and intervals: values NULL, `row_hash` `erased`."""
+    users = {each.name for each in history.model.attributes}
+    kept = {name for name in history.names if name not in users}
+    kept |= {each.name for each in archive_columns(history)[len(history.columns) :]}
+    name = history.dialect.render_identifier
+    values = {name(each): "NULL" for each in stored if each not in kept}
+    values[name(ROW_HASH)] = history.text(ERASED)
+    return history.dialect.render_update_exists(table, "h", values, history.is_record("h", key))
+
+
+def forget_rows(history: StoredHistory, table: str, key: Key) -> str:
+    """The statement that deletes all versions of a record."""
+    return history.dialect.render_delete_detection_statement(table, "h", history.is_record("h", key))
+
+
+def versions_of(history: StoredHistory, table: str, key: Key) -> str:
+    """The query of how many versions of a record a table has."""
+    return f"SELECT COUNT(*) FROM {table} AS h WHERE {history.is_record('h', key)}"
+
+
+def stored_tables(history: StoredHistory, engine: Engine) -> dict[str, list[str]]:
+    """History and archive, as far as they are there, with the columns that stand in them."""
+    found = {
+        history.table: engine.introspect_table(history.schema, history.model.name),
+        history.archive: engine.introspect_table(history.schema, history.model.archive_name),
+    }
+    return {table: list(stored) for table, stored in found.items() if stored}
+
+
+def erase_record(history: StoredHistory, engine: Engine, key: Key, *, rows: bool = False) -> int:
+    """Erase a record's values, or its rows, wherever they stand; the count of its versions."""
+    count = 0
+    for table, stored in stored_tables(history, engine).items():
+        count += int(engine.execute_scalar(versions_of(history, table, key)))
+        statement = forget_rows(history, table, key) if rows else forget_values(history, table, stored, key)
+        engine.execute(statement)
+    return count

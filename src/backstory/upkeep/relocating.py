@@ -70,7 +70,7 @@ def relocate(
     settings, former = load(warehouse, config), from_
     folder = _folder(settings)
     stands = _whereabouts_of(folder, read(folder), former)
-    if not _moved(stands, read(folder)):
+    if not _moved_entries(stands, read(folder)):
         if former is not None:
             raise UsageError(
                 "nothing-moved",
@@ -80,12 +80,14 @@ def relocate(
         return Relocated(str(folder), applied=not dry_run)
     java = cache(lambda: _java(settings, verbose=verbose))
     java()  # which takes long: no writer need wait for it
-    with _locked(folder / CATALOG_FILE, dry_run=dry_run) as connection:
+    with _lock_catalog(folder / CATALOG_FILE, dry_run=dry_run) as connection:
         catalog = contents(connection)
         stands = _whereabouts_of(folder, catalog, former)
         _refuse_split(stands, catalog)
-        files = {each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved(stands, catalog)}
-        with _undone_unless_whole(files.values()):
+        files = {
+            each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved_entries(stands, catalog)
+        }
+        with _remove_on_failure(files.values()):
             places = {each: rewriting.relocate(each.location) for each, rewriting in files.items()}
             if not dry_run:
                 _switch(connection, stands, catalog, places)
@@ -144,7 +146,7 @@ def _whereabouts_of(folder: Path, catalog: CatalogFile, former: str | Path | Non
     return replace(stands, former=frozenset({str(Path(former).absolute())} - stands.spellings))
 
 
-def _moved(stands: Whereabouts, catalog: CatalogFile) -> list[Entry]:
+def _moved_entries(stands: Whereabouts, catalog: CatalogFile) -> list[Entry]:
     return [each for each in catalog.entries if stands.former_of(each.location) is not None]
 
 
@@ -172,7 +174,7 @@ def _java(settings: Settings, *, verbose: bool) -> Any:
 
 
 @contextmanager
-def _locked(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
+def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
     """The catalog, locked for other writers."""
     try:
         with reading(file) if dry_run else changing(file) as connection:
@@ -196,7 +198,7 @@ def _files_of(entry: Entry, stands: Whereabouts, java: Any, *, dry_run: bool) ->
 
 
 @contextmanager
-def _undone_unless_whole(files: Iterable[TableFiles]) -> Iterator[None]:
+def _remove_on_failure(files: Iterable[TableFiles]) -> Iterator[None]:
     """A refusal leaves no file behind."""
     try:
         yield

@@ -27,9 +27,9 @@ from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.port import DISORDER, ToldTable
 from backstory.upkeep.checking import misfits, readable, require_known_layout
-from backstory.upkeep.laws.frames import broken_among, judged_by, suspected
-from backstory.upkeep.laws.judged import Judged
-from backstory.upkeep.laws.mends import ACT, COME, GONE, SAID, STAY, TOLD, MendTally, mend
+from backstory.upkeep.laws.frames import broken_in_frame, find_suspects, read_terms
+from backstory.upkeep.laws.table_terms import TableTerms
+from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally, mend_records
 from backstory.upkeep.laws.terms import PREFIX, Law
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def repair_small(files: "Files") -> Repair:
     """What would mend a small table that breaks no law of rows: nothing; Unreadable for any other table."""
     from backstory.upkeep.laws.files import broken_spans
 
-    table = _mendable(files.table)
+    table = _require_mendable(files.table)
     if broken_spans(files):
         raise Unreadable("rows to mend")
     return _summarize(table, MendTally())
@@ -98,30 +98,32 @@ class _Repairing:
     @contextmanager
     def planned(self, store: Store) -> Iterator[Plan[Repair]]:
         """Mend what is spoilt in the table as it stands."""
-        table = _mendable(existing(store, self.table))
-        judged = judged_by(store, table)
+        table = _require_mendable(existing(store, self.table))
+        judged = read_terms(store, table)
         rows, names = _rows(store, table)
-        suspects = suspected(rows, judged)
+        suspects = find_suspects(rows, judged)
         laws = [name for name in suspects.columns if name.startswith(PREFIX)]
         suspects = suspects.select(*map(quoted, [*names, *laws]))
-        acts = persist_on_disk(map_batches(suspects, partial(mend, judged, names), _schema(suspects, names)))
+        acts = persist_on_disk(
+            map_batches(suspects, partial(mend_records, judged, names), _schema(suspects, names))
+        )
         try:
             with translate_faults(self.table):
-                records = arrow_of(acts.where(column(ACT) == TOLD).select(quoted(SAID)))
+                records = arrow_of(acts.where(column(ACT) == REPORT).select(quoted(REPORTED)))
             tally = MendTally()
-            for text in records[SAID].to_pylist():
+            for text in records[REPORTED].to_pylist():
                 tally.add(text)
-            after = acts.where(column(ACT).isin(STAY, COME)).drop(ACT, SAID)
-            left = broken_among(after, judged) if tally.keys else {}
+            after = acts.where(column(ACT).isin(STAY, ADD)).drop(ACT, REPORTED)
+            left = broken_in_frame(after, judged) if tally.keys else {}
             about = _summarize(table, tally, {law: keys for law, (_, keys) in left.items()})
             yield self._plan(table, judged, acts, about)
         finally:
             acts.unpersist()
 
-    def _plan(self, table: StoredTable, judged: Judged, acts: Any, about: Repair) -> Plan[Repair]:
+    def _plan(self, table: StoredTable, judged: TableTerms, acts: Any, about: Repair) -> Plan[Repair]:
         counts = about.counts
         summary = {"laws": about.laws, "keys": about.keys, **counts}
-        more = {REPAIR: json.dumps(summary), **_recorded(judged)}
+        more = {REPAIR: json.dumps(summary), **_recorded_property(judged)}
         orderly = table.disorderly and not set(about.left) - {Law.PROPERTIES.value}
         change = (
             _change(table, acts, counts, {DISORDER: None} if orderly else NOTHING)
@@ -146,7 +148,7 @@ def _summarize(table: ToldTable, tally: MendTally, left: Mapping[str, Sequence[s
     return Repair(name, False, counts, laws, tally.keys, tally.samples, left)
 
 
-def _mendable(table: Table) -> Table:
+def _require_mendable(table: Table) -> Table:
     """The table, if its rows can be mended; UsageError for another one."""
     table = require_known_layout(table)
     name, layout = table.shape.table, table.shape.layout
@@ -177,20 +179,20 @@ def _schema(found: Any, names: Sequence[str]) -> Any:
     from pyspark.sql.types import ByteType, StringType, StructField, StructType
 
     stored = [StructField(name, found.schema[name].dataType) for name in names]
-    return StructType([StructField(ACT, ByteType()), StructField(SAID, StringType()), *stored])
+    return StructType([StructField(ACT, ByteType()), StructField(REPORTED, StringType()), *stored])
 
 
 def _change(
     table: StoredTable, acts: Any, counts: Mapping[str, int], properties: Mapping[str, None]
 ) -> Change:
     ids = [ROW_ID] if ROW_ID in acts.columns else []
-    gone = acts.where(column(ACT) == GONE).select(FILE, POSITION)
-    come = acts.where(column(ACT) == COME).select(*map(quoted, [*table.shape.names, *ids]))
+    gone = acts.where(column(ACT) == REMOVE).select(FILE, POSITION)
+    come = acts.where(column(ACT) == ADD).select(*map(quoted, [*table.shape.names, *ids]))
     rewritten = counts["rewritten"]
     return Change(counts, gone, come if rewritten else None, properties=properties, expected=rewritten)
 
 
-def _recorded(judged: Judged) -> Mapping[str, str]:
+def _recorded_property(judged: TableTerms) -> Mapping[str, str]:
     """The recorded time of a commit on a native table (V10); mending writes it into no row (V118)."""
     if not judged.terms.remembers:
         return NOTHING

@@ -1,25 +1,37 @@
-"""Rewind a table of versions: take back what it learnt after a time (native.md V84, V85)."""
+"""Rewind a table of versions: take back what it learnt after a time (native.md V84, V85).
+
+What a rewind takes back.
+
+Take a table back to an earlier commit, where rows do not say when the table learnt of them.
+
+Of an event log that is the reset of its chain: its log forgets the blocks of the commits that are taken back.
+A history goes back together with the base that it is made from.
+"""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from backstory.engine.deliver import Plan, deliver
+from backstory.engine.attempts import attempt
+from backstory.engine.deliver import Plan, TableChange, deliver, deliver_once
 from backstory.engine.planned import PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
-from backstory.errors import UsageError
+from backstory.errors import MAX_KEYS, Refused, TryAgain, UsageError
 from backstory.formats.delivered import arrow_schema
-from backstory.model.change import Change, Committed, Note
+from backstory.journal.chain import SEQUENCE, SYSTEM_TIME, snapshots
+from backstory.journal.log_table import LOGGED, NUMBER, log_of
+from backstory.model.change import DOOR, TOKEN, Change, Committed, Note
 from backstory.model.instant import iso, parse_instant
-from backstory.model.layout import MEMORY, RECORDED_AT, Layout
+from backstory.model.layout import HIST_SUFFIX, MEMORY, RECORDED_AT, Layout
 from backstory.model.places import ROW_ID
+from backstory.model.receipt import Receipt
 from backstory.model.remembered import (
     COPIED_AT,
     ENDED_AT,
@@ -32,16 +44,211 @@ from backstory.model.remembered import (
     SETTLED,
 )
 from backstory.model.table import TableName
+from backstory.spark.versions import arrow_of
+from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import rows_with_ids
-from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.frames import rows_at, rows_with_ids
+from backstory.stores.iceberg.lineage import UPDATED_IN, keeps_row_ids
+from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.port import LOADING
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
-from backstory.strategies.rewind.plan import KEYS, RewindTerms, plan_rewind
-from backstory.upkeep.rewound import OUTCOMES, Rewound, commit_fields
-from backstory.upkeep.rollback import roll_back
+from backstory.strategies.rewind import KEYS, RewindTerms, plan_rewind
+
+OUTCOMES = ("taken_back", "moved", "returned")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Rewound(Receipt):
+    """What a rewind takes back, or took back where it was `applied`.
+
+    `counts` are rows by outcome, `commits` those that are taken back, newest first; `keys` are up to ten of
+    the records that change, and `recorded_at` is when the table learnt of the rewind (layout `versions`).
+    `also` are the tables that go back with it.
+    """
+
+    table: str
+    time: str
+    applied: bool = False
+    counts: Mapping[str, int] = field(default_factory=dict)
+    commits: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[dict[str, Any]] = field(default_factory=list)
+    recorded_at: str | None = None
+    snapshot_id: int | None = None
+    also: list[dict[str, Any]] = field(default_factory=list)
+
+
+def commit_fields(snapshot: IcebergSnapshot) -> dict[str, Any]:
+    """A commit as receipts show it."""
+    return {
+        "snapshot_id": snapshot.id,
+        "committed_at": iso(snapshot.committed_at),
+        "door": snapshot.get_property(DOOR),
+        "token": snapshot.get_property(TOKEN),
+    }
+
+
+LOGS = (Layout.RUN_LOG, Layout.ODF_LOG)
+
+
+def roll_back(store: Store, table: TableName, time: datetime, *, apply: bool) -> Rewound:
+    """Give the table the rows that it had at a time, by its commits; without `apply` only tell which go.
+
+    Raises UsageError for a log and for the base of a history, Refused where the commit of that time has
+    expired or the table had other columns, TryAgain while a load is between its commits.
+    """
+    _refuse_derived(store, existing(store, table).shape.layout, table)
+    base = TableName(table.schema, table.name.removesuffix(HIST_SUFFIX))
+
+    def act() -> Rewound:
+        stored = existing(store, table)
+        if stored.shape.layout is not Layout.HIST:
+            return _roll_back_one(store, stored, time, apply=apply)
+        _refuse_loading(stored)
+        made_from = load(store, base) if base != table else None
+        done = _roll_back_one(store, stored, time, apply=apply)
+        also = [_roll_back_one(store, made_from, time, apply=apply)] if made_from else []
+        return Rewound(
+            done.table,
+            done.time,
+            done.applied or any(each.applied for each in also),
+            done.counts,
+            done.commits,
+            done.keys,
+            snapshot_id=done.snapshot_id,
+            also=[each.to_dict() for each in also],
+        )
+
+    return attempt(store, [table, base, log_of(table)], act)
+
+
+def _refuse_derived(store: Store, layout: Layout, table: TableName) -> None:
+    history = TableName(table.schema, table.name + HIST_SUFFIX)
+    if layout in LOGS:
+        raise UsageError(
+            "no-rewind",
+            f"{table} is a log of other tables.",
+            "Rewind those tables; their logs are rewound with them.",
+        )
+    if layout is Layout.BASE and load(store, history) is not None:
+        raise UsageError(
+            "no-rewind",
+            f"{table} is the base of {history}.",
+            f"Rewind {history}: its base is rewound with it.",
+        )
+
+
+def _refuse_loading(table: StoredTable) -> None:
+    if table.properties.get(LOADING):
+        raise TryAgain(
+            "CONCURRENT_RUN",
+            f"A run is loading {table.shape.table}, or was interrupted.",
+            "Wait until it ends, or run the load again, which restores the base first.",
+        )
+
+
+def _roll_back_one(store: Store, table: StoredTable, time: datetime, *, apply: bool) -> Rewound:
+    name = table.shape.table
+    later, target = _split_commits(table, time)
+    if not later:
+        return Rewound(str(name), iso(time))
+    then = _target_commit(table, later, target, time)
+    counts, keys = _count_lost(store, table, then)
+    done = None
+    if apply:
+        change = Change(counts, back_to=then.id)
+        done = _commit(store, table, change, Note(table.shape.layout.door, f"rewind {iso(time)}"))
+        if table.shape.layout is Layout.ODF:
+            _cut_log(store, existing(store, name))
+    commits = [commit_fields(each) for each in later]
+    return Rewound(str(name), iso(time), bool(done), counts, commits, keys, None, then.id if done else None)
+
+
+def _commit(store: Store, table: StoredTable, change: Change | None, note: Note) -> Any:
+    return deliver_once(store, TableChange([], note, lambda: (table, change)))
+
+
+def _split_commits(
+    table: StoredTable, time: datetime
+) -> tuple[list[IcebergSnapshot], IcebergSnapshot | None]:
+    """The commits by which the table learnt something after the time, newest first, and the one before."""
+    later, pending = list[IcebergSnapshot](), list[IcebergSnapshot]()
+    for snapshot in ancestry(table):
+        learnt = _learnt_at(table, snapshot)
+        pending.append(snapshot)
+        if learnt is None:
+            continue  # rows that only moved, such as a compaction's, belong to the commit before
+        if learnt <= time:
+            return later, pending[0]
+        later, pending = [*later, *pending], []
+    return [*later, *pending], None
+
+
+def _learnt_at(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None:
+    """When the table learnt what a commit told: of a dataset's block its system time."""
+    if table.shape.layout is not Layout.ODF:
+        return snapshot.committed_at
+    time = snapshot.get_property(SYSTEM_TIME)
+    return parse_instant(time) if time else None
+
+
+def _target_commit(
+    table: StoredTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
+) -> IcebergSnapshot:
+    """The commit to go back to; Refused if it has expired, or if the columns were others then."""
+    name = table.shape.table
+    if target is None and later[-1].java.parentId() is not None:
+        raise Refused(
+            "snapshots-expired",
+            f"The commit that {name} had at {iso(time)} has expired.",
+            "Nothing was written; give a later time.",
+        )
+    if target is None:
+        raise Refused(
+            "nothing-then", f"{name} had no rows at {iso(time)}.", "Nothing was written; give a later time."
+        )
+    schemas, now = table.iceberg.schemas(), table.iceberg.schema()
+    then = schemas.get(target.java.schemaId()) or now
+    names = {int(each.fieldId()): str(each.name()) for each in now.columns()}
+    before = {int(each.fieldId()): str(each.name()) for each in then.columns()}
+    lost = [column for id_, column in before.items() if id_ not in names]
+    new = [names[id_] for id_ in names.keys() - before.keys()]
+    own = [each for each in new if table.shape.layout.owns(each, name.name) or each in table.shape.key]
+    if lost or own:
+        raise Refused(
+            "columns-changed",
+            f"{name} has other columns now than at {iso(time)}: {', '.join(sorted([*lost, *own]))}.",
+            "Nothing was written; give a time after the columns changed.",
+        )
+    return target
+
+
+def _count_lost(
+    store: Store, table: StoredTable, then: IcebergSnapshot
+) -> tuple[dict[str, int], list[dict[str, Any]]]:
+    """How many rows there are and were, and up to ten keys of rows that came since, where rows tell."""
+    name, key = table.shape.table, table.shape.key
+    with translate_faults(name):
+        rows = store.spark.table(store.sql_name(name))
+        before = rows_at(store, name, then.id)
+        counts = {"rows": rows.count(), "rows_then": before.count()}
+        if not (key and keeps_row_ids(table)):
+            return counts, []
+        new = rows.where(column(UPDATED_IN) > int(then.java.sequenceNumber())).select(*map(quoted, key))
+        return counts, arrow_of(new.distinct().orderBy(*map(quoted, key)).limit(MAX_KEYS)).to_pylist()
+
+
+def _cut_log(store: Store, dataset: StoredTable) -> None:
+    """Take the blocks out of a dataset's log that are its own no more."""
+    head, log = next(snapshots(dataset), None), load(store, log_of(dataset.shape.table))
+    if head is None or log is None or log.shape.layout is not Layout.ODF_LOG:
+        return
+    change = delete_where(store, log, column(NUMBER) > int(head[SEQUENCE]))
+    if change is not None:
+        _commit(store, log, change, Note("odf", "", {**head, LOGGED: head[SEQUENCE]}))
+
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -77,12 +284,12 @@ class _Rewinding:
         """Read what was learnt since; None where there is nothing."""
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
-        commits = [each for each in ancestry(stored) if (_recorded(each) or self.time) > self.time]
+        commits = [each for each in ancestry(stored) if (_recorded_at(each) or self.time) > self.time]
         change, counts, keys = None, dict[str, int](), list[dict[str, Any]]()
         with ExitStack() as held, translate_faults(self.table):
             rows = rows_with_ids(store, stored).withColumns({each: column(each) for each in PLACE.names})
-            touched = rows.where(learnt_after(self.time))
-            now = _next(stored, touched) if stored.rows else None
+            touched = rows.where(is_learnt_after(self.time))
+            now = _next_recorded_at(stored, touched) if stored.rows else None
             if now is not None:
                 planned = held.enter_context(run_plan(_plan_terms(store, stored, touched, self.time, now)))
                 counts = {name: count for name, count in planned.sums.counts.items() if count}
@@ -116,7 +323,7 @@ class _Rewinding:
         return Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
 
 
-def learnt_after(known: datetime) -> "Column":
+def is_learnt_after(known: datetime) -> "Column":
     """Whether a row says something that the table did not say at this time (V85)."""
     time = instant(micros_of(known))
     return (column(RECORDED_AT) > time) | (column(MEMORY)[ENDED_AT] > time)
@@ -150,7 +357,7 @@ def _refuse_pruned(table: StoredTable, time: datetime) -> None:
         )
 
 
-def _next(table: StoredTable, touched: "DataFrame") -> datetime | None:
+def _next_recorded_at(table: StoredTable, touched: "DataFrame") -> datetime | None:
     """The recorded time of the commit (V10); None if nothing was learnt since."""
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as newest
@@ -159,7 +366,7 @@ def _next(table: StoredTable, touched: "DataFrame") -> datetime | None:
     (row,) = touched.agg(latest).collect()
     if row[0] is None:
         return None
-    recorded = [_recorded(each) for each in ancestry(table)][:1]
+    recorded = [_recorded_at(each) for each in ancestry(table)][:1]
     times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0]), *filter(None, recorded)]
     return max(datetime.now(UTC), max(times) + timedelta(microseconds=1))
 
@@ -197,7 +404,7 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
 
 def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
     """What the commit says of deliveries that stand again: the newest copy's instant (V14), and absences."""
-    standing = [each for each in ancestry(table) if (_recorded(each) or time) <= time]
+    standing = [each for each in ancestry(table) if (_recorded_at(each) or time) <= time]
     at, lists = (
         next(filter(None, (each.get_property(name) for each in standing)), None)
         for name in (COPIED_AT, LACKS)
@@ -206,6 +413,6 @@ def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
     return Note("native", f"rewind {iso(time)}", {name: text for name, text in more.items() if text})
 
 
-def _recorded(snapshot: IcebergSnapshot) -> datetime | None:
+def _recorded_at(snapshot: IcebergSnapshot) -> datetime | None:
     time = snapshot.get_property(RECORDED)
     return parse_instant(time) if time else None

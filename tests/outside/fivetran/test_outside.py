@@ -29,7 +29,7 @@ from tables_as_text import WORDS, in_order
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.wrapping.batch_file import BatchFile
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 from backstory.testing.sender.batch_files import AS_FIVETRAN, encrypt, seal
 from backstory.testing.sender.client import Sender
 

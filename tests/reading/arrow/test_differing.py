@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from specification.differences import Lived, Side, differences, in_order, passages
 
 from backstory.reading.arrow.differences import differences as by_query
-from backstory.reading.arrow.order import are_behind
-from backstory.reading.arrow.order import in_order as sort
+from backstory.reading.arrow.sorting import are_after
+from backstory.reading.arrow.sorting import sort_rows as sort
 from backstory.reading.arrow.versions import INSTANT
-from backstory.reading.comparisons import Comparison
+from backstory.reading.selection import Comparison
 from backstory.stores.metadata.values import rows_of
 
 SCHEMA = pa.schema(
@@ -145,7 +145,7 @@ def test_equal_changes_of_several_records_are_one_group(versions):
         for name in each["changed"]
     ]
     wanted = sorted(n for pair in set(pairs) if (n := pairs.count(pair)) > 1)
-    assert sorted(each.count for each in found.alike_changes(99)) == wanted
+    assert sorted(each.count for each in found.common_changes(99)) == wanted
 
 
 def found_in(value):
@@ -171,4 +171,4 @@ def test_rows_are_sorted_as_the_specification_has_it(rows, first):
 @pytest.mark.parametrize(("value", "behind"), [(0.0, [2, 3]), (-0.0, [2, 3]), (1.5, [3]), (math.nan, [])])
 def test_a_page_begins_behind_a_value(value, behind):
     rows = pa.table({"k": [None, -0.0, 1.5, math.nan]})
-    assert [place for place, each in enumerate(are_behind(rows, {"k": value}).to_pylist()) if each] == behind
+    assert [place for place, each in enumerate(are_after(rows, {"k": value}).to_pylist()) if each] == behind

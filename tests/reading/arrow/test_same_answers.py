@@ -21,19 +21,17 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.reading.arrow import differences, first_rows, point_in_time
-from backstory.reading.arrow.change_times import change_times
+from backstory.reading.arrow import differences, point_in_time, sorting
 from backstory.reading.arrow.knowledge import micros, table_at
 from backstory.reading.arrow.life import life
-from backstory.reading.arrow.pages import PageQuestion, page
-from backstory.reading.arrow.versions import statements, versions
-from backstory.reading.comparisons import Comparison
-from backstory.reading.frames.event_logs import COLUMNS
-from backstory.reading.frames.life import life as life_of_frames
-from backstory.reading.frames.statements import statements as statements_of_frames
-from backstory.reading.frames.versions import ranking
+from backstory.reading.arrow.point_in_time import PageQuestion, page
+from backstory.reading.arrow.versions import change_times, read_statements, read_versions
+from backstory.reading.frames.point_in_time import life as life_of_frames
+from backstory.reading.frames.versions import order_columns
+from backstory.reading.frames.versions import statements as statements_of_frames
 from backstory.reading.frames.versions import versions as versions_of_frames
-from backstory.reading.selection import EVERYTHING, Selection
+from backstory.reading.histories import SYSTEM_COLUMNS
+from backstory.reading.selection import EVERYTHING, Comparison, Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.literals import micros_of
@@ -144,7 +142,7 @@ def log(op=None, observed=None, *, ledger=False):
         "event_time": "event_time",
         "observed": observed,
     }
-    return {COLUMNS: json.dumps({**names, "events": ledger})}
+    return {SYSTEM_COLUMNS: json.dumps({**names, "events": ledger})}
 
 
 def day_of(chance):
@@ -260,7 +258,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
     first = snapshots.all_snapshots(existing(store, found))[0].committed_at
     spark = Table(store, found)
-    held = versions(table_at(files, None))
+    held = read_versions(table_at(files, None))
     large = versions_of_frames(store, found).toArrow()
     assert same(held.rows, large) > 3
     moved = set(micros(large, "valid_from")) | set(micros(large, "valid_to"))
@@ -272,7 +270,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         page_by_page(files, large, at, monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
-        told = statements(table_at(files, None))
+        told = read_statements(table_at(files, None))
         assert same(told.rows, statements_of_frames(store, found).toArrow()) > 3
     if name in APART:
         assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
@@ -305,10 +303,10 @@ def each_record_alone(files, large, key, monkeypatch):
         for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
             less.setattr(rows_module, bound, 40)
         with pytest.raises(Unreadable, match="rows"):
-            versions(table_at(files, None))
+            read_versions(table_at(files, None))
         for values, rows in records.items():
             if None not in values:
-                held = versions(table_at(files, None).of_record(dict(zip(key, values, strict=True))))
+                held = read_versions(table_at(files, None).of_record(dict(zip(key, values, strict=True))))
                 assert lines(rows_of(held.rows)) == lines(rows)
 
 
@@ -316,13 +314,13 @@ def the_first_alone(files, large, at, monkeypatch):
     """The first rows of an instant are Spark's where the table has more rows than are read here, or left to it."""
     spans = zip(micros(large, "valid_from"), micros(large, "valid_to"), strict=True)
     holds = [SpannedRow(place, *span).holds(micros_of(at)) for place, span in enumerate(spans)]
-    order, answered = ranking(files.table.shape, large.column_names), 0
+    order, answered = order_columns(files.table.shape, large.column_names), 0
     holding = in_order([row for row, held in zip(rows_of(large), holds, strict=True) if held], order)
     with monkeypatch.context() as less:
         for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
             less.setattr(rows_module, bound, files.table.rows - 1)
         for name, value in (("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(first_rows, name, value)
+            less.setattr(sorting, name, value)
         for limit in (1, 3):
             with suppress(Unreadable):
                 rows = in_order(rows_of(point_in_time.as_of(files, at, None, EVERYTHING, limit)), order)
@@ -335,7 +333,7 @@ def page_by_page(files, large, at, monkeypatch):
     """Pages in the order of the key have together what Spark has, once; so have those of one value."""
     with monkeypatch.context() as less:
         for name, value in (("FEW", 0), ("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(first_rows, name, value)
+            less.setattr(sorting, name, value)
         for where in ({}, {"v": "1.5"}):
             wanted = [
                 row
@@ -407,7 +405,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
         monkeypatch.setattr(rows_module, bound, 4)
     for name in ("FEWEST", "ROWS_FOR_ONE"):
-        monkeypatch.setattr(first_rows, name, 1)
+        monkeypatch.setattr(sorting, name, 1)
     assert point_in_time.current(files, None, EVERYTHING, 1)["k"].to_pylist() == [1]
     for asked, keys in ((["--limit", "1"], [1]), (["--key", "5"], [5]), (["--key", "3"], [])):
         assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json", *asked]) == 0

@@ -16,9 +16,9 @@ from backstory.reading.arrow.differences import diff, diff_knowledge
 from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.point_in_time import as_of, current
-from backstory.reading.arrow.versions import statements
-from backstory.reading.frames.event_logs import COLUMNS
-from backstory.reading.lives import TOLD_FROM, TOLD_TO
+from backstory.reading.arrow.versions import read_statements
+from backstory.reading.histories import SYSTEM_COLUMNS
+from backstory.reading.lives import STATED_FROM, STATED_TO
 from backstory.stores.iceberg.store import KEY, LAYOUT
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.rows import Files
@@ -90,7 +90,7 @@ def ledger(written):
     def made(rows, *, ledger):
         names = ("offset", "op", "system_time", "event_time")
         told = {**{name: name for name in names}, "observed": None, "events": ledger}
-        return written(Layout.ODF, EVENTS, rows, **{COLUMNS: json.dumps(told)})
+        return written(Layout.ODF, EVENTS, rows, **{SYSTEM_COLUMNS: json.dumps(told)})
 
     return made
 
@@ -158,10 +158,10 @@ def test_E14_what_was_rewound_stays_known(native):
 
 
 def events(found):
-    held = statements(table_at(found, None))
-    axes = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
+    held = read_statements(table_at(found, None))
+    axes = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
     rows = rows_of(held.rows)
-    rows = sorted(rows, key=lambda row: (row["valid_from"], row[TOLD_FROM]))
+    rows = sorted(rows, key=lambda row: (row["valid_from"], row[STATED_FROM]))
     return [" ".join(word(row[name]) for name in ("n", *axes)) for row in rows]
 
 

@@ -10,8 +10,8 @@ from backstory.model.change import Change
 from backstory.model.cursor import MARK, TAG
 from backstory.model.layout import Layout
 from backstory.model.remembered import CURSOR_MAX_AGE
-from backstory.reading.changes import cursors
-from backstory.reading.changes.commits import lineage_of
+from backstory.reading.changes import ranges
+from backstory.reading.changes.ranges import lineage_of
 
 DAY = 24 * 60 * 60 * 1000
 
@@ -131,7 +131,7 @@ def test_a_table_without_commits_moves_no_cursor(store):
     empty = Fed(store, "empty", {"id": "LONG"}, ("id",), Layout.FIVETRAN_LIVE)
     assert empty.told(cursor="crm") == []
     assert empty.now.tags == {}
-    assert cursors.place_of(empty.now, lineage_of(store, empty.now), "crm", None) == 0
+    assert ranges.cursor_version(empty.now, lineage_of(store, empty.now), "crm", None) == 0
 
 
 def test_snapshots_that_a_cursor_keeps_outlive_the_others(fed):

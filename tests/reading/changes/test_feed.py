@@ -16,8 +16,8 @@ from backstory.model.remembered import OWN_COLUMNS
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.changes.rows import identity_of
-from backstory.reading.frames.event_logs import COLUMNS
+from backstory.reading.changes.feed import row_identity
+from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.stores.tables import existing
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -127,7 +127,7 @@ LAYOUTS = {
     Layout.BASE: (f"c_key:STRING id:LONG v:STRING {LOADED}", ("id",)),
     Layout.ODF: ("offset:LONG op:INT id:LONG v:STRING", ("offset",)),
 }
-OFFSET = {COLUMNS: '{"offset": "offset"}'}
+OFFSET = {SYSTEM_COLUMNS: '{"offset": "offset"}'}
 
 
 def columns_of(layout):
@@ -142,7 +142,7 @@ def test_each_layout_has_its_identity(layout):
     name = TableName("feeds", "c_hist" if layout is Layout.HIST else "c")
     make(store, Shape(name, columns, ("id",), layout))
     commit(store, existing(store, name), Change(properties=OFFSET))
-    assert identity_of(existing(store, name)) == LAYOUTS[layout][1]
+    assert row_identity(existing(store, name)) == LAYOUTS[layout][1]
 
 
 def of_history(v, start, end, active):

@@ -8,9 +8,8 @@ import pytest
 from depth import deep
 
 from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from backstory.reading.changes.frames import fed
-from backstory.reading.changes.rows import ToldRows
-from backstory.reading.changes.rule import each, net
+from backstory.reading.changes.feed import FeedRows, feed_frame
+from backstory.reading.changes.rule import changes_of_commits, net
 from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION
 
 SCHEMA = (
@@ -62,11 +61,11 @@ def test_the_plan_gives_the_rules_feed(spark, netted):
         for number in range(1, len(states)):
             for sign, rows in ((-1, states[number - 1]), (1, states[number])):
                 moved += [(*row.values(), number, number, DAY, sign) for row in rows]
-        changes = each(states, key)
+        changes = changes_of_commits(states, key)
         changes = net(changes, key) if netted else changes
         expected += [line(one.row, one.version, one.type) for one in changes]
-    told = ToldRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), None)
-    frame = fed(spark.createDataFrame(moved, SCHEMA), told, len(moved), net=netted, only_come=False)
+    told = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), None)
+    frame = feed_frame(spark.createDataFrame(moved, SCHEMA), told, len(moved), net=netted, only_come=False)
     assert frame.columns == ["life", "k", "v", "m", CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
     rows = frame.toArrow().to_pylist()
     assert sorted(line(row, row[COMMIT_VERSION], row[CHANGE_TYPE]) for row in rows) == sorted(expected)

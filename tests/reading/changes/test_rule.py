@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.model.change_feed import ChangeType
-from backstory.reading.changes.rule import applied, between, each, net
+from backstory.reading.changes.rule import apply_changes, changes_between, changes_of_commits, net
 
 NAN = float("nan")
 
@@ -40,7 +40,7 @@ E16 = """k a 10 -, m a 10 -
 def test_E16_the_feed_of_changes_with_a_compaction_between():
     """Commits 1 and 2, a compaction (3 here), and 4."""
     states = [[], *versions(E16)]
-    changes = each(states, start)
+    changes = changes_of_commits(states, start)
     assert told(changes) == [
         "1 insert k a 10 -",
         "1 insert m a 10 -",
@@ -65,7 +65,7 @@ def test_E16_the_feed_of_changes_with_a_compaction_between():
 
 def test_E16_of_current_rows():
     open_ = [[{"k": row["k"], "v": row["v"]} for row in state if row["to"] == "-"] for state in versions(E16)]
-    assert told(each([[], *open_], key)) == [
+    assert told(changes_of_commits([[], *open_], key)) == [
         "1 insert k a",
         "1 insert m a",
         "2 update_preimage k a",
@@ -78,15 +78,15 @@ def test_what_equals_by_its_values_is_no_change():
     """V16: NaN equals NaN, 0.0 equals -0.0, maps have no order; a boolean is no number."""
     before = {"k": 1, "v": NAN, "m": {"a": 0.0, "b": [NAN]}}
     after = {"k": 1, "v": NAN, "m": {"b": [NAN], "a": -0.0}}
-    assert between([before], [after], 1, key) == []
-    assert len(between([{"k": 1, "v": True}], [{"k": 1, "v": 1}], 1, key)) == 2
+    assert changes_between([before], [after], 1, key) == []
+    assert len(changes_between([{"k": 1, "v": True}], [{"k": 1, "v": 1}], 1, key)) == 2
 
 
 def test_an_identity_that_is_not_unique_has_no_pairs():
     """V105: rows that are the same cancel out one by one, of the rest nobody knows which was which."""
     before = [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
     after = [{"k": 1, "v": "a"}, {"k": 1, "v": "c"}]
-    assert told(between(before, after, 1, key)) == ["1 delete 1 a", "1 delete 1 b", "1 insert 1 c"]
+    assert told(changes_between(before, after, 1, key)) == ["1 delete 1 a", "1 delete 1 b", "1 insert 1 c"]
 
 
 ROWS = st.fixed_dictionaries({"k": st.integers(0, 3), "v": st.sampled_from([None, NAN, 0.0, -0.0, "x"])})
@@ -97,11 +97,11 @@ STATES = st.lists(st.lists(ROWS, max_size=5), min_size=2, max_size=5)
 def test_L12_the_feed_applied_to_a_mirror_gives_the_table(states):
     """Also from anywhere to anywhere, each commit or net; and net is the difference of the ends."""
     for first, last in itertools.combinations(range(len(states)), 2):
-        found = each(states[first : last + 1], key, first + 1)
+        found = changes_of_commits(states[first : last + 1], key, first + 1)
         for changes in (found, net(found, key)):
-            mirror = applied(states[first], changes)
-            assert between(mirror, states[last], 0, key) == []
-        ends = between(states[first], states[last], 0, key)
+            mirror = apply_changes(states[first], changes)
+            assert changes_between(mirror, states[last], 0, key) == []
+        ends = changes_between(states[first], states[last], 0, key)
         assert sorted(map(repr, [(one.type, one.row["k"]) for one in net(found, key)])) == sorted(
             map(repr, [(one.type, one.row["k"]) for one in ends])
         )
@@ -109,7 +109,7 @@ def test_L12_the_feed_applied_to_a_mirror_gives_the_table(states):
 
 @given(STATES)
 def test_a_preimage_is_followed_by_its_postimage(states):
-    changes = each(states, key)
+    changes = changes_of_commits(states, key)
     for place, one in enumerate(changes):
         if one.type is ChangeType.BEFORE:
             after = changes[place + 1]
@@ -124,8 +124,11 @@ def test_a_preimage_is_followed_by_its_postimage(states):
 def test_net_folds_by_sparks_four_rules():
     """V106: insert and delete cancel, insert and updates are one insert, updates two images, else a delete."""
     a, b, c = ({"k": 1, "v": value} for value in "abc")
-    assert net(each([[], [a], []], key), key) == []
-    assert told(net(each([[], [a], [b]], key), key)) == ["2 insert 1 b"]
-    assert told(net(each([[a], [b], [c]], key), key)) == ["2 update_preimage 1 a", "2 update_postimage 1 c"]
-    assert told(net(each([[a], [b], []], key), key)) == ["2 delete 1 a"]
-    assert net(each([[a], [b], [a]], key), key) == []
+    assert net(changes_of_commits([[], [a], []], key), key) == []
+    assert told(net(changes_of_commits([[], [a], [b]], key), key)) == ["2 insert 1 b"]
+    assert told(net(changes_of_commits([[a], [b], [c]], key), key)) == [
+        "2 update_preimage 1 a",
+        "2 update_postimage 1 c",
+    ]
+    assert told(net(changes_of_commits([[a], [b], []], key), key)) == ["2 delete 1 a"]
+    assert net(changes_of_commits([[a], [b], [a]], key), key) == []

@@ -8,7 +8,7 @@ from datasets import Dataset, e, s
 
 from backstory.doors.odf import door
 from backstory.errors import UsageError
-from backstory.reading.frames.event_logs import instant_in
+from backstory.reading.histories import instant_in
 from backstory.stores.iceberg.store import Store
 from backstory.table import Table
 

@@ -12,8 +12,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.frames.joins import beside
-from backstory.reading.frames.pairs import Joined, few_each, pairs
+from backstory.reading.frames.joins import Join, has_short_histories, join_in_order, join_pairs
 from backstory.reading.frames.versions import versions as versions_of
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
@@ -138,13 +137,11 @@ def test_it_is_the_range_join(spark, store):
 
     wanted = [(number, start) for number, fact in enumerate(facts) for start in expected(*fact) or [None]]
     history = versions_of(store, found.name)
-    asked = Joined(
-        frame, history, ["k"], "at", [VALID_FROM, VALID_TO], ["id", "k", "at", VALID_FROM, VALID_TO]
-    )
-    for rows in (found.join_as_of(frame, on="k", at="at"), pairs(asked), beside(asked)):
+    asked = Join(frame, history, ["k"], "at", [VALID_FROM, VALID_TO], ["id", "k", "at", VALID_FROM, VALID_TO])
+    for rows in (found.join_as_of(frame, on="k", at="at"), join_pairs(asked), join_in_order(asked)):
         told = rows.select("id", VALID_FROM).orderBy("id").toArrow().to_pylist()
         assert [tuple(row.values()) for row in told] == wanted
-    assert not few_each(store, existing(store, found.name))
+    assert not has_short_histories(store, existing(store, found.name))
 
 
 def test_pairs_are_looked_at_where_records_have_few_versions(store):
@@ -157,7 +154,7 @@ def test_pairs_are_looked_at_where_records_have_few_versions(store):
         rows = found.join_as_of(frame, on="k", at="at")
         return "Window" in rows._jdf.queryExecution().optimizedPlan().toString(), rows
 
-    assert few_each(store, existing(store, found.name))
+    assert has_short_histories(store, existing(store, found.name))
     assert joined()[0] is False
     name = store.sql_name(found.name)
     store.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('backstory.disorder' = 'true')")

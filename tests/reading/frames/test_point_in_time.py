@@ -12,7 +12,7 @@ from backstory.model.layout import ACTIVE, END, START, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.queries import answering
+from backstory.reading.queries import translate_query_faults
 from backstory.stores.iceberg.create import drop
 from backstory.table import Table
 
@@ -41,7 +41,7 @@ def history(store):
 
 
 def told(frame):
-    with answering("a table"):
+    with translate_query_faults("a table"):
         return sorted((row["id"], row["v"]) for row in frame.toArrow().to_pylist())
 
 

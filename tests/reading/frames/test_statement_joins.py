@@ -2,11 +2,10 @@
 
 import random
 
-from backstory.reading.frames.pairs import Joined
-from backstory.reading.frames.statement_joins import join_statements
-from backstory.reading.lives import TOLD_FROM, TOLD_TO
+from backstory.reading.frames.joins import Join, join_statements
+from backstory.reading.lives import STATED_FROM, STATED_TO
 
-ENDS = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
+ENDS = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
 
 
 def told_in_order(key, count):
@@ -71,7 +70,7 @@ def test_v98_of_records_that_were_told_of_often_rows_see_what_pairs_see(spark):
     }
     assert max(map(len, expected.values())) == 1
     names = ["id", "k", "at", "known", "v"]
-    asked = Joined(frame, history, ["k"], "at", ["v"], names, known_at="known")
+    asked = Join(frame, history, ["k"], "at", ["v"], names, known_at="known")
     for few in (8, 10_000):
         rows = join_statements(asked, few).select("id", "v").collect()
         assert len(rows) == len(asks)

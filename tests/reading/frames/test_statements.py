@@ -7,16 +7,16 @@ from datasets import Dataset, e, word
 from remembering import E13, E14, number, remembered
 
 from backstory.errors import UsageError
-from backstory.reading.frames.statements import statements
-from backstory.reading.lives import TOLD_FROM, TOLD_TO
+from backstory.reading.frames.versions import statements
+from backstory.reading.lives import STATED_FROM, STATED_TO
 from backstory.table import Table
 
 
 def told(found, key, value="v"):
-    rows = statements(found.store, found.name, key).orderBy("valid_from", TOLD_FROM).toArrow().to_pylist()
+    rows = statements(found.store, found.name, key).orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
     return [
         f"{row[value]}[{number(row['valid_from'])},{number(row['valid_to'])})"
-        f" known [{number(row[TOLD_FROM])},{number(row[TOLD_TO])})"
+        f" known [{number(row[STATED_FROM])},{number(row[STATED_TO])})"
         for row in rows
     ]
 
@@ -48,8 +48,8 @@ def test_a_row_tells_two_steps(store):
 
 
 def events(found, *names):
-    rows = statements(found.store, found.name).orderBy("valid_from", TOLD_FROM).toArrow().to_pylist()
-    ends = ("valid_from", "valid_to", TOLD_FROM, TOLD_TO)
+    rows = statements(found.store, found.name).orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
+    ends = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
     return [" ".join(word(row[name]) for name in (*names, *ends)) for row in rows]
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from versions_in_python import answer, fill, in_dialect, labelled, lives, ordered, prepare, pruned_at, stored
 
 from backstory.model.history import Labels
-from backstory.reading.statements.labels import labeled
+from backstory.reading.databases.history_queries import labeled
 from backstory.stores.sql.dialects.registry import get_dialect
 from backstory.upkeep.views import create_views
 

@@ -31,9 +31,9 @@ from versions_in_python import (
 
 from backstory.doors.historize.runs import RegisteredRun
 from backstory.errors import Refused, UsageError
-from backstory.reading.statements import differences as compared
-from backstory.reading.statements import joins
-from backstory.reading.statements import point_in_time as times
+from backstory.reading.databases import history_queries
+from backstory.reading.databases import history_queries as compared
+from backstory.reading.databases import history_queries as times
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.dialects.registry import get_dialect
 
@@ -150,7 +150,7 @@ def test_join_as_of(place, tables):
         parents = {version.key: version for version in valid(old, at)}
         pairs = [(version, parents.get(version.values["rc_p_key"])) for version in valid(young, at)]
         expected = [{"child": v.hist_key, "parent": p and p.hist_key} for v, p in pairs if p or how == "left"]
-        found = answer(place, joins.join_as_of(child, parent, "rc_p_key", at, how))
+        found = answer(place, history_queries.join_as_of(child, parent, "rc_p_key", at, how))
         told = [{"child": row["rc_c_hist_key"], "parent": row["parent_rc_p_hist_key"]} for row in found]
         assert ordered(told) == ordered(expected)
 
@@ -169,7 +169,7 @@ def test_join_valid(place, tables):
             for v, p, start, end in together(young, old)
             if since is None or end is None or end > since
         ]
-        found = answer(place, joins.join_valid(child, parent, "rc_p_key", since))
+        found = answer(place, history_queries.join_valid(child, parent, "rc_p_key", since))
         told = [
             {
                 "c": row["rc_c_hist_key"],
@@ -191,8 +191,8 @@ QUESTIONS = {
     "changes": lambda history, at: compared.changes(history, at, second(9)),
     "diff from": lambda history, at: compared.diff(history, at, second(9)),
     "diff to": lambda history, at: compared.diff(history, second(9), at),
-    "join_as_of": lambda history, at: joins.join_as_of(DUCK["rc_c"], history, "rc_p_key", at),
-    "join_valid": lambda history, at: joins.join_valid(DUCK["rc_c"], history, "rc_p_key", at),
+    "join_as_of": lambda history, at: history_queries.join_as_of(DUCK["rc_c"], history, "rc_p_key", at),
+    "join_valid": lambda history, at: history_queries.join_valid(DUCK["rc_c"], history, "rc_p_key", at),
 }
 
 
@@ -220,7 +220,7 @@ def test_naive_times_are_refused(ask):
 def test_all_intersections_of_a_pruned_history_are_refused():
     """R51, R55: where a table was pruned join_valid needs a time since which it is whole."""
     with pytest.raises(UsageError) as refused:
-        joins.join_valid(DUCK["rc_c"], pruned_at(DUCK["rc_p"], second(5)), "rc_p_key")
+        history_queries.join_valid(DUCK["rc_c"], pruned_at(DUCK["rc_p"], second(5)), "rc_p_key")
 
     assert refused.value.code == "since-needed"
 
@@ -231,7 +231,10 @@ def test_all_intersections_of_a_pruned_history_are_refused():
         (lambda: times.timeline(DUCK["rc_p"], {"k": "x", "b": 1}), "other-key"),
         (lambda: times.timeline(DUCK["rc_p"], b"x"), "wrong-key"),
         (lambda: compared.diff(DUCK["rc_p"], INSTANTS[0], INSTANTS[1], ["b"]), "unknown-column"),
-        (lambda: joins.join_as_of(DUCK["rc_c"], DUCK["rc_p"], "k", INSTANTS[0]), "unknown-reference"),
+        (
+            lambda: history_queries.join_as_of(DUCK["rc_c"], DUCK["rc_p"], "k", INSTANTS[0]),
+            "unknown-reference",
+        ),
         (lambda: times.as_of(DUCK["rc_p"], "yesterday"), "unreadable-time"),
     ],
 )
@@ -251,8 +254,8 @@ def queries(history, child):
         times.timeline(history, "o'x\\"),
         compared.changes(history, second(7), second(8)),
         compared.diff(history, second(7), second(8)),
-        joins.join_as_of(child, history, "rc_p_key", second(8)),
-        joins.join_valid(child, history, "rc_p_key", second(8)),
+        history_queries.join_as_of(child, history, "rc_p_key", second(8)),
+        history_queries.join_valid(child, history, "rc_p_key", second(8)),
     ]
 
 

@@ -31,7 +31,7 @@ IN_SETTINGS = {
     "spark.extensions.IcebergSparkSessionExtensions",
 }
 # Spark's own Java, which is no part of a store.
-OF_SPARK = {"spark/late.py", "spark/parsed_queries.py", "spark/versions.py", "strategies/observed.py"}
+OF_SPARK = {"spark/late.py", "spark/parsed_queries.py", "spark/versions.py", "strategies/frames.py"}
 
 
 def test_icebergs_java_is_called_in_one_place():

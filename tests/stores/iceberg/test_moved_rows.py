@@ -9,8 +9,8 @@ from feeding import Fed, line
 
 from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
-from backstory.reading.changes.commits import lineage_of
-from backstory.reading.changes.rule import each, net
+from backstory.reading.changes.ranges import lineage_of
+from backstory.reading.changes.rule import changes_of_commits, net
 from backstory.stores.iceberg.hiding import row_groups
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import Store
@@ -86,7 +86,7 @@ def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
     last = len(seen) - 1
     identity = lambda row: row["id"]  # noqa: E731
     for since, until in ((0, last), (3, last - 1), (6, 9)):
-        changes = each(seen[since : until + 1], identity, since + 1)
+        changes = changes_of_commits(seen[since : until + 1], identity, since + 1)
         for asked, expected in (({}, changes), ({"net": True}, net(changes, identity))):
             found = fed.rows(since=since, until=until, **asked)
             assert sorted(map(unordered, found)) == by_rule(expected)

@@ -13,7 +13,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.commits import commits, inventory
-from backstory.reading.frames.life import life
+from backstory.reading.frames.point_in_time import life
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.in_session import InSession

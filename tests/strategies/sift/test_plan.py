@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specification.sift import APPEARED, CHANGED, KEPT, SAME, VANISHED, sift
 
-from backstory.strategies.matching import matched
+from backstory.strategies.matching import match
 
 EVERY = pa.field("x", pa.float64())
 
@@ -23,7 +23,7 @@ def sides(delivered, stored):
 
 def told(delivered, stored, *scope):
     left, right = sides(delivered, stored)
-    found = matched(
+    found = match(
         left, right, ["k"], ["x"], pa.chunked_array([pa.array(scope or [True] * len(right), pa.bool_())])
     )
     if found is None:
@@ -79,7 +79,7 @@ def test_the_sift_is_the_rules(delivered, stored, scope):
     counts = scope[: len(stored)]
     expected = sift(*rows, ["k"], ["x"], counts)
     left, right = (pa.Table.from_pylist(each, schema) for each in rows)
-    found = matched(left, right, ["k"], ["x"], pa.chunked_array([pa.array(counts, pa.bool_())]))
+    found = match(left, right, ["k"], ["x"], pa.chunked_array([pa.array(counts, pa.bool_())]))
     assert (found is None) == (expected is None)
     if found is not None:
         numbers = Counter(expected.values())

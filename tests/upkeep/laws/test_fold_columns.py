@@ -16,7 +16,7 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.upkeep.laws.frames import judged_by, suspected
+from backstory.upkeep.laws.frames import find_suspects, read_terms
 
 COLUMNS = (
     Column("k", ColumnType(Kind.LONG)),
@@ -121,6 +121,6 @@ def test_spark_finds_what_the_rule_finds(store, copies, settled):
 
     assert {each["law"] for each in found if each["violations"]} >= {"fold", "memory", "unique-start"}
     rows = store.spark.table(store.sql_name(table))
-    keys = {row.k for row in suspected(rows, judged_by(store, existing(store, table))).collect()}
+    keys = {row.k for row in find_suspects(rows, read_terms(store, existing(store, table))).collect()}
     assert not keys & set(range(150))
     assert len(keys) > 100

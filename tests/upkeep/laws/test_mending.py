@@ -19,7 +19,7 @@ TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
 
 def mended(rows, terms):
     """The rows as they are mended for the laws that they break."""
-    return mending.mended(rows, terms, violations(rows, terms))
+    return mending.mend_rows(rows, terms, violations(rows, terms))
 
 
 def life(*spans, **more):

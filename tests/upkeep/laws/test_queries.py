@@ -21,8 +21,7 @@ from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.upkeep.laws import files, frames
-from backstory.upkeep.laws.judged import Judged
-from backstory.upkeep.laws.logs import LogFacts
+from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 
 FAR = 9_000_000
@@ -56,19 +55,19 @@ FED = LawTerms(flagged=True, remembers=True, newest=60, tracked=("v",), numbers=
 COPIED = replace(FED, marks=(RememberedMark(4, "copy"), RememberedMark(7, "copy")), settled=(None, 2))
 VERSIONS = shape(Layout.VERSIONS, Column("v", ColumnType(Kind.DOUBLE)), *NATIVE)
 JUDGED = {
-    "fivetran": Judged(
+    "fivetran": TableTerms(
         spanned(Layout.FIVETRAN_HISTORY, START, END, Column(ACTIVE, TRUTH)),
         LawTerms(flagged=True, grain=1000, far=FAR),
     ),
-    "hist": Judged(
+    "hist": TableTerms(
         spanned(Layout.HIST, HIST_START, HIST_END, Column(STATE, WORD), Column(ROW_HASH, WORD)),
         LawTerms(stated=True, hashed=True),
     ),
-    "dbt": Judged(spanned(Layout.DBT, "dbt_valid_from", "dbt_valid_to"), LawTerms(far=FAR)),
-    "versions": Judged(VERSIONS, LawTerms(flagged=True, remembers=True, newest=60)),
-    "fed": Judged(VERSIONS, FED, valued=True),
-    "copied": Judged(VERSIONS, COPIED, valued=True),
-    "cleared": Judged(VERSIONS, replace(FED, marks=(RememberedMark(4, "truncate"),)), valued=True),
+    "dbt": TableTerms(spanned(Layout.DBT, "dbt_valid_from", "dbt_valid_to"), LawTerms(far=FAR)),
+    "versions": TableTerms(VERSIONS, LawTerms(flagged=True, remembers=True, newest=60)),
+    "fed": TableTerms(VERSIONS, FED, valued=True),
+    "copied": TableTerms(VERSIONS, COPIED, valued=True),
+    "cleared": TableTerms(VERSIONS, replace(FED, marks=(RememberedMark(4, "truncate"),)), valued=True),
 }
 KEYS = (*"abcdefghij", None)
 HASHES = ("a" * 64, "A" * 64, "erased", "a" * 63 + "\n", "a" * 63, None)
@@ -164,7 +163,7 @@ def counted(found):
 
 def in_duckdb(rows, judged):
     with Memory(1 << 30).lease() as lease:
-        return counted(files.broken_lives(files.Rows(lease, arrow(rows, judged)), judged))
+        return counted(files.broken_lives(files.LawRows(lease, arrow(rows, judged)), judged))
 
 
 def of_chance(chance, judged, keys=KEYS):
@@ -190,7 +189,7 @@ def test_spark_finds_in_lives_what_the_rule_finds(spark, layout):
     if judged.terms.remembers:
         rows = [*{(row["key"], row["start"], row["end"]): row for row in rows}.values()]
 
-    found = frames.broken_among(spark.createDataFrame(arrow(rows, judged)), judged)
+    found = frames.broken_in_frame(spark.createDataFrame(arrow(rows, judged)), judged)
 
     assert counted(found) == by_rule(rows, judged)
 
@@ -203,8 +202,8 @@ def test_keys_that_look_different_are_one_where_they_are_equal():
     with Memory(1 << 30).lease() as lease:
 
         def broken(*keys):
-            rows = files.Rows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
-            return files.broken_keys(rows, Judged(held, LawTerms()))
+            rows = files.LawRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
+            return files.broken_keys(rows, TableTerms(held, LawTerms()))
 
         assert broken(1.0, float("nan"), -0.0) == {}
         for twice in ((0.0, -0.0), (float("nan"), float("nan"))):
@@ -255,7 +254,7 @@ def test_duckdb_finds_in_events_what_the_rule_finds(kind, chance):
     columns = (Column("k", WORD), Column("at", TIME))
     held = Shape(TableName("some", "log"), columns, ("k",) if log.keyed else (), Layout.ODF)
     with Memory(1 << 30).lease() as lease:
-        found = files.broken_events(files.Rows(lease, table), held, names, log)
+        found = files.broken_events(files.LawRows(lease, table), held, names, log)
 
     lives = {}
     for place, (key, each, at) in enumerate(events):

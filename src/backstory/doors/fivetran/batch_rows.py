@@ -21,9 +21,9 @@ from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.layout import END, PREFIX, START, SYSTEM_COLUMNS, Layout
 from backstory.model.schema import Shape
 from backstory.model.types import ColumnType
+from backstory.strategies import live_rows
+from backstory.strategies import versions as intervals
 from backstory.strategies.actions import Actions
-from backstory.strategies.live_rows import plan as live_rows
-from backstory.strategies.versions import plan as intervals
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class LiveChange:
 
     def plan(self, stored: pa.Table) -> Actions:
         """See `strategies.live_rows`."""
-        return live_rows.plan(stored, self.delivery)
+        return live_rows.plan_live_rows(stored, self.delivery)
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ class HistoryChange:
 
     def plan(self, stored: pa.Table) -> Actions:
         """See `strategies.intervals`."""
-        return intervals.plan(stored, self.delivery)
+        return intervals.plan_versions(stored, self.delivery)
 
 
 def _key_columns(key: Sequence[str], *tables: pa.Table) -> pa.Table:

@@ -38,9 +38,9 @@ from backstory.stores.tables import rows_of
 from backstory.strategies.shape_changes.operations import (
     Add,
     AddInHistory,
+    ConstantValue,
     DropInHistory,
     FillFlag,
-    Given,
     HistoryToLive,
     LiveToHistory,
     Operation,
@@ -126,14 +126,14 @@ def require_user_column(name: str) -> str:
     return name
 
 
-def parse_value(text: str, column: Column) -> Given:
+def parse_value(text: str, column: Column) -> ConstantValue:
     """A value that the request gives as text.
 
     `NULL` is SQL NULL (F9), and so is an empty text for types that are not text (section 6.1).
     """
     if text == NULL_TEXT or (not text and column.type.kind not in _TEXT):
-        return Given(None)
-    return Given(_parse_cell(text, column)[0].as_py())
+        return ConstantValue(None)
+    return ConstantValue(_parse_cell(text, column)[0].as_py())
 
 
 def parse_time(text: str) -> datetime:
@@ -313,7 +313,7 @@ def live_to_history(subject: Subject, _asked: ModeRequest) -> Change | None:
 
 
 def _add_flag(subject: Subject, flag: Column) -> Change | None:
-    return subject.change(Add(subject.with_column(flag), flag, Given(False)))
+    return subject.change(Add(subject.with_column(flag), flag, ConstantValue(False)))
 
 
 def _history_shape(shape: Shape, without: str = "") -> Shape:

@@ -21,7 +21,7 @@ from backstory.engine.parts import Rows as SideRows
 from backstory.engine.sides import LocalSide
 from backstory.formats.delivered import arrow_schema
 from backstory.model.table import TableName
-from backstory.reading.frames.point_in_time import keeps_all
+from backstory.reading.frames.point_in_time import all_are_current
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.store import load
 from backstory.stores.metadata.columns import widens
@@ -123,7 +123,7 @@ def computed_here(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) ->
 def _of_table(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> Reading | None:
     """Reads a table whose files lie here; None where Spark must read, convert or refuse its rows."""
     found = load(work.store, TableName(*stage.table))
-    if found is None or not keeps_all(found.shape):
+    if found is None or not all_are_current(found.shape):
         return None
     stored = arrow_schema({each.name: each.type for each in found.shape.columns})
     wanted = arrow_schema({each.name: column_type(each) for each in columns})

@@ -16,7 +16,7 @@ from backstory.model.layout import DELETED, Layout
 from backstory.model.places import FILE, POSITION
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.reading.frames.point_in_time import delivered_rows
+from backstory.reading.frames.point_in_time import current_table_rows
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, quoted
 from backstory.stores.iceberg.schema import spark_type
@@ -98,7 +98,7 @@ def stage_rows(
     rows = (
         store.spark.table(store.sql_name(found.shape.table))
         if _marks_deletion(plan)
-        else delivered_rows(store, found)
+        else current_table_rows(store, found)
     )
     rows = rows.select(*_renamed(rows, columns), *(column(name) for name in sorted(brought)))
     return with_values(store, rows, beside), brought

@@ -13,11 +13,10 @@ from backstory.doors.historize.stored_histories import stored_history
 from backstory.errors import Refused
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.keys import key_text
-from backstory.reading.statements.stored_history import StoredHistory
+from backstory.reading.databases.stored_history import StoredHistory
 from backstory.stores.sql import ddl
 from backstory.stores.sql.engines.engine import Engine
-from backstory.upkeep.view_marks import marked_views, views_by_definition, views_in_force
-from backstory.upkeep.views import drop_views
+from backstory.upkeep.views import create_marked_views, defined_view_marks, drop_views, stored_view_marks
 
 LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.value})
 
@@ -150,10 +149,10 @@ def _renamed(engine: Engine, load: Load, old: str, table: str) -> list[str]:
 def refresh_views(engine: Engine, load: Load) -> None:
     """Make the history's views those that the model asks for; if they are, nothing is done."""
     history = _history(engine, load)
-    in_force = views_in_force(engine, history)
-    if in_force != views_by_definition(history):
+    in_force = stored_view_marks(engine, history)
+    if in_force != defined_view_marks(history):
         dropped = drop_views(history) if in_force else []
-        _run(engine, [*dropped, *marked_views(history)])
+        _run(engine, [*dropped, *create_marked_views(history)])
 
 
 def _history(engine: Engine, load: Load) -> StoredHistory:
@@ -167,7 +166,7 @@ def _history(engine: Engine, load: Load) -> StoredHistory:
 
 
 def _drop_views(engine: Engine, history: StoredHistory) -> None:
-    if views_in_force(engine, history):
+    if stored_view_marks(engine, history):
         _run(engine, drop_views(history))
 
 

@@ -9,7 +9,7 @@ from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.reading.statements.stored_history import StoredHistory
+from backstory.reading.databases.stored_history import StoredHistory
 from backstory.stores.sql.dialects.dialect import Dialect
 
 

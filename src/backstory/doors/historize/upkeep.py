@@ -22,12 +22,11 @@ from backstory.doors.historize.work import Target
 from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.instant import instant_of, iso
-from backstory.reading.statements.stored_history import Key, Query, StoredHistory, Time
+from backstory.reading.databases.stored_history import Key, Query, StoredHistory, Time
 from backstory.stores.sql.engines.engine import Engine
-from backstory.upkeep import erasure, pruning
+from backstory.upkeep import pruning
 from backstory.upkeep.pruning import Cut, Pruned, in_utc
-from backstory.upkeep.view_marks import marked_views
-from backstory.upkeep.views import drop_views
+from backstory.upkeep.views import create_marked_views, drop_views
 
 
 def _now() -> datetime:
@@ -112,7 +111,7 @@ class Upkeep:
         """Make the views that the model defines, with the current columns."""
         with self.engine.transaction():
             self._views(drop_views(self.history()))
-            self._views(marked_views(self.history()))
+            self._views(create_marked_views(self.history()))
 
     def _views(self, statements: Sequence[str]) -> None:
         for statement in statements:
@@ -136,7 +135,7 @@ class Upkeep:
         cut = Cut(instant_of(before), rules.keep_last if keep_last is None else keep_last, tuple(legal_hold))
         history = self.history()
         if not apply:
-            count, newest = self.engine.fetch_all(pruning.preview(history, cut))[0]
+            count, newest = self.engine.fetch_all(pruning.preview_query(history, cut))[0]
             known = [each for each in (newest and in_utc(newest), history.watermark) if each]
             return Pruned(count, max(known, default=None))
         if not rules.allow_prune:
@@ -156,7 +155,7 @@ class Upkeep:
             self._views(drop_views(self.history()))
             pruning.prepare_archive(self.history(), self.engine)
             pruned = pruning.prune(self.history(), self.engine, cut, run, self.clock(), self._remember)
-            self._views(marked_views(self.history()))
+            self._views(create_marked_views(self.history()))
         return pruned
 
     def _remember(self, watermark: datetime) -> None:
@@ -175,10 +174,10 @@ class Upkeep:
             _refuse_present(load, history, self.engine, key)
             if not apply:
                 return sum(
-                    int(self.engine.execute_scalar(erasure.versions_of(history, table, key)))
-                    for table in erasure.tables(history, self.engine)
+                    int(self.engine.execute_scalar(pruning.versions_of(history, table, key)))
+                    for table in pruning.stored_tables(history, self.engine)
                 )
-            count = erasure.erase(history, self.engine, key, rows=rows)
+            count = pruning.erase_record(history, self.engine, key, rows=rows)
         self._log(run, "erase_rows" if rows else "erase_values", count, began)
         return count
 

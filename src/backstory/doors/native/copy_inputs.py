@@ -42,7 +42,7 @@ from backstory.model.remembered import ROLE, SEQUENCE
 from backstory.model.schema import Column, Shape
 from backstory.model.spelling import spelling_hint
 from backstory.model.types import ColumnType, Kind, parts_added
-from backstory.reading.keys import exact
+from backstory.reading.selection import exact_value
 from backstory.stores.iceberg.frames import spark_fields
 from backstory.stores.iceberg.lineage import keeps_row_ids
 from backstory.stores.iceberg.literals import micros_of, quoted, text_literal
@@ -79,7 +79,7 @@ def typed_scope(given: Mapping[str, Any], shape: Shape, settings: TableSettings)
             f"`scope=` names columns without history: {', '.join(untracked)}.",
             "Use key columns, or columns whose changes make versions.",
         )
-    return tuple((name, exact(name, given[name], users[name])) for name in sorted(given))
+    return tuple((name, exact_value(name, given[name], users[name])) for name in sorted(given))
 
 
 def scope_text(scope: Scope | None) -> str | None:

@@ -46,7 +46,6 @@ from backstory.stores.iceberg.literals import column, instant, quoted
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.strategies.comparable import fingerprint
 from backstory.strategies.copies.comparison import CARRIED, CONTENT, VALUED, is_faultless, plan_rows
 from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
 from backstory.strategies.copies.frames import touched_versions, version_condition
@@ -62,7 +61,8 @@ from backstory.strategies.copies.plan import (
 )
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, begin_versions
-from backstory.strategies.keys import flagged, key_codes, keys_by_value
+from backstory.strategies.frames import fingerprint
+from backstory.strategies.keys import flags_of, key_codes, keys_by_value
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
 if TYPE_CHECKING:
@@ -282,7 +282,7 @@ class PlannedCopy:
         seen, keys = np.zeros(len(appearing), bool), keys_by_value(appearing, key)
         for rows in _keys_elsewhere(self.inputs, appearing):
             (mine, theirs), count = key_codes([keys, keys_by_value(rows, key)], key)
-            seen |= flagged(theirs, count)[mine]
+            seen |= flags_of(theirs, count)[mine]
         return seen
 
     def _split_appeared_keys(self) -> dict[str, pa.Table]:

@@ -52,7 +52,7 @@ from backstory.model.change import NOTHING
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.reading.frames.point_in_time import current, keeps_all
+from backstory.reading.frames.point_in_time import all_are_current, current
 from backstory.reading.frames.versions import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
@@ -104,7 +104,7 @@ def rows_of_table(store: Store, table: TableName) -> SourceRows:
     in_files = stored.shape.layout is Layout.VERSIONS  # whose rows alone say whether they are true now
     if stored.shape.layout in HISTORIES and not in_files:
         return rows_of_frame(_current(store, table), size)
-    if not in_files and not keeps_all(stored.shape):
+    if not in_files and not all_are_current(stored.shape):
         return rows_of_frame(current(store, table), size)
     told = spark_schema(store, stored.iceberg.schema())
     fields = [

@@ -29,7 +29,7 @@ from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import MayHave, Statistics
 from backstory.stores.metadata.row_selection import Chosen
 from backstory.strategies.copies.version_rows import OPEN, memory_field, micros
-from backstory.strategies.keys import key_numbers, places_among
+from backstory.strategies.keys import find_places, key_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -201,7 +201,7 @@ def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
     np.minimum.at(since, of, keys.since)
 
     def touched(rows: pa.Table) -> pa.ChunkedArray:
-        place = places_among(numbers, key_numbers(rows.select(key).cast(keys.keys.schema), key))
+        place = find_places(numbers, key_numbers(rows.select(key).cast(keys.keys.schema), key))
         there = np.flatnonzero(place >= 0)
         flags = np.zeros(len(rows), bool)
         flags[there] = micros(rows[VALID_TO])[there] >= since[place[there]]

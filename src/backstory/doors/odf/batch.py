@@ -16,8 +16,8 @@ from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused
 from backstory.spark.versions import frame_fields, require_fields, try_cast
 from backstory.stores.iceberg.literals import quoted
-from backstory.strategies.comparable import holds_map
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
+from backstory.strategies.frames import holds_map
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

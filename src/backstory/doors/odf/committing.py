@@ -26,7 +26,7 @@ from backstory.formats.delivered import shaped
 from backstory.journal.arrow_hash import hash_of_table, hash_text, sum_of_words
 from backstory.journal.chain import Block, canonical, schema_hash
 from backstory.journal.log_table import bring_up_to_date, log_of
-from backstory.journal.row_hash import ROWS, hash_of, hashed
+from backstory.journal.row_hash import ROWS, hash_of, observe_hash
 from backstory.model.change import NOTHING, TOKEN, Change, Note, Pieces
 from backstory.model.instant import iso
 from backstory.model.schema import Column, Shape
@@ -191,7 +191,7 @@ def _with_hash(
         pieces = Pieces(partial(_hash_pieces, rows, shape, offset, sums))
         return pieces, lambda: hash_text(reduce(np.bitwise_xor, sums))
     written = Observation()
-    rows = hashed(rows, offset, written)
+    rows = observe_hash(rows, offset, written)
     rows = rows.withColumns(absent(shape.columns, rows.columns))
     return rows, lambda: _written_hash(written.get, event)
 

@@ -39,7 +39,7 @@ from backstory.engine.planned import Planned
 from backstory.engine.staging import StagedRows
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.journal.chain import blocks
-from backstory.journal.log_table import logged
+from backstory.journal.log_table import read_all_blocks
 from backstory.model.change import Change, Committed
 from backstory.model.instant import iso
 from backstory.model.table import TableName
@@ -185,7 +185,7 @@ def _has_run(work: Work, dataset: Registered) -> bool:
         return False
     told = blocks(dataset.table)
     if not told or told[-1].sequence:
-        told = logged(work.store, dataset.table)
+        told = read_all_blocks(work.store, dataset.table)
     return any(block.event.get("token") == token for block in told)
 
 

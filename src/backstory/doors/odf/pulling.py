@@ -21,7 +21,7 @@ from backstory.doors.odf.registry import Registered
 from backstory.doors.odf.work import Head, Meeting, PullRun, Work, cache_of, head_of, head_to_extend
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused
-from backstory.journal.log_table import logged
+from backstory.journal.log_table import read_all_blocks
 from backstory.model.change import Committed
 from backstory.model.instant import iso
 from backstory.model.table import TableName
@@ -86,7 +86,7 @@ def _facts(store: Store, dataset: Registered, head: Head) -> Facts:
     return Facts(
         head,
         cache_of(store, dataset.name),
-        lambda: () if dataset.table is None else logged(store, dataset.table),
+        lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
         lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
     )
 

@@ -18,7 +18,7 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import apart
 from backstory.model.table import TableName
 from backstory.model.types import Kind
-from backstory.reading.frames.event_logs import COLUMNS
+from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
 from backstory.stores.metadata.described import Catalog, Described
 from backstory.stores.port import ToldTable, require_columns
@@ -86,7 +86,11 @@ def properties_of(dataset: Dataset) -> dict[str, str]:
         **log_columns(dataset).names,
         "events": all(isinstance(merge, Append | Ledger) for merge in merges),
     }
-    return {MANIFEST: canonical(dataset.document), FOLDER: str(dataset.folder), COLUMNS: json.dumps(told)}
+    return {
+        MANIFEST: canonical(dataset.document),
+        FOLDER: str(dataset.folder),
+        SYSTEM_COLUMNS: json.dumps(told),
+    }
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from backstory.doors.odf.registry import Known, described, registered
 from backstory.doors.odf.small_datasets import dataset_here, is_pulled_by, output_here
 from backstory.doors.odf.work import Head, cache_in
 from backstory.errors import BackstoryError
-from backstory.journal.small_log import log_is_complete, logged_here, newest_block_here
+from backstory.journal.log_table import all_blocks_in_files, log_is_complete, newest_block_in_files
 from backstory.model.table import TableName
 from backstory.stores.metadata.described import Catalog, Described
 from backstory.stores.metadata.embedded import EmbeddedCatalog
@@ -66,7 +66,7 @@ def ask_source(files: Files, asked: RunRequest) -> Poll | DatasetReceipt:
 
 
 def _facts(files: Files, dataset: Known[Described]) -> Facts:
-    head = Head(newest_block_here(files))
+    head = Head(newest_block_in_files(files))
     if files.table.rows != head.next_offset:
         raise Unreadable("rows missing from the newest known commit")
     if not isinstance(files.catalog, EmbeddedCatalog):
@@ -76,7 +76,7 @@ def _facts(files: Files, dataset: Known[Described]) -> Facts:
     if _queries(dataset) and not is_pulled_by(dataset):
         raise Unreadable("queries that have not been checked yet")
     source = dataset.dataset.polling
-    blocks = logged_here(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
+    blocks = all_blocks_in_files(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
     return Facts(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
 
 

@@ -12,35 +12,39 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.reading.arrow.knowledge import KnownTable, table_at
-from backstory.reading.arrow.narrowing import moving_between
-from backstory.reading.arrow.order import places_in_order
+from backstory.reading.arrow.knowledge import KnownTable, narrow_to_changes, table_at
 from backstory.reading.arrow.point_in_time import as_of, current
-from backstory.reading.arrow.versions import SORTED, answer, held, revisions, versions
-from backstory.reading.comparisons import ENDS, Comparison
+from backstory.reading.arrow.sorting import sort_places
+from backstory.reading.arrow.versions import (
+    SORT_MEMORY,
+    hold_memory,
+    query_rows,
+    read_revisions,
+    read_versions,
+)
 from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query, moves_query
-from backstory.reading.frames.event_logs import system_columns
-from backstory.reading.frames.knowledge import require_knowledge
 from backstory.reading.frames.versions import HISTORIES, shown_key
-from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, named
+from backstory.reading.histories import require_knowledge, system_columns
+from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, internal_name
 from backstory.reading.lives import value_text
+from backstory.reading.selection import ENDS, Comparison
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import booleans, integers, numbers, rows_of, truths_of
-from backstory.strategies.codes import identities, ranks
+from backstory.strategies.values import identities, ranks
 
 Row = Mapping[str, Any]
 Difference = dict[str, Any]
 # No row of a side.
-NONE: Final = -1
+NO_ROW: Final = -1
 # A number for the record of a row.
 _RECORD: Final = "record"
 _SPANS: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
 
 
 @dataclass(frozen=True, slots=True)
-class AlikeChange:
+class CommonChange:
     """So many records that had one value in a column and have another, as people read them."""
 
     count: int
@@ -83,12 +87,12 @@ class Differences:
         """In how many changed records each column differs."""
         return Counter({name: count for name, mask in self.changed.items() if (count := int(mask.sum()))})
 
-    def alike_changes(self, most: int) -> list[AlikeChange]:
+    def common_changes(self, most: int) -> list[CommonChange]:
         """The changes of values that several records have in common, the most frequent first."""
         groups = [group for name in self.changed for group in self._alike(name, most)]
         return sorted(groups, key=lambda each: -each.count)[:most]
 
-    def _alike(self, name: str, most: int) -> list[AlikeChange]:
+    def _alike(self, name: str, most: int) -> list[CommonChange]:
         records = np.flatnonzero(self.changed[name])
         sides = self.before[records], self.after[records]
         one, other = _codes(self.values, name, *sides)
@@ -97,7 +101,7 @@ class Differences:
         frequent = [place for place in np.argsort(-counts, kind="stable")[:most] if counts[place] > 1]
         rows = (self.rows(side[firsts[frequent]]) for side in sides)
         return [
-            AlikeChange(int(counts[place]), name, value_text(before[name]), value_text(after[name]))
+            CommonChange(int(counts[place]), name, value_text(before[name]), value_text(after[name]))
             for place, before, after in zip(frequent, *rows, strict=True)
         ]
 
@@ -118,15 +122,15 @@ class Differences:
         self, change: str, row: Row, before: Row | None, after: Row | None, changed: list[str]
     ) -> Difference:
         if not self.key:  # one row stands for its copies, whichever zeros these have
-            before, after = (None if each is None else _unsigned(each) for each in (before, after))
+            before, after = (None if each is None else _with_positive_zeros(each) for each in (before, after))
         known = before or after or row
-        key = _unsigned({name: known[name] for name in self.key or known})
+        key = _with_positive_zeros({name: known[name] for name in self.key or known})
         return {"key": key, "change": change, "before": before, "after": after, "changed": changed}
 
     def rows_at(self, places: np.ndarray) -> list[Row | None]:
         """The rows at these places, None for no place."""
-        rows = iter(self.rows(places[places != NONE]))
-        return [None if place == NONE else next(rows) for place in places]
+        rows = iter(self.rows(places[places != NO_ROW]))
+        return [None if place == NO_ROW else next(rows) for place in places]
 
     def at(self, records: np.ndarray) -> "Differences":
         """Some of the records, in this order."""
@@ -138,7 +142,7 @@ class Differences:
         return replace(self, change=change, row=row, before=before, after=after, changed=changed, away=away)
 
 
-def _unsigned(row: Row) -> dict[str, Any]:
+def _with_positive_zeros(row: Row) -> dict[str, Any]:
     """The row with 0.0 for either zero."""
     return {name: value + 0.0 if isinstance(value, float) else value for name, value in row.items()}
 
@@ -155,8 +159,8 @@ def diff(
     Raises what `versions` raises; the meaning is that of `diff` of frames.
     """
     between = micros_of(first), micros_of(second)
-    known = moving_between(table_at(files, known_at), between)
-    sided = versions(known, partial(moves_query, DUCKDB, between=between, through=comparison.through))
+    known = narrow_to_changes(table_at(files, known_at), between)
+    sided = read_versions(known, partial(moves_query, DUCKDB, between=between, through=comparison.through))
     return _differences(known, sided.users.take(sided.places), sided.spans, comparison)
 
 
@@ -169,7 +173,7 @@ def diff_knowledge(
         for each in (first, second):
             require_knowledge(table, each)
         known = table_at(files, second)
-        sided = revisions(known, micros_of(time), (micros_of(first), micros_of(second)))
+        sided = read_revisions(known, micros_of(time), (micros_of(first), micros_of(second)))
         return _differences(known, sided.users.take(sided.places), sided.spans, comparison)
     sides = []
     for known_at in (first, second):
@@ -199,7 +203,7 @@ def _differences(known: KnownTable, rows: pa.Table, sides: pa.Table, comparison:
         raise Unreadable("a key of other columns then")
     timed = shape.layout is Layout.ODF and bool(system_columns(known.table)["events"])
     rows = rows.select(names)
-    with held(known.files.lease, "differences", SORTED * len(names) * rows.num_rows * 8):
+    with hold_memory(known.files.lease, "differences", SORT_MEMORY * len(names) * rows.num_rows * 8):
         return differences(rows, key, sides, comparison, timed=timed)
 
 
@@ -218,8 +222,8 @@ def differences(
     the question is about passages, or with `timed` about events. `rows` are shown instead of the values.
     """
     relation = {
-        named("row"): integers(np.arange(values.num_rows)),
-        **{named(each): sides[each] for each in SIDES},
+        internal_name("row"): integers(np.arange(values.num_rows)),
+        **{internal_name(each): sides[each] for each in SIDES},
         **{
             name: sides[time].cast(pa.timestamp("us"))
             for name, time in _SPANS.items()
@@ -229,12 +233,12 @@ def differences(
     if key:
         relation[_RECORD] = integers(identities(values, key))
     if comparison.through or not key:
-        relation[named("values")] = integers(identities(values, values.column_names))
+        relation[internal_name("values")] = integers(identities(values, values.column_names))
     query = differences_query(DUCKDB, [_RECORD] if key else [], through=comparison.through, timed=timed)
-    asked = ", ".join(DUCKDB.name(named(each)) for each in ANSWER)
-    found = answer(pa.table(relation), f"SELECT {asked} FROM ({query}) AS answer")  # noqa: S608
-    change, otherwise = (_words(found[named(each)]) for each in ANSWER[:2])
-    row, before, after = (_places(found[named(each)]) for each in ANSWER[2:5])
+    asked = ", ".join(DUCKDB.name(internal_name(each)) for each in ANSWER)
+    found = query_rows(pa.table(relation), f"SELECT {asked} FROM ({query}) AS answer")  # noqa: S608
+    change, otherwise = (_words(found[internal_name(each)]) for each in ANSWER[:2])
+    row, before, after = (_places(found[internal_name(each)]) for each in ANSWER[2:5])
     both = np.flatnonzero(change == CHANGED)
     changed = {name: np.zeros(len(change), bool) for name in values.column_names if name not in key}
     for name, mask in changed.items():
@@ -251,7 +255,7 @@ def differences(
         before,
         after,
         changed,
-        truths_of(found[named(ANSWER[5])]) if comparison.through else None,
+        truths_of(found[internal_name(ANSWER[5])]) if comparison.through else None,
     )
     every = every.at(np.flatnonzero(change != None))  # noqa: E711 - of an array
     return every.at(_order(every)).of_kind(comparison.change)
@@ -270,22 +274,24 @@ def _words(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _places(column: pa.ChunkedArray) -> np.ndarray:
-    """The places of rows, and `NONE` for NULL."""
-    return numbers(pc.coalesce(column, integers([NONE])[0]))
+    """The places of rows, and `NO_ROW` for NULL."""
+    return numbers(pc.coalesce(column, integers([NO_ROW])[0]))
 
 
 def _order(every: Differences) -> np.ndarray:
     """The places of the records in the order of their keys, then of their kinds and rows."""
-    some = np.where(every.before != NONE, every.before, np.where(every.after != NONE, every.after, every.row))
+    some = np.where(
+        every.before != NO_ROW, every.before, np.where(every.after != NO_ROW, every.after, every.row)
+    )
     values = every.values
     keys = values.select(every.key or values.column_names).take(integers(some))
 
     def others() -> Iterator[np.ndarray]:
         yield np.unique(every.change, return_inverse=True)[1]
         for side in (every.before, every.after):
-            exists = side != NONE
+            exists = side != NO_ROW
             yield exists.astype(np.int64)
             for column in values.take(integers(np.maximum(side, 0))).columns:
                 yield np.where(exists, ranks(column), 0)
 
-    return places_in_order([ranks(column) for column in keys.columns], len(every), others)
+    return sort_places([ranks(column) for column in keys.columns], len(every), others)

@@ -1,24 +1,30 @@
-"""A table as it was known: its snapshot and columns, and its rows."""
+"""A table as it was known: its snapshot and columns, and its rows.
+
+Which rows can be true at a time, or begin or end between two: so that others are not read.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from typing import Any
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.model.layout import Layout
+from backstory.model.instant import EPOCH
+from backstory.model.layout import Layout, Span
 from backstory.model.schema import Shape
-from backstory.reading.frames.knowledge import as_it_was, commit_at, require_knowledge
-from backstory.reading.keys import key_of
+from backstory.model.types import Kind
+from backstory.reading.histories import commit_at, require_knowledge, shape_with_layout
+from backstory.reading.selection import key_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata import rows
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.least_values import MOST_VALUES
 from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.searches import EqualTo, Searches
+from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
 from backstory.stores.metadata.values import integers
 
 _DAY = 86_400_000_000
@@ -75,7 +81,7 @@ def table_at(files: Files, known_at: datetime | None) -> KnownTable:
 def table_after(files: Files, snapshot: Mapping[str, Any]) -> KnownTable:
     """The table as a commit left it, whatever its rows remember."""
     table, schema_id = files.table, snapshot.get("schema-id")
-    shape = as_it_was(_shape_then(table, schema_id))
+    shape = shape_with_layout(_shape_then(table, schema_id))
     return KnownTable(files, shape, table.fields_then(schema_id), snapshot)
 
 
@@ -118,6 +124,61 @@ def times(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray
     return column.cast(pa.int64())
 
 
-def within(struct: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
+def struct_field(struct: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     """A field of a struct."""
     return pc.struct_field(struct, name)
+
+
+_LEAST: Final = timedelta(microseconds=1)
+
+
+def searches_at(known: KnownTable, micros: int) -> Mapping[str, Search]:
+    """What all rows have that were true at an instant, and few others; nothing where rows do not tell."""
+    span = utc_span(known)
+    if span is None:
+        return {}
+    instant, grain = EPOCH + timedelta(microseconds=micros), timedelta(microseconds=span.grain)
+    started = {span.start: Between(greatest=instant)}
+    if known.until is not None:  # the end that was known may have been another one
+        return started
+    return {**started, span.end: Between(least=_least_end(instant, grain), null=True)}
+
+
+def _least_end(instant: datetime, grain: timedelta) -> datetime:
+    """The least end that is after an instant by its grain; the instant itself at an end of all time."""
+    try:
+        return instant - (grain - _LEAST)
+    except OverflowError:
+        return instant
+
+
+def narrow_to_changes(known: KnownTable, micros: tuple[int, int]) -> KnownTable:
+    """The same table, of which only rows need be read that begin or end after one instant up to another.
+
+    Until when a version was true that Fivetran brought, its successor tells: all rows of its record are read.
+    """
+    span = utc_span(known)
+    if span is None or known.until is not None or known.searches:
+        return known
+    first, last = (EPOCH + timedelta(microseconds=each) for each in sorted(micros))
+    grain = timedelta(microseconds=span.grain)
+    moved = Between(_least_end(first, grain), last)
+    moving = AnyOf({span.start: moved, span.end: moved})
+    if known.shape.layout is not Layout.FIVETRAN_HISTORY:
+        return replace(known, searches=moving)
+    if not known.shape.key:
+        return known
+    name = known.shape.key[0]
+    keys = known.files.rows(known.snapshot, known.fields, [name], MOST_VALUES, moving)[name]
+    if keys.null_count:
+        raise Unreadable("NULL in a key")
+    return replace(known, searches={name: OneOf(keys)})
+
+
+def utc_span(known: KnownTable) -> Span | None:
+    """The columns in which each row says from when to when it was true; None where it does not, in UTC."""
+    span = known.shape.layout.span
+    if span is None or known.snapshot is None:
+        return None
+    kinds = {each.name: each.type.kind for each in known.shape.columns}
+    return span if all(kinds.get(name) is Kind.UTC_DATETIME for name in (span.start, span.end)) else None

@@ -1,8 +1,14 @@
-"""The versions that a table keeps, as places of its rows and spans."""
+"""The versions that a table keeps, as places of its rows and spans.
+
+The rows of one record.
+
+When anything in a history began or ended: what a slider moves over.
+"""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,13 +18,16 @@ import pyarrow.compute as pc
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.history import History
+from backstory.model.instant import EPOCH
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE
+from backstory.model.schema import Shape
 from backstory.model.types import Kind
-from backstory.reading.arrow.knowledge import KnownTable, times, within
+from backstory.model.values import alike
+from backstory.reading.arrow.knowledge import KnownTable, struct_field, table_at, times, utc_span
 from backstory.reading.differences import SIDES, revisions_query
-from backstory.reading.frames.event_logs import identity_names, log_kind, system_columns
-from backstory.reading.frames.versions import endless, history_of, warn_of_disorder
+from backstory.reading.frames.versions import history_of, no_end_error, warn_of_disorder
+from backstory.reading.histories import identity_names, log_kind, system_columns
 from backstory.reading.lifetimes import (
     DUCKDB,
     ENDED,
@@ -26,16 +35,32 @@ from backstory.reading.lifetimes import (
     KNOWN_TO,
     STARTED,
     LogKind,
-    named,
+    internal_name,
     statements_query,
     versions_query,
 )
-from backstory.reading.lives import TOLD_FROM, TOLD_TO, shown_name
+from backstory.reading.lives import STATED_FROM, STATED_TO, shown_name
+from backstory.reading.selection import shown_key_of
+from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.values import booleans, integers, text, without_nulls
+from backstory.stores.metadata.least_values import MOST_VALUES
+from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.values import booleans, integers, numbers, text, without_nulls
 from backstory.stores.port import DISORDER
-from backstory.strategies.codes import identities
 from backstory.strategies.events.terms import LETTERS, Op
+from backstory.strategies.values import identities
+
+
+def is_record(users: pa.Table, shape: Shape, key: object) -> pa.Array:
+    """Whether each row is of the record; UsageError for what is no key of the table."""
+    found = np.ones(users.num_rows, bool)
+    for name, value in shown_key_of(shape, key).items():
+        if name not in users.column_names or pa.types.is_fixed_size_binary(users.schema.field(name).type):
+            raise Unreadable("a key that is not read here")
+        wanted = alike(value)
+        found &= np.array([alike(each) == wanted for each in users[name].to_pylist()], bool)
+    return booleans(found)
+
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -44,13 +69,13 @@ _PLACE: Final = "place"
 # A number for the record of a row.
 _RECORD: Final = "record"
 # Sorted rows are in memory beside those that are yet to be sorted.
-SORTED: Final = 2
+SORT_MEMORY: Final = 2
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 # Columns of answers, by the names that they have among `spans`.
 TIMES: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
-STATED: Final = {**TIMES, KNOWN_FROM: TOLD_FROM, KNOWN_TO: TOLD_TO}
-SIDES_ALONE: Final = {named(each): each for each in SIDES}
-SIDED: Final = {**TIMES, **SIDES_ALONE}
+STATEMENT_TIMES: Final = {**TIMES, KNOWN_FROM: STATED_FROM, KNOWN_TO: STATED_TO}
+SIDE_COLUMNS: Final = {internal_name(each): each for each in SIDES}
+SIDED_TIMES: Final = {**TIMES, **SIDE_COLUMNS}
 
 Narrowing = Callable[[str], str]
 
@@ -87,14 +112,14 @@ class VersionRows:
         """The versions whose rows are at places that are chosen among all."""
         return self.where(chosen.take(self.spans[_PLACE]))
 
-    def hold(self, micros: int) -> pa.ChunkedArray:
+    def true_at(self, micros: int) -> pa.ChunkedArray:
         """Whether each was true at an instant (V99); NULL where nothing tells."""
         instant = integers([micros], INSTANT)[0]
         ended = without_nulls(pc.less_equal(self.spans[VALID_TO], instant))
         return pc.and_kleene(pc.less_equal(self.spans[VALID_FROM], instant), pc.invert(ended))
 
 
-def versions(known: KnownTable, among: Narrowing | None = None) -> VersionRows:
+def read_versions(known: KnownTable, among: Narrowing | None = None) -> VersionRows:
     """Every version, as it is known; with `among` those of a query that narrows the query of versions.
 
     Raises UsageError for a table that keeps no history, Refused for a version whose end is unknown, and
@@ -103,67 +128,77 @@ def versions(known: KnownTable, among: Narrowing | None = None) -> VersionRows:
     history = history_of(known.table, known.shape)
     layout = known.shape.layout
     warn_of_disorder(known.shape.table, disorderly=known.table.properties.get(DISORDER) == "true")
-    rows = known.rows([*(each.name for each in history.user_columns), *_own(known)])
+    rows = known.rows([*(each.name for each in history.user_columns), *_layout_names(known)])
     if layout is Layout.ODF:
-        relation, key, log = _events(known, rows)
+        relation, key, log = _event_relation(known, rows)
     else:
-        (relation, key), log = _spans(known, history, rows), None
+        (relation, key), log = _relation_of_spans(known, history, rows), None
     query = versions_query(DUCKDB, layout, key, log, known.until)
-    spans = _lives(known, relation, among(query), SIDED) if among else _lives(known, relation, query)
-    return VersionRows(_users(rows, history), spans)
+    spans = (
+        _query_in_memory(known, relation, among(query), SIDED_TIMES)
+        if among
+        else _query_in_memory(known, relation, query)
+    )
+    return VersionRows(_user_columns(rows, history), spans)
 
 
-def revisions(known: KnownTable, instant: int, between: tuple[int, int]) -> VersionRows:
-    """The rows of a table of layout `versions` that were known of an instant at one of two times only."""
-    rows, history, relation = _native(known)
+def read_revisions(known: KnownTable, instant: int, between: tuple[int, int]) -> VersionRows:
+    """The rows of a table of layout `read_versions` that were known of an instant at one of two times only."""
+    rows, history, relation = _native_relation(known)
     query = revisions_query(DUCKDB, instant, between)
-    return VersionRows(_users(rows, history), _lives(known, relation, query, SIDES_ALONE))
+    return VersionRows(_user_columns(rows, history), _query_in_memory(known, relation, query, SIDE_COLUMNS))
 
 
-def statements(known: KnownTable) -> VersionRows:
+def read_statements(known: KnownTable) -> VersionRows:
     """The statements of a native table or an event log, with their recorded times (native.md V97)."""
     if known.shape.layout is not Layout.ODF:
-        rows, history, relation = _native(known)
+        rows, history, relation = _native_relation(known)
         query = statements_query(DUCKDB, ())
     else:
         history = history_of(known.table, known.shape)
-        rows = known.rows([*(each.name for each in history.user_columns), *_own(known)])
-        relation, key, log = _events(known, rows)
+        rows = known.rows([*(each.name for each in history.user_columns), *_layout_names(known)])
+        relation, key, log = _event_relation(known, rows)
         query = statements_query(DUCKDB, key, log)
-    return VersionRows(_users(rows, history), _lives(known, relation, query, STATED))
+    return VersionRows(
+        _user_columns(rows, history), _query_in_memory(known, relation, query, STATEMENT_TIMES)
+    )
 
 
-def _native(known: KnownTable) -> tuple[pa.Table, History, dict[str, Any]]:
-    """The rows of a table of layout `versions`, with all that they record."""
+def _native_relation(known: KnownTable) -> tuple[pa.Table, History, dict[str, Any]]:
+    """The rows of a table of layout `read_versions`, with all that they record."""
     history = history_of(known.table, known.shape)
-    rows = known.rows([*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory(known)])
-    return rows, history, {**_span(rows, VALID_FROM, VALID_TO), **_remembered(rows)}
+    rows = known.rows(
+        [*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory_names(known)]
+    )
+    return rows, history, {**_span_relation(rows, VALID_FROM, VALID_TO), **_memory_relation(rows)}
 
 
-def _events(known: KnownTable, rows: pa.Table) -> tuple[dict[str, Any], list[str], LogKind]:
+def _event_relation(known: KnownTable, rows: pa.Table) -> tuple[dict[str, Any], list[str], LogKind]:
     """What the events of a log record, the names of the columns that tell records apart, and its kind."""
     names, shape = system_columns(known.table), known.shape
     identity = identity_names(names, shape)
     relation = {
-        named("offset"): rows[names["offset"]].cast(pa.int64()),
-        named("op"): ops(rows, names),
-        named("time"): _instants(rows, names["event_time"]),
-        named("recorded"): _instants(rows, names["system_time"]),
-        **_record(rows, identity),
+        internal_name("offset"): rows[names["offset"]].cast(pa.int64()),
+        internal_name("op"): ops(rows, names),
+        internal_name("time"): _instants(rows, names["event_time"]),
+        internal_name("recorded"): _instants(rows, names["system_time"]),
+        **_record_numbers(rows, identity),
     }
     return relation, [_RECORD] if identity else [], log_kind(names, shape)
 
 
-def _lives(
+def _query_in_memory(
     known: KnownTable, relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES
 ) -> pa.Table:
     """The answer to a query; Unreadable where the memory cannot hold what DuckDB sorts."""
-    with held(known.files.lease, "lifetimes", SORTED * sum(each.nbytes for each in relation.values())):
-        return ask(relation, query, columns)
+    with hold_memory(
+        known.files.lease, "lifetimes", SORT_MEMORY * sum(each.nbytes for each in relation.values())
+    ):
+        return query_spans(relation, query, columns)
 
 
 @contextmanager
-def held(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
+def hold_memory(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
     """Hold so many bytes of the memory; Unreadable where it has not so many."""
     try:
         lease.hold(what, size)
@@ -175,22 +210,22 @@ def held(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
         lease.hold(what, 0)
 
 
-def ask(relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES) -> pa.Table:
+def query_spans(relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES) -> pa.Table:
     """The answer of DuckDB, in the order of the rows: their places, and columns of it under other names."""
     count = len(next(iter(relation.values())))
     rows = pa.table({_PLACE: integers(np.arange(count)), **relation})
     shown = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
     order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == KNOWN_FROM)])
-    found = answer(rows, f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}")  # noqa: S608
-    return pa.table({_PLACE: found[_PLACE], **{name: _aware(found[each]) for each, name in columns.items()}})
+    found = query_rows(rows, f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}")  # noqa: S608
+    return pa.table({_PLACE: found[_PLACE], **{name: _in_utc(found[each]) for each, name in columns.items()}})
 
 
-def _aware(values: pa.ChunkedArray) -> pa.ChunkedArray:
+def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
     """Times in UTC as such."""
     return values.cast(pa.int64()).cast(INSTANT) if pa.types.is_timestamp(values.type) else values
 
 
-def answer(rows: pa.Table, query: str) -> pa.Table:
+def query_rows(rows: pa.Table, query: str) -> pa.Table:
     """The answer of DuckDB to a query of a relation."""
     with _database().cursor() as connection:
         connection.register(DUCKDB.rows, rows)
@@ -206,7 +241,7 @@ def _database() -> "DuckDBPyConnection":
     return duckdb.connect(config={"temp_directory": "", **dict.fromkeys(never, False)})
 
 
-def _users(rows: pa.Table, history: History) -> pa.Table:
+def _user_columns(rows: pa.Table, history: History) -> pa.Table:
     """The user's columns under the source's names; a table of rows even where there is none."""
     names = [shown_name(each.source) for each in history.user_columns]
     if not names or len(set(names)) < len(names):
@@ -214,7 +249,7 @@ def _users(rows: pa.Table, history: History) -> pa.Table:
     return rows.select([each.name for each in history.user_columns]).rename_columns(names)
 
 
-def _own(known: KnownTable) -> list[str]:
+def _layout_names(known: KnownTable) -> list[str]:
     """The columns that tell which rows are versions."""
     shape = known.shape
     if shape.layout is Layout.ODF:
@@ -227,44 +262,46 @@ def _own(known: KnownTable) -> list[str]:
         extra = [*shape.key, span.open]
     elif shape.layout.tombstone in shape.names:
         extra = [shape.layout.tombstone]
-    return [span.start, span.end, *extra, *(_memory(known) if known.until is not None else ())]
+    return [span.start, span.end, *extra, *(_memory_names(known) if known.until is not None else ())]
 
 
-def _memory(known: KnownTable) -> list[str]:
+def _memory_names(known: KnownTable) -> list[str]:
     return [RECORDED_AT, MEMORY] if known.shape.layout is Layout.VERSIONS else []
 
 
-def _spans(known: KnownTable, history: History, rows: pa.Table) -> tuple[dict[str, Any], list[str]]:
+def _relation_of_spans(
+    known: KnownTable, history: History, rows: pa.Table
+) -> tuple[dict[str, Any], list[str]]:
     """What rows of a layout with spans record, and the names of the key's columns there where they count."""
     shape, span = known.shape, history.span
     if not shape.layout.adopted:
         _require_instants(known, (span.start, span.end))
-    relation = _span(rows, span.start, span.end)
+    relation = _span_relation(rows, span.start, span.end)
     if shape.layout is Layout.VERSIONS:
-        return {**relation, **(_remembered(rows) if known.until is not None else {})}, []
+        return {**relation, **(_memory_relation(rows) if known.until is not None else {})}, []
     if shape.layout.adopted:
-        return {**relation, named("gone"): _tombstones(rows, shape.layout.tombstone)}, []
+        return {**relation, internal_name("gone"): _tombstones(rows, shape.layout.tombstone)}, []
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return relation, []
     flags = without_nulls(rows[span.open])
     if pc.any(pc.and_(pc.invert(flags), pc.is_null(rows[span.end]))).as_py():
-        raise endless(shape, span) from None
+        raise no_end_error(shape, span) from None
     key = [_RECORD] if shape.key else []
-    return {**relation, named("flag"): flags, **_record(rows, shape.key)}, key
+    return {**relation, internal_name("flag"): flags, **_record_numbers(rows, shape.key)}, key
 
 
-def _span(rows: pa.Table, start: str, end: str) -> dict[str, Any]:
-    return {named("start"): _instants(rows, start), named("end"): _instants(rows, end)}
+def _span_relation(rows: pa.Table, start: str, end: str) -> dict[str, Any]:
+    return {internal_name("start"): _instants(rows, start), internal_name("end"): _instants(rows, end)}
 
 
-def _remembered(rows: pa.Table) -> dict[str, Any]:
-    """What the rows of layout `versions` remember."""
+def _memory_relation(rows: pa.Table) -> dict[str, Any]:
+    """What the rows of layout `read_versions` remember."""
     memory = rows[MEMORY]
     return {
-        named("recorded"): _instants(rows, RECORDED_AT),
-        named("role"): within(memory, ROLE),
-        named("moved"): _instants(within(memory, ENDED_AT)),
-        named("end_before"): _instants(within(memory, END_BEFORE)),
+        internal_name("recorded"): _instants(rows, RECORDED_AT),
+        internal_name("role"): struct_field(memory, ROLE),
+        internal_name("moved"): _instants(struct_field(memory, ENDED_AT)),
+        internal_name("end_before"): _instants(struct_field(memory, END_BEFORE)),
     }
 
 
@@ -287,7 +324,7 @@ def _tombstones(rows: pa.Table, tombstone: str) -> pa.Array | pa.ChunkedArray:
     return without_nulls(pc.equal(pc.utf8_lower(rows[tombstone].cast(pa.string())), text("true")))
 
 
-def _record(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
+def _record_numbers(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
     """A number for the record of each row, by these columns; nothing without any."""
     return {_RECORD: integers(identities(rows, names))} if names else {}
 
@@ -303,3 +340,79 @@ def ops(rows: pa.Table, names: Any) -> pa.Array | pa.ChunkedArray:
         is_op = without_nulls(pc.equal(letters, text(LETTERS[op])))
         codes = pc.if_else(is_op, integers([int(op)])[0], codes)
     return codes
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeTimes:
+    """The instants at which versions began or ended, in microseconds since 1970, in their order.
+
+    `begun` and `ended` say how many did at each.
+    """
+
+    instants: np.ndarray
+    begun: np.ndarray
+    ended: np.ndarray
+
+    def before(self, time: datetime) -> datetime | None:
+        """The last instant before a time; None if there is none."""
+        place = int(np.searchsorted(self.instants, micros_of(time), side="left"))
+        return self._instant(place - 1)
+
+    def after(self, time: datetime) -> datetime | None:
+        """The first instant after a time; None if there is none."""
+        return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")))
+
+    def until(self, time: datetime) -> datetime | None:
+        """The last instant that is not after a time."""
+        return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")) - 1)
+
+    def some(self, most: int) -> list[datetime]:
+        """At most so many of the instants, evenly chosen, the first and the last among them."""
+        count = len(self.instants)
+        places = np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(np.int64))
+        return [EPOCH + timedelta(microseconds=int(each)) for each in self.instants[places]]
+
+    def _instant(self, place: int) -> datetime | None:
+        if not 0 <= place < len(self.instants):
+            return None
+        return EPOCH + timedelta(microseconds=int(self.instants[place]))
+
+
+def change_times(files: Files) -> ChangeTimes:
+    """The instants of the table as it is; Unreadable for what Spark alone reads."""
+    known = table_at(files, None)
+    span = utc_span(known)
+    if span is None:
+        spans = read_versions(known).spans
+        return _count_changes(*(spans[name].cast(pa.int64()) for name in (VALID_FROM, VALID_TO)))
+    rows = files.rows(known.snapshot, known.fields, [span.start, span.end], MOST_VALUES)
+    starts, ends = rows[span.start], rows[span.end]
+    if known.shape.layout is Layout.VERSIONS:
+        rows = rows.filter(_lasting(starts, ends))
+        starts, ends = rows[span.start], rows[span.end]
+    if span.far is not None:
+        ends = ends.filter(pc.less(ends.cast(pa.int64()), span.far))
+    return _count_changes(starts.cast(pa.int64()), ends.cast(pa.int64()), span.grain)
+
+
+def _lasting(starts: pa.ChunkedArray, ends: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Which rows of layout `versions` are versions: those that have length."""
+    return pc.or_kleene(pc.is_null(ends), pc.greater(ends, starts))
+
+
+def _count_changes(starts: pa.ChunkedArray, ends: pa.ChunkedArray, grain: int = 0) -> ChangeTimes:
+    """How many begin and end at each instant; an end lies a grain before the successor's beginning."""
+    (began, begun), (stopped, ended) = _count_values(starts), _count_values(ends)
+    if grain:
+        stopped = np.where(np.isin(stopped + grain, began), stopped + grain, stopped)
+    instants, places = np.unique(np.concatenate([began, stopped]), return_inverse=True)
+    counts = np.zeros((2, len(instants)), np.int64)
+    np.add.at(counts[0], places[: len(began)], begun)
+    np.add.at(counts[1], places[len(began) :], ended)
+    return ChangeTimes(instants, counts[0], counts[1])
+
+
+def _count_values(values: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
+    found = pc.value_counts(values.drop_null())
+    values, counts = (numbers(pa.chunked_array([found.field(name)])) for name in ("values", "counts"))
+    return values, counts

@@ -32,7 +32,9 @@ class Changed:
         return -1 if self.type in _GONE else 1
 
 
-def between(before: Iterable[Row], after: Iterable[Row], version: int, identity: Identity) -> list[Changed]:
+def changes_between(
+    before: Iterable[Row], after: Iterable[Row], version: int, identity: Identity
+) -> list[Changed]:
     """What makes one state of the other, by identity; of each identity what goes before what comes (V105).
 
     Equal rows cancel as a bag. One row that goes and one that comes under an identity are a pair; more of
@@ -42,10 +44,12 @@ def between(before: Iterable[Row], after: Iterable[Row], version: int, identity:
     return _pair_rows([*(gone - come).elements()], [*(come - gone).elements()], version, identity)
 
 
-def each(states: Sequence[Iterable[Row]], identity: Identity, first: int = 1) -> list[Changed]:
+def changes_of_commits(states: Sequence[Iterable[Row]], identity: Identity, first: int = 1) -> list[Changed]:
     """The changes of each commit, in order; the first of the states stands before commit `first`."""
     pairs = enumerate(itertools.pairwise(states), first)
-    return [one for version, (before, after) in pairs for one in between(before, after, version, identity)]
+    return [
+        one for version, (before, after) in pairs for one in changes_between(before, after, version, identity)
+    ]
 
 
 def net(changes: Iterable[Changed], identity: Identity) -> list[Changed]:
@@ -64,7 +68,7 @@ def net(changes: Iterable[Changed], identity: Identity) -> list[Changed]:
     return [replace(one, version=touched[identity(one.row)]) for one in _pair_rows(gone, come, 0, identity)]
 
 
-def applied(state: Iterable[Row], changes: Iterable[Changed]) -> list[Row]:
+def apply_changes(state: Iterable[Row], changes: Iterable[Changed]) -> list[Row]:
     """The state of a mirror after the changes, which are taken in their order (V107)."""
     mirror = _bag(state)
     for one in changes:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
-from backstory.reading.comparisons import ENDS, Comparison
 from backstory.reading.differences import (
     ANSWER,
     CHANGED,
@@ -15,8 +14,6 @@ from backstory.reading.differences import (
     moves_query,
     revisions_query,
 )
-from backstory.reading.frames.event_logs import system_columns
-from backstory.reading.frames.knowledge import require_knowledge, source_at
 from backstory.reading.frames.point_in_time import as_of, current
 from backstory.reading.frames.versions import (
     HISTORIES,
@@ -26,18 +23,20 @@ from backstory.reading.frames.versions import (
     shown_key,
     shown_sql,
 )
-from backstory.reading.lifetimes import ENDED, SPARK, STARTED, named
+from backstory.reading.histories import require_knowledge, source_at, system_columns
+from backstory.reading.lifetimes import ENDED, SPARK, STARTED, internal_name
+from backstory.reading.selection import ENDS, Comparison
 from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.comparable import comparable
+from backstory.strategies.frames import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
 _TIMES: Final = {VALID_FROM: STARTED, VALID_TO: ENDED}
-_SIDES: Final = {named(each): named(each) for each in SIDES}
-_CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(named, ANSWER)
+_SIDES: Final = {internal_name(each): internal_name(each) for each in SIDES}
+_CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
 
 
 def diff(
@@ -93,7 +92,7 @@ def diff_knowledge(
     for known_at, side in ((first, "before"), (second, "after")):
         lasting = source_at(store, stored, known_at)[1].layout in HISTORIES
         held = as_of(store, table, time, known_at) if lasting else current(store, table, known_at)
-        pair.append(held.withColumns({named(each): lit(each == side) for each in SIDES}))
+        pair.append(held.withColumns({internal_name(each): lit(each == side) for each in SIDES}))
     return _differences(pair[0].unionByName(pair[1], allowMissingColumns=True), stored, comparison)
 
 
@@ -105,14 +104,14 @@ def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison
     hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *_SIDES}
     names = comparison.names(stored.shape.table, key, [name for name in types if name not in hidden])
     timed = stored.shape.layout is Layout.ODF and bool(system_columns(stored)["events"])
-    row = struct(*(_shown(name, types[name], unsigned=not key) for name in names))
+    row = struct(*(_shown_value(name, types[name], unsigned=not key) for name in names))
     rows = sides.withColumn(_ROW, row).withColumnsRenamed(_TIMES)
     if comparison.through or not key:
         values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
-        rows = rows.withColumn(named("values"), values)
-    found = _answer(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
+        rows = rows.withColumn(internal_name("values"), values)
+    found = _run_query(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
     before, after = column(_WAS), column(_IS)
-    unlike = (when(_unlike(name, types[name]), lit(name)) for name in names if name not in key)
+    unlike = (when(_values_differ(name, types[name]), lit(name)) for name in names if name not in key)
     changed = when(column(_CHANGE) == CHANGED, array_compact(array(*unlike))).otherwise(array())
     same = (column(_CHANGE) == CHANGED) & (size(changed) == 0)
     whole = coalesce(before, after)
@@ -126,17 +125,17 @@ def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison
         changed.cast("array<string>").alias("changed"),
         *([column(_AWAY).alias("away")] if comparison.through else []),
     )
-    return comparison.chosen(found.where(column("change").isNotNull()))
+    return comparison.filter_kind(found.where(column("change").isNotNull()))
 
 
-def _answer(rows: "DataFrame", query: str) -> "DataFrame":
+def _run_query(rows: "DataFrame", query: str) -> "DataFrame":
     """The answer of Spark to a query of a relation."""
     text = query.replace("{", "{{").replace("}", "}}")
     text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
     return rows.sparkSession.sql(text, rows=rows)
 
 
-def _shown(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
+def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
     """A value as it is shown; where one row stands for its copies, with 0.0 for either zero."""
     from pyspark.sql.functions import lit
     from pyspark.sql.types import DoubleType, FloatType
@@ -146,6 +145,6 @@ def _shown(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
     return (value + lit(0.0).cast(type_) if signed else value).alias(name)
 
 
-def _unlike(name: str, type_: "DataType") -> "Column":
+def _values_differ(name: str, type_: "DataType") -> "Column":
     before, after = (comparable(column(side)[name], type_) for side in (_WAS, _IS))
     return ~before.eqNullSafe(after)

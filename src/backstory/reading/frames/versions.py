@@ -1,9 +1,16 @@
-"""The versions that a table keeps: the user's columns of each, and from when to when it was true."""
+"""The versions that a table keeps: the user's columns of each, and from when to when it was true.
+
+The rows of one record.
+
+Statements: each version as a table stated it, from one recorded time to another.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from functools import reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -13,28 +20,60 @@ from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, La
 from backstory.model.remembered import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
-from backstory.reading.frames.event_logs import (
+from backstory.reading.histories import (
     identity_names,
     instant_sql,
     log_kind,
     op_sql,
     own_columns,
+    source_at,
     system_columns,
 )
-from backstory.reading.frames.knowledge import source_at
 from backstory.reading.lifetimes import (
     ENDED,
+    KNOWN_FROM,
+    KNOWN_TO,
     SPARK,
     STARTED,
-    named,
+    internal_name,
     statements_query,
     versions_query,
 )
-from backstory.reading.lives import TOLD_FROM, shown_name
-from backstory.stores.iceberg.literals import column, micros_of, quoted, text_literal
+from backstory.reading.lives import STATED_FROM, STATED_TO, shown_name
+from backstory.reading.selection import shown_key_of
+from backstory.stores.iceberg.literals import column, literal, micros_of, quoted, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import carry
 from backstory.stores.port import ToldTable
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+
+def is_record(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
+    """Whether a row is of the record with these values, as `key_of` reads them; never NULL."""
+    from pyspark.sql.functions import coalesce, lit
+
+    return coalesce(_equal(key, types), lit(False))
+
+
+def _equal(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
+    """The same, NULL where a row has no value: so Iceberg knows which files cannot hold the record."""
+    return reduce(and_, (column(name) == literal(value).cast(types[name]) for name, value in key.items()))
+
+
+def record_rows(rows: "DataFrame", shape: Shape, key: object) -> "DataFrame":
+    """The rows, as readers show them, of one record; UsageError for what is no key of the table."""
+    wanted = shown_key_of(shape, key)
+    return rows.where(_equal(wanted, {name: rows.schema[name].dataType for name in wanted}))
+
+
+def sortable_columns(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
+    """These columns and then all others by which Spark can sort the rows of a frame."""
+    names = [*first, *(name for name in rows.columns if name not in first)]
+    return [column(name) for name in names if "map<" not in rows.schema[name].dataType.simpleString()]
+
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -100,7 +139,7 @@ def lifetimes_sql(
     key = shape.key if log is None else identity_names(system_columns(stored), shape)
     words = replace(SPARK, rows=recorded_rows(stored, shape, source))
     if span is not None:
-        error = text_literal(carry(endless(shape, span)))
+        error = text_literal(carry(no_end_error(shape, span)))
         words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
     if stated:
         return statements_query(words, key, log)
@@ -120,27 +159,27 @@ def recorded_columns(stored: StoredTable, shape: Shape) -> dict[str, str]:
     if shape.layout is Layout.ODF:
         names = system_columns(stored)
         return {
-            named("offset"): quoted(names["offset"]),
-            named("op"): op_sql(names),
-            named("time"): instant_sql(shape, names["event_time"]),
-            named("recorded"): instant_sql(shape, names["system_time"]),
+            internal_name("offset"): quoted(names["offset"]),
+            internal_name("op"): op_sql(names),
+            internal_name("time"): instant_sql(shape, names["event_time"]),
+            internal_name("recorded"): instant_sql(shape, names["system_time"]),
         }
     assert span is not None
-    spans = {named("start"): quoted(span.start), named("end"): quoted(span.end)}
+    spans = {internal_name("start"): quoted(span.start), internal_name("end"): quoted(span.end)}
     if shape.layout is Layout.VERSIONS:
         memory = {"role": ROLE, "moved": ENDED_AT, "end_before": END_BEFORE}
-        own = {named(name): f"{quoted(MEMORY)}.{quoted(field)}" for name, field in memory.items()}
-        return {**spans, named("recorded"): quoted(RECORDED_AT), **own}
+        own = {internal_name(name): f"{quoted(MEMORY)}.{quoted(field)}" for name, field in memory.items()}
+        return {**spans, internal_name("recorded"): quoted(RECORDED_AT), **own}
     if shape.layout is Layout.FIVETRAN_HISTORY:
-        return {**spans, named("flag"): quoted(span.open)}
+        return {**spans, internal_name("flag"): quoted(span.open)}
     if not shape.layout.adopted:
         return spans
     tombstone = shape.layout.tombstone
     gone = f"lower(coalesce(CAST({quoted(tombstone)} AS STRING), 'false')) = 'true'"
     return {
-        named("start"): instant_sql(shape, span.start),
-        named("end"): instant_sql(shape, span.end),
-        named("gone"): gone if tombstone in shape.names else "FALSE",
+        internal_name("start"): instant_sql(shape, span.start),
+        internal_name("end"): instant_sql(shape, span.end),
+        internal_name("gone"): gone if tombstone in shape.names else "FALSE",
     }
 
 
@@ -171,7 +210,7 @@ def end_at(known: "Column", end: "Column", moved: "Column", before: "Column") ->
     return when(moved > known, before).otherwise(end)
 
 
-def recorded(store: Store, table: StoredTable) -> "DataFrame":
+def native_rows(store: Store, table: StoredTable) -> "DataFrame":
     """The rows of a native table that tell of versions: user's columns, `valid_from`, `valid_to`, three more.
 
     `TOLD_FROM` is when a row was told, `MOVED` when its end was last moved, `BEFORE` the end before that.
@@ -182,11 +221,11 @@ def recorded(store: Store, table: StoredTable) -> "DataFrame":
     own = {
         VALID_FROM: column(VALID_FROM),
         VALID_TO: column(VALID_TO),
-        TOLD_FROM: column(RECORDED_AT),
+        STATED_FROM: column(RECORDED_AT),
         MOVED: col(f"{MEMORY}.{ENDED_AT}"),
         BEFORE: col(f"{MEMORY}.{END_BEFORE}"),
     }
-    return rows.select(*users_of(history_of(table)), *(told.alias(name) for name, told in own.items()))
+    return rows.select(*user_columns(history_of(table)), *(told.alias(name) for name, told in own.items()))
 
 
 def _no_fact() -> "Column":
@@ -195,7 +234,7 @@ def _no_fact() -> "Column":
     return ~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(str(Role.FACT)))
 
 
-def users_of(history: History) -> "list[Column]":
+def user_columns(history: History) -> "list[Column]":
     """The user's columns under the source's names."""
     return [column(each.name).alias(shown_name(each.source)) for each in history.user_columns]
 
@@ -207,7 +246,7 @@ def shown_key(shape: Shape) -> list[str]:
     return [shown_name(each.source) for each in columns if each] if all(columns) else []
 
 
-def ranking(shape: Shape, shown: Sequence[str]) -> list[str]:
+def order_columns(shape: Shape, shown: Sequence[str]) -> list[str]:
     """The columns by which rows are told in order: the key's and the start, where they are shown."""
     return [name for name in dict.fromkeys([*shown_key(shape), VALID_FROM]) if name in shown]
 
@@ -224,10 +263,35 @@ def versions_sql(store: Store, stored: StoredTable) -> str:
     return _versions_sql(stored, history, store.sql_name(stored.shape.table))
 
 
-def endless(shape: Shape, span: Span) -> Refused:
+def no_end_error(shape: Shape, span: Span) -> Refused:
     """The refusal of a history with a row that has no end and is not open."""
     return Refused(
         "no-end",
         f"A version in {shape.table} has no {span.end} and no {span.open}: so its end is unknown.",
         "Give such rows an end, or delete them, in the program that wrote them.",
     )
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def statements(store: Store, table: TableName, key: object = None) -> "DataFrame":
+    """The statements of a record, or of every one: user's columns, `valid_from`, `valid_to` and two more.
+
+    `TOLD_FROM` and `TOLD_TO` are the recorded times of a statement (native.md V97; NULL: still). Layout
+    `versions` has them in its rows (V6), an event log in its system time. Other layouts give the versions as
+    they are known now, and NULL. Raises UsageError for a key that the table does not have.
+    """
+    from pyspark.sql.functions import lit
+
+    stored = existing(store, table)
+    if stored.shape.layout in RECORDING:
+        history = history_of(stored)
+        query = lifetimes_sql(stored, history, store.sql_name(table), stated=True)
+        times = {VALID_FROM: STARTED, VALID_TO: ENDED, STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}
+        rows = store.spark.sql(f"SELECT {shown_sql(history, times)} FROM ({query}) AS stated")  # noqa: S608
+    else:
+        unknown = lit(None).cast("timestamp")
+        rows = versions(store, table).withColumns({STATED_FROM: unknown, STATED_TO: unknown})
+    return rows if key is None else record_rows(rows, stored.shape, key)

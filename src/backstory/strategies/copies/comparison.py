@@ -10,15 +10,15 @@ import pyarrow.compute as pc
 from backstory.errors import MAX_KEYS
 from backstory.formats.digest import digest
 from backstory.model.remembered import ROLE
-from backstory.strategies.alike import Values, alike
 from backstory.strategies.copies.plan import HAD, UNCHANGED, align_records, plan_copy, rows_at, spoilt_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import memory_field
 from backstory.strategies.feeds.copy_plan import plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope
-from backstory.strategies.keys import flagged, key_codes, keys_by_value, without_key
-from backstory.strategies.matching import Matched, distinct, matched, take_rows
+from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
+from backstory.strategies.matching import Matches, distinct, match, take_rows
 from backstory.strategies.part_plan import PartPlan
+from backstory.strategies.values import Values, alike
 
 # Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
 FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
@@ -58,7 +58,7 @@ def plan_rows(
     if any(map(len, faults.values())):
         return _plan_of_faults(terms, faults)
     scope = pa.chunked_array([_in_scope(terms.scope, stored) & terms.closes])
-    matches = matched(delivered, stored, terms.key, terms.decisive, scope)
+    matches = match(delivered, stored, terms.key, terms.decisive, scope)
     assert matches is not None  # each side has each key once
     touched, rest = _split_by_touch(terms, matches)
     rows = take_rows(delivered, touched[0])
@@ -103,7 +103,7 @@ def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Tabl
         theirs |= _in_scope(scope, stored)
     keys = [keys_by_value(each, terms.key) for each in (delivered, stored.filter(pa.array(theirs)))]
     (mine, others), count = key_codes(keys, terms.key)
-    return delivered.filter(pa.array(flagged(others, count)[mine]))
+    return delivered.filter(pa.array(flags_of(others, count)[mine]))
 
 
 def _plan_of_faults(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
@@ -113,7 +113,7 @@ def _plan_of_faults(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
 
 
 def _split_by_touch(
-    terms: CopyTerms, matches: Matched
+    terms: CopyTerms, matches: Matches
 ) -> tuple[tuple[pa.Array, pa.Array], tuple[pa.Array, pa.Array]]:
     """The places of rows that the copy may touch, on both sides, and the pairs of those that it does not.
 
@@ -136,7 +136,7 @@ def _versions_of_records(
         return take_rows(stored, places)
     keys = [keys_by_value(each, terms.key) for each in (rows, take_rows(stored, places), slice_)]
     (delivered, versions, all_), count = key_codes(keys, terms.key)
-    return slice_.filter(pa.array((flagged(delivered, count) | flagged(versions, count))[all_]))
+    return slice_.filter(pa.array((flags_of(delivered, count) | flags_of(versions, count))[all_]))
 
 
 def _count_values(values: Values, places: pa.Array) -> int:

@@ -24,7 +24,6 @@ from backstory.formats.delivered import shaped
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import Role
-from backstory.strategies.alike import Values, rows_alike
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import (
     OPEN,
@@ -36,6 +35,7 @@ from backstory.strategies.copies.version_rows import (
 )
 from backstory.strategies.keys import key_codes, keys_by_value, last_of
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.values import Values, rows_alike
 
 # Outcomes, which are counted; of records that appear the plan has all keys, of others a few.
 APPEARED: Final = "appeared"

@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.model.instant import EPOCH
-from backstory.strategies.codes import identities
 from backstory.strategies.events.terms import PROBLEMS, Op
 from backstory.strategies.part_plan import PlanSums
+from backstory.strategies.values import identities
 
 # Outcomes of rows that make no events.
 COUNTED: Final = ("unchanged", "conflicts", "absent")

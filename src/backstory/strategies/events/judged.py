@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from backstory.strategies.codes import LACKING
 from backstory.strategies.events.outcomes import outcomes
 from backstory.strategies.events.sides import NOBODY, EventSides, Neighbours, Places, Truths, neighbours
 from backstory.strategies.events.terms import EventTerms, Op, Strategy
 from backstory.strategies.matching import differ
+from backstory.strategies.values import LACKING
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,10 +6,10 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.spark.on_disk import persist_on_disk
-from backstory.strategies.comparable import holds_map
 from backstory.strategies.events.order import sort_columns
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME
 from backstory.strategies.events.terms import EventTerms
+from backstory.strategies.frames import holds_map
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

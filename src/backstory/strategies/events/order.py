@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from backstory.strategies.codes import ranks, sorted_by
 from backstory.strategies.events.sides import LEAD, OP, PLACE, TIME, data_names
 from backstory.strategies.events.terms import EventTerms, Strategy
+from backstory.strategies.values import ranks, sorted_by
 
 
 def sort_columns(terms: EventTerms, data: Sequence[str]) -> list[str]:

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.strategies.codes import LACKING, identities
 from backstory.strategies.events.happened import COUNTED, LATE, NEWEST, ROWS, problem_code
 from backstory.strategies.events.judged import JudgedSides, judge
 from backstory.strategies.events.sides import (
@@ -29,6 +28,7 @@ from backstory.strategies.events.sides import (
 from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
 from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import PartPlan
+from backstory.strategies.values import LACKING, identities
 
 DAY: Final = 86_400_000_000
 EVENTS: Final = "events"

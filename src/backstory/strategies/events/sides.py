@@ -9,8 +9,8 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from backstory.strategies.codes import LACKING, identities, integers, ranks
 from backstory.strategies.events.terms import EventTerms, Op
+from backstory.strategies.values import LACKING, identities, integers, ranks
 
 # Columns of ours; none of a source is called so.
 OP: Final = "backstory op"  # an integer: what an event did, or what a delivered row shall do

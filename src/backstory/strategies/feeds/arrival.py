@@ -12,7 +12,6 @@ from backstory.formats.delivered import shaped
 from backstory.model.layout import VALID_FROM
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import Role, Told
-from backstory.strategies.alike import Values
 from backstory.strategies.copies.version_rows import OPEN, micros, withdraw_facts
 from backstory.strategies.feeds.facts import has_position, in_interval, place_in_order, times_to_store
 from backstory.strategies.feeds.records import (
@@ -27,6 +26,7 @@ from backstory.strategies.feeds.records import (
 from backstory.strategies.feeds.terms import AT, FIRST, FURTHER, KIND, FeedTerms
 from backstory.strategies.keys import pair_codes
 from backstory.strategies.matching import take_rows
+from backstory.strategies.values import Values
 
 # What a delivery is refused for, with samples of the keys; a window that meets what is settled has none.
 FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, OVERLAP, CONFLICT, SPOILT = (

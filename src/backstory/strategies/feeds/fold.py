@@ -36,7 +36,7 @@ from backstory.strategies.feeds.marks import Marks, are_truncate_voids, marks_of
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
 from backstory.strategies.feeds.states import Conditions, States, effects_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms, Scope
-from backstory.strategies.keys import flagged, key_codes, keys_by_value, pair_codes
+from backstory.strategies.keys import flags_of, key_codes, keys_by_value, pair_codes
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ class RecordFold:
     def is_named(self) -> np.ndarray:
         """Whether the delivery names a record."""
         codes, count = self.codes
-        return flagged(codes[0], count)
+        return flags_of(codes[0], count)
 
     @cached_property
     def _stored_events(self) -> np.ndarray:

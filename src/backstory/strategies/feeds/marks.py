@@ -13,7 +13,7 @@ from backstory.strategies.copies.version_rows import memory_field, micros
 from backstory.strategies.feeds.facts import place_in_order
 from backstory.strategies.feeds.records import StoredRecords, is_of, own_times
 from backstory.strategies.feeds.terms import Scope
-from backstory.strategies.keys import pair_codes, ranks
+from backstory.strategies.keys import pair_codes, rank_values
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
     """The marks, beside what stored rows say of them; `codes` are numbers of the further sequences."""
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
-    order = ranks(scopes)
+    order = rank_values(scopes)
     truncate = np.concatenate([is_of(rows, Told.TRUNCATE), are_truncate_voids(stored.rows)[voids]])
     own = np.concatenate([own_times(rows), stored.own_times[voids]])
     at = np.concatenate([micros(rows[VALID_FROM]), stored.start[voids]])

@@ -22,7 +22,6 @@ from backstory.formats.delivered import shaped
 from backstory.model.layout import VALID_FROM
 from backstory.model.places import FILE, POSITION
 from backstory.model.remembered import OWN_TIME, SCOPE, Role, Told
-from backstory.strategies.alike import alike
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
 from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SETTLED, SPOILT, TOO_LATE, Arrival
@@ -43,6 +42,7 @@ from backstory.strategies.feeds.records import (
 from backstory.strategies.feeds.states import States
 from backstory.strategies.feeds.terms import BEFORE_IMAGE, FIRST, FeedTerms
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums
+from backstory.strategies.values import alike
 
 BEGAN, ENDED, SILENT, LATE = "began", "ended", "silent", "late"
 PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"

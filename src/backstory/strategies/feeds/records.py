@@ -16,7 +16,6 @@ from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.remembered import COLUMNS, ENDED_AT, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, Role, Told
 from backstory.model.schema import Column
-from backstory.strategies.alike import alike
 from backstory.strategies.copies.version_rows import (
     INSTANT,
     OPEN,
@@ -26,7 +25,8 @@ from backstory.strategies.copies.version_rows import (
     with_columns,
 )
 from backstory.strategies.feeds.terms import FIRST, FeedTerms, Scope
-from backstory.strategies.keys import ranks
+from backstory.strategies.keys import rank_values
+from backstory.strategies.values import alike
 
 
 def live_rows(rows: pa.Table) -> pa.Table:
@@ -64,7 +64,7 @@ def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]
     for name in terms.sequence:
         found = [_sequence_part(side, name, count) for side, count in sides]
         type_ = next((each.type for each in found if not pa.types.is_null(each.type)), pa.null())
-        order = ranks(pa.concat_arrays([each.cast(type_) for each in found])) + 1
+        order = rank_values(pa.concat_arrays([each.cast(type_) for each in found])) + 1
         codes = codes * (int(order.max(initial=0)) + 1) + order
         if len(terms.sequence) > 1:
             codes = np.unique(codes, return_inverse=True)[1]

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.strategies.matching import Matched, pair_rows, side_codes, take_rows
+from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
 from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.scd2.parts import (
     BASE_GOES,
@@ -74,7 +74,7 @@ def _broken(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
     }
 
 
-def _coming(one: pa.Table, stored: pa.Table, matches: Matched) -> pa.Table:
+def _coming(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
     """The stage's rows that are new or others, the latter with the ids that they keep."""
     rows, (changed, before) = one.drop_columns([LIVE]), matches.changed
     appeared, came = take_rows(rows, matches.appeared), take_rows(rows, changed)
@@ -93,7 +93,7 @@ def _flagged(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
     return rows.drop_columns([FILE, POSITION, LIVE, IN_SCOPE])
 
 
-def _live_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matched) -> pa.Table:
+def _live_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
     """The rows that the base will have and that are not flagged as deleted."""
     names = [name for name in one.column_names if name in stored.column_names and name not in _BESIDE]
     came = take_rows(one.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))

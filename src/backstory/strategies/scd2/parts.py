@@ -9,7 +9,7 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.model.keys import key_text
 from backstory.model.places import FILE, POSITION
-from backstory.strategies.matching import Matched, take_rows
+from backstory.strategies.matching import Matches, take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.scd2.terms import LoadTerms
 
@@ -81,7 +81,7 @@ def few_keys(terms: LoadTerms, rows: pa.Table) -> list[str]:
     return list(dict.fromkeys(key_text(terms.business, list(row.values())) for row in few))[:MAX_KEYS]
 
 
-def counts_of(side: str, matches: Matched, delivered: pa.Table, stored: pa.Table) -> dict[str, int]:
+def counts_of(side: str, matches: Matches, delivered: pa.Table, stored: pa.Table) -> dict[str, int]:
     """The records of a comparison by outcome, and the rows of both sides."""
     sizes = dict(zip(_OUTCOMES, matches.sizes, strict=True))
     named = {**sizes, "delivered": len(delivered), "stored": len(stored)}

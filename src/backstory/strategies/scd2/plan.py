@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
 from backstory.model.places import FILE, POSITION
-from backstory.strategies.matching import Matched, pair_rows, side_codes, take_rows
+from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
 from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.scd2.parts import (
     APPEARED,
@@ -118,7 +118,7 @@ def _lacking(rows: pa.Table, name: str) -> pa.Table:
 
 
 def _early(
-    terms: LoadTerms, one: pa.Table, open_: pa.Table, matches: Matched, ends: pa.Table
+    terms: LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches, ends: pa.Table
 ) -> dict[str, pa.Table]:
     """Rows effective before the version that they change, and versions that would end too early."""
     found = {}

@@ -7,10 +7,10 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.model.layout import ROW_HASH
-from backstory.strategies.alike import alike
 from backstory.strategies.matching import take_rows
 from backstory.strategies.scd2.parts import UNSEEN
 from backstory.strategies.scd2.terms import LoadTerms
+from backstory.strategies.values import alike
 
 
 def unseen_changes(

@@ -17,7 +17,7 @@ class TooEarly(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
+class ConstantValue:
     """A value that the request gives."""
 
     value: object
@@ -30,7 +30,7 @@ class ValuesOf:
     column: str
 
 
-Value = Given | ValuesOf
+Value = ConstantValue | ValuesOf
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class AddInHistory:
     """Each open version gets a successor at `time` with the value (6.3); `into` has a column that is new."""
 
     column: Column
-    value: Given
+    value: ConstantValue
     time: datetime
     into: Shape | None = None
 
@@ -149,7 +149,7 @@ class Reshape:
     into: Shape
 
     @property
-    def retyped(self) -> list[Column]:
+    def retyped_columns(self) -> list[Column]:
         """The columns whose stored values have to be written anew."""
         stored = {each.name: each.type for each in self.before.columns}
         return [c for c in self.into.columns if c.name in stored and not widens(stored[c.name], c.type)]
@@ -160,7 +160,7 @@ class Reshape:
 
         A key that only gains columns stays unique; any other is looked at in the data.
         """
-        new_types = self.retyped
+        new_types = self.retyped_columns
         kept = set(self.before.key) <= set(self.into.key)
         if kept and not {column.name for column in new_types} & set(self.into.key):
             return None

@@ -1,10 +1,16 @@
-"""Operations on a table of Iceberg: each as the Change that Spark's frames make of it."""
+"""Operations on a table of Iceberg: each as the Change that Spark's frames make of it.
 
+Changes of shape and mode on Spark: what a table's rows become, as DataFrames.
+"""
+
+import uuid
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
 from backstory.model.change import Change
-from backstory.model.layout import ACTIVE, END, SYNCED
+from backstory.model.instant import MILLISECOND, TMAX
+from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
+from backstory.model.places import ROW_ID
 from backstory.model.schema import Column as TableColumn
 from backstory.stores import port
 from backstory.stores.iceberg.conditions import change_where, delete_where, update_where
@@ -13,9 +19,8 @@ from backstory.stores.iceberg.literals import column, instant, literal, micros_o
 from backstory.stores.iceberg.retype import retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.iceberg.unique import overlap, refuse_repeated
+from backstory.stores.iceberg.unique import grouping_columns, overlap, refuse_repeated
 from backstory.stores.port import DISORDER
-from backstory.strategies.shape_changes import frames
 from backstory.strategies.shape_changes.operations import (
     Add,
     AddInHistory,
@@ -40,6 +45,132 @@ from backstory.strategies.shape_changes.operations import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+_OPEN_END = micros_of(TMAX)
+
+
+def differs(name: str, value: "Column") -> "Column":
+    """Which rows a value would change."""
+    return ~column(name).eqNullSafe(value)
+
+
+def newest_open_start(rows: "DataFrame") -> "DataFrame":
+    """One row: `open`, the count of open versions, and `newest`, the greatest start in microseconds."""
+    from pyspark.sql.functions import count, lit, unix_micros
+    from pyspark.sql.functions import max as greatest
+
+    newest = unix_micros(greatest(column(START))).alias("newest")
+    return rows.where(column(ACTIVE)).agg(count(lit(1)).alias("open"), newest)
+
+
+def touched_at(name: str, value: "Column", moment: int, *, where: "Column | None" = None) -> "Column":
+    """Which versions a change of a column at `at` (microseconds) touches (6.3 and 6.4).
+
+    Versions that start then and have another value, and open ones from before; of these `where`
+    tells those that the change concerns, every one if it is left out.
+    """
+    before = column(ACTIVE) & (column(START) < instant(moment))
+    return ((column(START) == instant(moment)) & differs(name, value)) | (
+        before if where is None else before & where
+    )
+
+
+def with_successors(rows: "DataFrame", name: str, value: "Column", moment: int) -> "DataFrame":
+    """What versions that `touched_at` tells become: closed ones, which keep their ids, and successors."""
+    from pyspark.sql.functions import array, explode, lit, when
+
+    turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(moment)
+    # One row for a version that starts then, two for an older one: as it was, and its successor.
+    turns = when(starts_then, array(lit(True))).otherwise(array(lit(False), lit(True)))
+    rows = rows.withColumn(turn, explode(turns))
+    new = column(turn)
+    closes = ~new
+    follows = new & (column(START) < instant(moment))
+    ids = {ROW_ID: when(~follows, column(ROW_ID))} if ROW_ID in rows.columns else {}
+    return rows.withColumns(
+        {
+            **ids,
+            name: when(new, value).otherwise(column(name)),
+            START: when(follows, instant(moment)).otherwise(column(START)),
+            END: when(closes, instant(moment - MILLISECOND))
+            .when(follows, instant(_OPEN_END))
+            .otherwise(column(END)),
+            ACTIVE: when(closes, lit(False)).when(follows, lit(True)).otherwise(column(ACTIVE)),
+        }
+    ).drop(turn)
+
+
+def newest_sync(rows: "DataFrame") -> "DataFrame":
+    """One row: `newest`, the greatest `_fivetran_synced` in microseconds."""
+    from pyspark.sql.functions import max as greatest
+    from pyspark.sql.functions import unix_micros
+
+    return rows.agg(unix_micros(greatest(column(SYNCED))).alias("newest"))
+
+
+def to_history(rows: "DataFrame", flag: str, start: int) -> "DataFrame":
+    """Rows of a table without history as versions; `start` is that of the rows that are true."""
+    from pyspark.sql.functions import coalesce, lit, when
+
+    gone = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
+    return rows.withColumns(
+        {
+            START: when(gone, instant(0)).otherwise(instant(start)),
+            END: when(gone, instant(0)).otherwise(instant(_OPEN_END)),
+            ACTIVE: ~gone,
+        }
+    ).drop(DELETED)
+
+
+def to_soft_delete(rows: "DataFrame", key: "Sequence[str]", flag: str) -> "DataFrame":
+    """The newest version of each key as a row, flagged if it is closed."""
+    from pyspark.sql.functions import coalesce, lit
+
+    newest = newest_versions(rows, key)
+    if flag != DELETED:
+        newest = newest.withColumn(DELETED, lit(False))
+    closed = ~coalesce(column(ACTIVE), lit(False))
+    return newest.withColumn(flag, closed).drop(*HISTORY_COLUMNS)
+
+
+def newest_versions(rows: "DataFrame", key: "Sequence[str]") -> "DataFrame":
+    """Of each key the version with the greatest start; one without a start loses against any other."""
+    from pyspark.sql.functions import coalesce, lit, max_by, struct
+
+    age = struct(column(START), coalesce(column(ACTIVE), lit(False)), column(END))
+    whole = struct(*map(column, rows.columns))
+    version = f"version {uuid.uuid4()}"
+    newest = rows.groupBy(*grouping_columns(rows, key)).agg(max_by(whole, age).alias(version))
+    return newest.select(*(column(version).getField(name).alias(name) for name in rows.columns))
+
+
+def soft_delete_to_live(rows: "DataFrame", flag: str) -> "DataFrame":
+    """The rows that are not flagged."""
+    from pyspark.sql.functions import coalesce, lit
+
+    kept = rows.where(~coalesce(column(flag), lit(False))) if flag in rows.columns else rows
+    return kept.drop(DELETED) if flag == DELETED else kept
+
+
+def history_to_live(rows: "DataFrame", key: "Sequence[str]", *, keep_deleted: bool) -> "DataFrame":
+    """The newest version of each key, if it is open or deleted rows are kept."""
+    newest = newest_versions(rows, key)
+    kept = newest if keep_deleted else newest.where(column(ACTIVE))
+    return kept.drop(*HISTORY_COLUMNS)
+
+
+def live_to_history(rows: "DataFrame", start: int) -> "DataFrame":
+    """Every row as an open version."""
+    from pyspark.sql.functions import lit
+
+    begun = {START: instant(start), END: instant(_OPEN_END), ACTIVE: lit(True)}
+    return rows.withColumns(begun)
+
+
+if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
@@ -56,39 +187,39 @@ def change_of(store: port.Store, table: port.StoredTable, operation: Operation) 
 @change_of.register(Store)
 def _on_iceberg(store: Store, table: StoredTable, operation: Operation) -> Change | None:
     if isinstance(operation, Reshape):
-        return _reshaped(store, table, operation)
+        return _reshape(store, table, operation)
     if isinstance(operation, Rewriting):
-        rows = _rewritten(rows_with_ids(store, table), operation)
+        rows = _rewrite_rows(rows_with_ids(store, table), operation)
         return Change(come=rows, into=operation.into, whole=True, counted="rewritten")
-    return _touched(store, table, operation)
+    return _touch_rows(store, table, operation)
 
 
-def _rewritten(rows: "DataFrame", operation: Rewriting) -> "DataFrame":
+def _rewrite_rows(rows: "DataFrame", operation: Rewriting) -> "DataFrame":
     match operation:
         case Add(column=added, value=value):
             return rows.withColumn(added.name, _value(value, added))
         case ToHistory(flag=flag, now=now):
-            newest = frames.newest_sync(rows).collect()[0].newest if SYNCED in rows.columns else None
-            return frames.to_history(rows, flag, micros_of(now) if newest is None else newest)
+            newest = newest_sync(rows).collect()[0].newest if SYNCED in rows.columns else None
+            return to_history(rows, flag, micros_of(now) if newest is None else newest)
         case ToSoftDelete(into=into, flag=flag):
-            return frames.to_soft_delete(rows, into.key, flag)
+            return to_soft_delete(rows, into.key, flag)
         case SoftDeleteToLive(flag=flag):
-            return frames.soft_delete_to_live(rows, flag)
+            return soft_delete_to_live(rows, flag)
         case HistoryToLive(into=into, keep_deleted=keep_deleted):
-            return frames.history_to_live(rows, into.key, keep_deleted=keep_deleted)
+            return history_to_live(rows, into.key, keep_deleted=keep_deleted)
         case LiveToHistory(now=now):
-            return frames.live_to_history(rows, micros_of(now))
+            return live_to_history(rows, micros_of(now))
 
 
-def _touched(store: Store, table: StoredTable, operation: Touching) -> Change | None:
+def _touch_rows(store: Store, table: StoredTable, operation: Touching) -> Change | None:
     from pyspark.sql.functions import lit
 
     match operation:
         case SetValue(column=changed, value=value):
             given = _value(value, changed)
-            return update_where(store, table, frames.differs(changed.name, given), {changed.name: given})
+            return update_where(store, table, differs(changed.name, given), {changed.name: given})
         case AddInHistory() | DropInHistory():
-            return _re_versioned(store, table, operation)
+            return _change_in_history(store, table, operation)
         case DeleteBefore(synced, before):
             return delete_where(store, table, column(synced) < instant(micros_of(before)))
         case FlagBefore(synced, before, flag):
@@ -103,36 +234,38 @@ def _touched(store: Store, table: StoredTable, operation: Touching) -> Change | 
             return update_where(store, table, column(flag).isNull(), {flag: lit(False)})
 
 
-def _re_versioned(store: Store, table: StoredTable, operation: AddInHistory | DropInHistory) -> Change | None:
+def _change_in_history(
+    store: Store, table: StoredTable, operation: AddInHistory | DropInHistory
+) -> Change | None:
     from pyspark.sql.functions import lit
 
     name, time = operation.column.name, micros_of(operation.time)
     into = operation.into if isinstance(operation, AddInHistory) else None
-    if not _open_at(store, table, time):
+    if not _has_open_versions(store, table, time):
         return Change(into=into) if into else None
     if isinstance(operation, AddInHistory):
         value, where = _value(operation.value, operation.column), None
     else:
         value, where = lit(None).cast(spark_type(operation.column.type)), column(name).isNotNull()
-    touched = frames.re_versioned(name, value, time, where=where)
+    touched = touched_at(name, value, time, where=where)
     return change_where(
-        store, table, touched, lambda rows: frames.succeeded(rows, name, value, time), into=into
+        store, table, touched, lambda rows: with_successors(rows, name, value, time), into=into
     )
 
 
-def _open_at(store: Store, table: StoredTable, time: int) -> bool:
+def _has_open_versions(store: Store, table: StoredTable, time: int) -> bool:
     """Whether there are open versions; TooEarly if one of them starts later."""
     if not table.rows:
         return False
-    found = frames.newest_open_start(rows_of(store, table)).collect()[0]
+    found = newest_open_start(rows_of(store, table)).collect()[0]
     if found.newest is not None and found.newest > time:
         raise TooEarly
     return bool(found.open)
 
 
-def _reshaped(store: Store, table: StoredTable, operation: Reshape) -> Change:
+def _reshape(store: Store, table: StoredTable, operation: Reshape) -> Change:
     """Of the schema alone where stored values can stay as they are."""
-    into, new_types, by = operation.into, operation.retyped, operation.unique_by
+    into, new_types, by = operation.into, operation.retyped_columns, operation.unique_by
     if not table.rows or (not new_types and by is None):
         return Change(into=into)
     rows = rows_with_ids(store, table)

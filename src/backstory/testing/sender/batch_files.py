@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.modes import CBC
 from cryptography.hazmat.primitives.padding import PKCS7
 
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 
 NULL_STRING = "null-m8yilkvPsNulehxl2G6pmSQ3G3WWdLP"
 UNMODIFIED_STRING = "unmod-NcK9NIjPUutCsz4mjOQQztbnwnE1sY3"

@@ -21,7 +21,7 @@ from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType, Kind
-from backstory.strategies.unmodified import UNMODIFIED
+from backstory.strategies.actions import UNMODIFIED
 
 Key = tuple[object, ...]
 Row = dict[str, object]

@@ -12,31 +12,40 @@ import pyarrow.compute as pc
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import MemoryLease
 from backstory.journal.chain import WATERMARK
-from backstory.journal.small_log import log_rows_here, snapshots_here
+from backstory.journal.log_table import log_rows_in_files, snapshots_in_files
 from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.remembered import RECORDED, Role
 from backstory.model.schema import Shape
-from backstory.reading.arrow.versions import SORTED, answer, held
-from backstory.reading.frames.event_logs import identity_names, system_columns
+from backstory.reading.arrow.versions import SORT_MEMORY, hold_memory, query_rows
+from backstory.reading.histories import identity_names, system_columns
 from backstory.reading.lifetimes import DUCKDB
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.ordered import in_order
 from backstory.stores.metadata.rows import MOST_IN_ARROW, MOST_ROWS, Files
 from backstory.stores.metadata.values import integers, numbers, rows_of
-from backstory.strategies.codes import identities
-from backstory.upkeep.laws.judged import Judged, judged_rows, judged_spans, numbers_of, read_row_hashes
-from backstory.upkeep.laws.logs import LogFacts, facts_of, misplaced, wrong_offsets
+from backstory.strategies.values import identities
 from backstory.upkeep.laws.queries import (
     SUSPECT,
-    Engine,
     Steps,
+    TableSql,
     laws_of_events,
     laws_of_keys,
     laws_of_lives,
-    nested,
-    recorded,
+    layout_columns,
+    nest_steps,
 )
-from backstory.upkeep.laws.tally import Broken, Judge, added_up, examine
+from backstory.upkeep.laws.table_terms import (
+    LogFacts,
+    TableTerms,
+    log_facts,
+    misplaced_query,
+    numbers_of,
+    read_row_hashes,
+    terms_of_keys,
+    terms_of_versions,
+    wrong_offsets,
+)
+from backstory.upkeep.laws.tally import Broken, Judge, add_up, examine
 from backstory.upkeep.laws.terms import PREFIX, Law
 
 if TYPE_CHECKING:
@@ -47,26 +56,26 @@ _RECORD: Final = "record"
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LawRows:
     """Rows of a table, whose columns have numbers in DuckDB, which takes `a` and `A` for one name."""
 
     lease: MemoryLease
     table: pa.Table
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> TableSql:
         """How DuckDB writes the columns."""
         names = {name: f"c{place}" for place, name in enumerate(self.table.column_names)}
-        return Engine(DUCKDB, names.__getitem__, [_RECORD])
+        return TableSql(DUCKDB, names.__getitem__, [_RECORD])
 
     def ask(self, query: str, records: np.ndarray) -> pa.Table:
         """The answer to a query of the rows, their places and the numbers of their records."""
         own = {_PLACE: integers(np.arange(len(records))), _RECORD: integers(records)}
         columns = {f"c{place}": _zoneless(each) for place, each in enumerate(self.table.columns)}
         rows = pa.table(own | columns)
-        with held(self.lease, "laws", SORTED * rows.nbytes):
+        with hold_memory(self.lease, "laws", SORT_MEMORY * rows.nbytes):
             try:
-                return answer(rows, query)
+                return query_rows(rows, query)
             except duckdb.Error:
                 raise Unreadable("values that DuckDB has not") from None
 
@@ -78,52 +87,52 @@ def _zoneless(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def broken_spans(files: Files) -> Broken:
     """The laws that versions of records break, as `broken_spans` of Spark gives them."""
-    table, ways = files.table, _ways(files)
-    judged = judged_spans(table, (), table.newest_property(RECORDED), numbers_of(table.fields))
+    table, ways = files.table, _row_hashes(files)
+    judged = terms_of_versions(table, (), table.newest_property(RECORDED), numbers_of(table.fields))
     span, values = table.shape.layout.span, judged.terms.tracked if judged.valued else ()
     assert span is not None
     own = [span.start, span.end, span.flag, span.state]
     own += [span.written, MEMORY] if judged.terms.remembers else []
-    names = [*judged.identity, *judged.naming, *filter(None, own), *_hashed(ways, judged), *values]
+    names = [*judged.identity, *judged.naming, *filter(None, own), *_hash_inputs(ways, judged), *values]
     rows = _rows(files, names)
     engine = rows.engine
     judged = replace(judged, hashes=_hashes(ways, rows, judged))
     if judged.valued:
         first = engine.column(judged.shape.key[0])
-        marks = f"SELECT * FROM {nested(engine.steps(recorded(engine, judged)))} AS told"
+        marks = f"SELECT * FROM {nest_steps(engine.steps(layout_columns(engine, judged)))} AS told"
         marks += f" WHERE {first} IS NULL AND {DUCKDB.name(PREFIX + 'role')} = '{Role.FACT}'"
         none = np.zeros(len(rows.table), np.int64)
         judged = judged.with_marks(rows_of(rows.ask(marks, none)))
     return broken_lives(rows, judged)
 
 
-def broken_lives(rows: Rows, judged: Judged) -> Broken:
+def broken_lives(rows: LawRows, judged: TableTerms) -> Broken:
     """The laws that versions break, for a table that is judged so."""
-    laws = _Laws(laws_of_lives(rows.engine, judged), judged.identity, judged.naming, f"{PREFIX}start")
-    return _broken(rows, laws, judged.memory if judged.terms.remembers else None)
+    laws = _LawQuery(laws_of_lives(rows.engine, judged), judged.identity, judged.naming, f"{PREFIX}start")
+    return _count_broken(rows, laws, judged.count_broken if judged.terms.remembers else None)
 
 
 def broken_rows(files: Files) -> Broken:
     """The laws of keys of a table that has each record once; and of its hashes, if it has them."""
-    ways, judged = _ways(files), judged_rows(files.table, ())
+    ways, judged = _row_hashes(files), terms_of_keys(files.table, ())
     if not judged.identity:
         return {}
-    rows = _rows(files, [*judged.identity, *judged.naming, *_hashed(ways, judged)])
+    rows = _rows(files, [*judged.identity, *judged.naming, *_hash_inputs(ways, judged)])
     judged = replace(judged, hashes=_hashes(ways, rows, judged))
     return broken_keys(rows, judged)
 
 
-def broken_keys(rows: Rows, judged: Judged) -> Broken:
+def broken_keys(rows: LawRows, judged: TableTerms) -> Broken:
     """The laws that rows break of which each record has one."""
     steps = laws_of_keys(rows.engine, judged)
-    return _broken(rows, _Laws(steps, judged.identity, judged.naming, f"{PREFIX}keyed"))
+    return _count_broken(rows, _LawQuery(steps, judged.identity, judged.naming, f"{PREFIX}keyed"))
 
 
 def broken_log(files: Files) -> Broken:
     """The laws that a dataset's rows break, as `broken_log` of Spark gives them."""
     table = files.table
     names, shape = system_columns(table), table.shape
-    log = facts_of(table, names, table.newest_property(WATERMARK))
+    log = log_facts(table, names, table.newest_property(WATERMARK))
     asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
     rows = _rows(files, [*asked, *shape.key])
     broken = broken_events(rows, shape, names, log)
@@ -131,23 +140,23 @@ def broken_log(files: Files) -> Broken:
     return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
 
 
-def broken_events(rows: Rows, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Broken:
+def broken_events(rows: LawRows, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Broken:
     """The laws that events break, but for that of offsets; `names` are the system columns."""
     identity = (shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
     steps = laws_of_events(rows.engine, shape, names, log)
-    return _broken(rows, _Laws(steps, identity, shape.key or (names["offset"],), f"{PREFIX}offset"))
+    return _count_broken(rows, _LawQuery(steps, identity, shape.key or (names["offset"],), f"{PREFIX}offset"))
 
 
-def _rows(files: Files, names: Sequence[str]) -> Rows:
+def _rows(files: Files, names: Sequence[str]) -> LawRows:
     """All rows with these columns; Unreadable for what only Spark reads."""
     table = files.table
-    return Rows(
+    return LawRows(
         files.lease, files.rows(table.snapshot, table.fields, list(dict.fromkeys(names)), MOST_IN_ARROW)
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Laws:
+class _LawQuery:
     """The steps of a query, what tells records apart, by what they are shown, and the order of their rows."""
 
     steps: Steps
@@ -156,11 +165,11 @@ class _Laws:
     order: str
 
 
-def _broken(rows: Rows, laws: _Laws, judge: Judge | None = None) -> Broken:
+def _count_broken(rows: LawRows, laws: _LawQuery, judge: Judge | None = None) -> Broken:
     """How often rows break each law; those of records that break one are asked again, record by record."""
     records = identities(rows.table, laws.identity)
     anything = " OR ".join(map(DUCKDB.name, laws.steps[-1]))
-    relation = f"{nested(laws.steps)} AS judged"
+    relation = f"{nest_steps(laws.steps)} AS judged"
     found = rows.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", records)
     if not found.num_rows:
         return {}
@@ -178,33 +187,33 @@ def _broken(rows: Rows, laws: _Laws, judge: Judge | None = None) -> Broken:
     table = pa.table([*lives.table.columns, *said.columns], [*lives.table.column_names, *said.column_names])
     batches = in_order(table, [*laws.identity, laws.order]).combine_chunks().to_batches()
     told = examine(judge, laws.identity, laws.naming, batches)
-    return added_up(row for each in told for row in each.to_pylist())
+    return add_up(row for each in told for row in each.to_pylist())
 
 
 def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
     """How many offsets are missing, too many or of no block, and the first ten of them."""
-    told, wanted = wrong_offsets(log_rows_here(files), snapshots_here(files.table), len(offsets))
-    query = f"{misplaced(DUCKDB.rows, wanted)} ORDER BY place NULLS FIRST"
-    with held(files.lease, "laws", offsets.nbytes):
-        wrong = answer(pa.table({_PLACE: offsets}), query)
+    told, wanted = wrong_offsets(log_rows_in_files(files), snapshots_in_files(files.table), len(offsets))
+    query = f"{misplaced_query(DUCKDB.rows, wanted)} ORDER BY place NULLS FIRST"
+    with hold_memory(files.lease, "laws", offsets.nbytes):
+        wrong = query_rows(pa.table({_PLACE: offsets}), query)
     if not wrong.num_rows:
         return len(told), told[:MAX_KEYS]
     total = pc.sum(wrong["times"]).as_py()
     return int(total) + len(told), list(map(str, wrong[_PLACE].slice(0, MAX_KEYS).to_pylist()))
 
 
-def _ways(files: Files) -> "tuple[RowHash, ...]":
+def _row_hashes(files: Files) -> "tuple[RowHash, ...]":
     return read_row_hashes(files.table, numbers_of(files.table.fields))
 
 
-def _hashed(ways: "Sequence[RowHash]", judged: Judged) -> list[str]:
+def _hash_inputs(ways: "Sequence[RowHash]", judged: TableTerms) -> list[str]:
     """The columns of hashes, and those that go into them."""
     return (
         [ROW_HASH, *(column.name for each in ways for column in each.columns)] if judged.terms.hashed else []
     )
 
 
-def _hashes(ways: "Sequence[RowHash]", rows: Rows, judged: Judged) -> tuple[str, ...]:
+def _hashes(ways: "Sequence[RowHash]", rows: LawRows, judged: TableTerms) -> tuple[str, ...]:
     """The hashes that a row may have, in DuckDB's words; Unreadable where these are not Spark's."""
     if not ways:
         return ()
@@ -213,6 +222,6 @@ def _hashes(ways: "Sequence[RowHash]", rows: Rows, judged: Judged) -> tuple[str,
 
     if any(column.datatype not in ALIKE for each in ways for column in each.columns):
         raise Unreadable("values whose texts differ")
-    if not all(in_years(rows.table[name]) for name in _hashed(ways, judged)):
+    if not all(in_years(rows.table[name]) for name in _hash_inputs(ways, judged)):
         raise Unreadable("years whose texts differ")
     return tuple(each.sql(DuckDB(), rows.engine.column) for each in ways)

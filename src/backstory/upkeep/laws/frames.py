@@ -11,7 +11,7 @@ from backstory.journal.log_table import log_rows
 from backstory.model.layout import MEMORY
 from backstory.model.remembered import RECORDED, ROLE, Role
 from backstory.model.schema import Shape
-from backstory.reading.frames.event_logs import identity_names, system_columns
+from backstory.reading.histories import identity_names, system_columns
 from backstory.reading.lifetimes import SPARK
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
@@ -20,19 +20,27 @@ from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.upkeep.laws.judged import Judged, judged_rows, judged_spans, numbers_of, read_row_hashes
-from backstory.upkeep.laws.logs import facts_of, misplaced, wrong_offsets
 from backstory.upkeep.laws.queries import (
     LAW_OF,
     SUSPECT,
-    Engine,
     Steps,
+    TableSql,
     laws_of_events,
     laws_of_keys,
     laws_of_lives,
-    recorded,
+    layout_columns,
 )
-from backstory.upkeep.laws.tally import FOUND, Broken, added_up, examine
+from backstory.upkeep.laws.table_terms import (
+    TableTerms,
+    log_facts,
+    misplaced_query,
+    numbers_of,
+    read_row_hashes,
+    terms_of_keys,
+    terms_of_versions,
+    wrong_offsets,
+)
+from backstory.upkeep.laws.tally import FOUND, Broken, add_up, examine
 from backstory.upkeep.laws.terms import PREFIX, TIMELY, Law
 
 if TYPE_CHECKING:
@@ -43,10 +51,10 @@ _BROKEN: Final = PREFIX + "broken"
 _OFFSET: Final = PREFIX + "offset"
 
 
-def judged_by(store: Store, table: StoredTable) -> Judged:
+def read_terms(store: Store, table: StoredTable) -> TableTerms:
     """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
     newest = next((told for each in ancestry(table) if (told := each.get_property(RECORDED))), None)
-    judged = judged_spans(table, _hashes(store, table), newest, _numbers(store, table))
+    judged = terms_of_versions(table, _hashes(store, table), newest, _numbers(store, table))
     if not judged.valued:
         return judged
     from pyspark.sql.functions import expr
@@ -55,7 +63,7 @@ def judged_by(store: Store, table: StoredTable) -> Judged:
     rows = _rows(store, table)
     rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
     with translate_faults(table.shape.table):
-        known = recorded(Engine(SPARK, quoted, ()), judged)
+        known = layout_columns(TableSql(SPARK, quoted, ()), judged)
         marks = rows.select(*(expr(sql).alias(PREFIX + name) for name, sql in known.items()))
         return judged.with_marks(arrow_of(marks).to_pylist())
 
@@ -77,12 +85,12 @@ def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
     return tuple(each.sql(Spark(), quoted) for each in ways)
 
 
-def suspected(rows: "DataFrame", judged: Judged) -> "DataFrame":
+def find_suspects(rows: "DataFrame", judged: TableTerms) -> "DataFrame":
     """The rows of records that break a law, or that the rule has to look at; with what their columns say."""
     from pyspark.sql.functions import expr
 
     key, shape, span = list(map(quoted, judged.identity)), judged.shape, judged.shape.layout.span
-    engine = Engine(SPARK, quoted, key)
+    engine = TableSql(SPARK, quoted, key)
     assert span is not None
     written = shape.column(span.written)
     if written is not None and written.type.kind in TIMELY:  # by it some are mended
@@ -110,13 +118,13 @@ def _of_broken_records(rows: "DataFrame", key: Sequence[str], steps: Steps, orde
 
 def broken_spans(store: Store, table: StoredTable) -> Broken:
     """The laws that versions of records break, how often, and up to ten keys of each."""
-    return broken_among(_rows(store, table), judged_by(store, table))
+    return broken_in_frame(_rows(store, table), read_terms(store, table))
 
 
-def broken_among(rows: "DataFrame", judged: Judged) -> Broken:
+def broken_in_frame(rows: "DataFrame", judged: TableTerms) -> Broken:
     """The same of versions in a frame."""
-    found = suspected(rows, judged)
-    judge = judged.memory if judged.terms.remembers else None
+    found = find_suspects(rows, judged)
+    judge = judged.count_broken if judged.terms.remembers else None
     own = judged.terms.tracked if judged.valued else ()
     asked = [each for each in found.columns if each.startswith(PREFIX) and (judge or each in LAW_OF)]
     found = found.select(*map(quoted, dict.fromkeys([*judged.identity, *judged.naming, *own, *asked])))
@@ -125,11 +133,11 @@ def broken_among(rows: "DataFrame", judged: Judged) -> Broken:
 
 def broken_rows(store: Store, table: StoredTable) -> Broken:
     """The laws of keys of a table that has each record once; and of its hashes, if it has them."""
-    judged = judged_rows(table, _hashes(store, table))
+    judged = terms_of_keys(table, _hashes(store, table))
     if not (identity := judged.identity):
         return {}
     key = list(map(quoted, identity))
-    steps = laws_of_keys(Engine(SPARK, quoted, key), judged)
+    steps = laws_of_keys(TableSql(SPARK, quoted, key), judged)
     found = _of_broken_records(_rows(store, table), key, steps, f"{PREFIX}keyed")
     found = found.select(*map(quoted, dict.fromkeys([*identity, *judged.naming, *steps[-1]])))
     return _run(judged.shape, found, partial(examine, None, identity, judged.naming))
@@ -141,14 +149,14 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
 
     names, shape = system_columns(table), table.shape
     newest = next((told for each in ancestry(table) if (told := each.get_property(WATERMARK))), None)
-    log = facts_of(table, names, newest)
+    log = log_facts(table, names, newest)
     identity = list(shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
     shown, key = shape.key or (names["offset"],), list(map(quoted, identity))
-    steps = laws_of_events(Engine(SPARK, quoted, key), shape, names, log)
+    steps = laws_of_events(TableSql(SPARK, quoted, key), shape, names, log)
     seen = Observation()
     asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
     rows = _rows(store, table).select(*map(quoted, dict.fromkeys([*asked, *identity, *shown])))
-    rows = _observed(rows, steps[0][_OFFSET], seen)
+    rows = _observe_offsets(rows, steps[0][_OFFSET], seen)
     found = _of_broken_records(rows, key, steps, _OFFSET)
     found = found.select(*map(quoted, dict.fromkeys([*identity, *shown, *steps[-1]])))
     broken = _run(shape, found, partial(examine, None, identity, shown))
@@ -156,7 +164,7 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
 
 
-def _observed(rows: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
+def _observe_offsets(rows: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
     """The same rows; on the way their offsets are counted and added up."""
     from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
 
@@ -179,7 +187,7 @@ def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, A
     if (seen["rows"], seen["hash"]) == (wanted, whole["hash"]):
         return len(told), told[:MAX_KEYS]
     source = f"(SELECT CAST({quoted(offset)} AS BIGINT) AS place FROM {store.sql_name(table.shape.table)})"
-    wrong = store.spark.sql(misplaced(source, wanted))
+    wrong = store.spark.sql(misplaced_query(source, wanted))
     with translate_faults(table.shape.table):
         keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
         (total,) = wrong.selectExpr("sum(times) AS times").collect()
@@ -189,4 +197,4 @@ def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, A
 def _run(shape: Shape, found: "DataFrame", look: Any) -> Broken:
     """What tasks find in the rows of a frame."""
     with translate_faults(shape.table):
-        return added_up(arrow_of(map_batches(found, look, FOUND)).to_pylist())
+        return add_up(arrow_of(map_batches(found, look, FOUND)).to_pylist())

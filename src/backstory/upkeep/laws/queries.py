@@ -14,10 +14,9 @@ from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.remembered import Role, Told
 from backstory.model.schema import Shape
 from backstory.model.types import Kind
-from backstory.reading.lifetimes import DUCKDB, SPARK, Words
+from backstory.reading.lifetimes import DUCKDB, SPARK, SqlSyntax
 from backstory.strategies.events.terms import LETTERS, Op
-from backstory.upkeep.laws.judged import Judged
-from backstory.upkeep.laws.logs import LogFacts
+from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms
 
 SUSPECT: Final = PREFIX + "suspect"
@@ -49,10 +48,10 @@ _EVENTS: Final = "OVER (PARTITION BY {key} ORDER BY {offset})"
 
 
 @dataclass(frozen=True, slots=True)
-class Engine:
+class TableSql:
     """How an engine writes the columns of a table, and those by which it tells records apart."""
 
-    words: Words
+    words: SqlSyntax
     column: Callable[[str], str]
     key: Sequence[str]
 
@@ -68,11 +67,11 @@ class Engine:
         kind = Kind.UTC_DATETIME if column is None else column.type.kind
         return _MICROS[self.words].get(kind, _MICROS[self.words][Kind.UTC_DATETIME]).format(self.column(name))
 
-    def keyed(self, names: Sequence[str]) -> str:
+    def whole_key(self, names: Sequence[str]) -> str:
         """Whether no part of a key is NULL."""
         return " AND ".join(f"{self.column(name)} IS NOT NULL" for name in names) or "TRUE"
 
-    def hashes(self, judged: Judged) -> Step:
+    def hash_columns(self, judged: TableTerms) -> Step:
         """The hash of a row, and whether it is one that the row may have."""
         if not judged.terms.hashed:
             return {}
@@ -80,7 +79,7 @@ class Engine:
         allowed = ", ".join(["'erased'", *judged.hashes])
         return {"hash": own} | ({"rightly": f"{own} IN ({allowed})"} if judged.hashes else {})
 
-    def hashed(self, judged: Judged) -> str:
+    def valid_hash(self, judged: TableTerms) -> str:
         """Whether a row has the hash of its values, or records that they were erased."""
         form = f"length({{hash}}) = 64 AND NOT {_ODD_LETTER[self.words]}"
         return f"COALESCE({'{rightly}, ' if judged.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
@@ -89,7 +88,7 @@ class Engine:
 class _Names(dict[str, str]):
     """Names of columns in an engine's quotes."""
 
-    def __init__(self, known: Mapping[str, str], words: Words) -> None:
+    def __init__(self, known: Mapping[str, str], words: SqlSyntax) -> None:
         super().__init__(known)
         self.words = words
 
@@ -97,12 +96,12 @@ class _Names(dict[str, str]):
         return self.words.name(PREFIX + name)
 
 
-def recorded(engine: Engine, judged: Judged) -> Step:
+def layout_columns(engine: TableSql, judged: TableTerms) -> Step:
     """The columns that the laws of versions are about, from those of the layout."""
     shape, span = judged.shape, judged.shape.layout.span
     assert span is not None
     columns = {"start": engine.micros(shape, span.start), "end": engine.micros(shape, span.end)}
-    columns["keyed"] = engine.keyed(judged.identity)
+    columns["keyed"] = engine.whole_key(judged.identity)
     columns |= {
         name: engine.column(each) for name, each in (("flag", span.flag), ("state", span.state)) if each
     }
@@ -113,13 +112,13 @@ def recorded(engine: Engine, judged: Judged) -> Step:
         within = {name: f"({engine.column(MEMORY)}).{engine.words.name(name)}" for name in (*plain, *timed)}
         columns |= {name: within[name] for name in plain}
         columns |= {name: _MICROS[engine.words][Kind.UTC_DATETIME].format(within[name]) for name in timed}
-        if judged.sequenced:
+        if judged.has_sequence:
             columns["sequence"] = f"({engine.column(MEMORY)}).{engine.words.name(memory.SEQUENCE)}"
     values = {f"value {place}": engine.column(name) for place, name in enumerate(judged.foldable)}
-    return columns | values | engine.hashes(judged)
+    return columns | values | engine.hash_columns(judged)
 
 
-def laws_of_lives(engine: Engine, judged: Judged) -> Steps:
+def laws_of_lives(engine: TableSql, judged: TableTerms) -> Steps:
     """The laws of versions, which follow on one another in a record."""
     terms = judged.terms
     is_open, version, until, opened, endless = "{end} IS NULL", "{keyed}", "{end}", "{version} AND {open}", ""
@@ -163,10 +162,10 @@ def laws_of_lives(engine: Engine, judged: Judged) -> Steps:
         laws |= _laws_of_memory(terms) | {"suspect": _suspect(judged)}
     until = f"CASE WHEN {{open}} THEN {INFINITY} ELSE COALESCE({{end}}, {{start}}, 0) END"
     ends = {"until": until, "lasting": lasting, "opened": opened}
-    known = recorded(engine, judged)
+    known = layout_columns(engine, judged)
     first = {"version": version, "open": is_open}
     # What a row tells of itself is not sorted with the others.
-    first |= {"wrong hash": f"NOT {engine.hashed(judged)}"} if terms.hashed else {}
+    first |= {"wrong hash": f"NOT {engine.valid_hash(judged)}"} if terms.hashed else {}
     return engine.steps(known, first, ends, windows, same, laws)
 
 
@@ -195,7 +194,7 @@ def _laws_of_memory(terms: LawTerms) -> dict[str, str]:
     }
 
 
-def _windows_of_memory(judged: Judged) -> dict[str, str]:
+def _windows_of_memory(judged: TableTerms) -> dict[str, str]:
     """What is asked of the rows beside one, to see that a life is plain."""
     windows = {
         "next": f"LEAD({{start}}) {_RECORD})",
@@ -203,20 +202,20 @@ def _windows_of_memory(judged: Judged) -> dict[str, str]:
         "facts": f"MAX(CASE WHEN {{kind}} IS NOT NULL THEN 1 END) {_WHOLE}",
         "last end": f"LAG({{end}}) {_RECORD})",
     }
-    if judged.sequenced:
+    if judged.has_sequence:
         windows["position"] = f"MAX(CASE WHEN {{time}} IS NOT NULL THEN {{sequence}} END) {_BEFORE}"
     values = range(len(judged.foldable))
     return windows | {f"before {each}": f"LAG({{value {each}}}) {_RECORD})" for each in values}
 
 
-def _same_values(judged: Judged) -> dict[str, str]:
+def _same_values(judged: TableTerms) -> dict[str, str]:
     """Whether each value is that of the version which ends where this one begins."""
     before = "CASE WHEN {{last end}} = {{start}} THEN {{before {0}}} END"
     text = f"{{{{value {{0}}}}}} IS NOT DISTINCT FROM {before}"
     return {f"same {each}": text.format(each) for each in range(len(judged.foldable))}
 
 
-def _suspect(judged: Judged) -> str:
+def _suspect(judged: TableTerms) -> str:
     """Whether it is not sure of a row that its record has one belief, no fact twice, and is its facts' fold.
 
     It is sure of plain lives: of changes, whole or in part, each of which began a version, and of copies.
@@ -226,13 +225,13 @@ def _suspect(judged: Judged) -> str:
         *("{keyed}", "{role} IS NULL", "{scope} IS NULL", _MAY_BE_VERSION, "{lasting}", _RECORDED),
         "({next} IS NULL OR (NOT {open} AND {next} > {start} AND {next} >= {end}))",
         "({ended_at} IS NULL OR {floor} IS NULL OR {ended_at} <= {floor})",
-        f"({{time}} IS NULL OR ({position}))" if judged.sequenced else "{time} IS NULL",
+        f"({{time}} IS NULL OR ({position}))" if judged.has_sequence else "{time} IS NULL",
         _surely_folded(judged),
     )
     return f"NOT COALESCE({' AND '.join(sure)}, FALSE)"
 
 
-def _surely_folded(judged: Judged) -> str:
+def _surely_folded(judged: TableTerms) -> str:
     """Whether a version begins and ends as the facts say (V22 to V24). Without facts and copies none does."""
     terms = judged.terms
     if not judged.foldable:
@@ -267,21 +266,21 @@ def _is_settled(instant: str, terms: LawTerms) -> str:
     return f"COALESCE({instant} <= {last}{since}, FALSE)"
 
 
-def laws_of_keys(engine: Engine, judged: Judged) -> Steps:
+def laws_of_keys(engine: TableSql, judged: TableTerms) -> Steps:
     """The laws of rows of which each record has one."""
     laws: Step = {Law.NULL_KEY: "NOT {keyed}", Law.UNIQUE_KEY: "{keyed} AND {nth} > 1"}
-    laws |= {Law.ROW_HASH: f"NOT {engine.hashed(judged)}"} if judged.terms.hashed else {}
-    known = {"keyed": engine.keyed(judged.identity), **engine.hashes(judged)}
+    laws |= {Law.ROW_HASH: f"NOT {engine.valid_hash(judged)}"} if judged.terms.hashed else {}
+    known = {"keyed": engine.whole_key(judged.identity), **engine.hash_columns(judged)}
     return engine.steps(known, {"nth": "ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {keyed})"}, laws)
 
 
-def laws_of_events(engine: Engine, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Steps:
+def laws_of_events(engine: TableSql, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Steps:
     """The laws of events, which follow one another (odf-ingest.md 2.10); `names` are the system columns."""
     known = {
-        "op": _op(engine, names),
+        "op": _operation(engine, names),
         "time": engine.micros(shape, names["event_time"]),
         "offset": f"CAST({engine.column(names['offset'])} AS BIGINT)",
-        "keyed": engine.keyed(shape.key),
+        "keyed": engine.whole_key(shape.key),
     }
     was = "{before} IS NOT DISTINCT FROM"
     follows = " OR ".join(
@@ -311,7 +310,7 @@ def laws_of_events(engine: Engine, shape: Shape, names: Mapping[str, Any], log: 
     return engine.steps(known, *steps, laws)
 
 
-def _op(engine: Engine, names: Mapping[str, Any]) -> str:
+def _operation(engine: TableSql, names: Mapping[str, Any]) -> str:
     """What an event does, by its code."""
     if names["op"] is not None:
         return engine.column(names["op"])
@@ -321,7 +320,7 @@ def _op(engine: Engine, names: Mapping[str, Any]) -> str:
     return f"CASE {engine.column(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
 
 
-def nested(steps: Steps) -> str:
+def nest_steps(steps: Steps) -> str:
     """The steps as one relation of DuckDB."""
     text = DUCKDB.rows
     for step in steps:

@@ -1,16 +1,29 @@
-"""How often rows break each law, and the first keys that do: on the driver and in Spark's tasks."""
+"""How often rows break each law, and the first keys that do: on the driver and in Spark's tasks.
 
+The mending of records in Spark's tasks: stored rows that go, stay and come, and what was done.
+"""
+
+import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
+from backstory.model import remembered as memory
+from backstory.model.instant import EPOCH, iso
 from backstory.model.keys import key_text
+from backstory.model.layout import MEMORY, RECORDED_AT
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.stores.metadata.values import values_of
+from backstory.upkeep.laws.mending import mend_rows
 from backstory.upkeep.laws.queries import LAW_OF, SUSPECT
+from backstory.upkeep.laws.table_terms import TableTerms
+from backstory.upkeep.laws.terms import PREFIX, REMEMBERED, Law, RecordRow
 
 FOUND: Final = "law string, violations bigint, keys array<string>"
 _FOUND: Final = pa.schema({"law": pa.string(), "violations": pa.int64(), "keys": pa.list_(pa.string())})
@@ -19,7 +32,7 @@ Judge = Callable[[pa.Table], Mapping[str, int]]
 Broken = dict[str, tuple[int, list[str]]]
 
 
-def lives(batches: Iterable[pa.Table], identity: Sequence[str]) -> Iterator[pa.Table]:
+def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of each record, which come one after another."""
     pending: pa.Table | None = None
     for batch in batches:
@@ -48,7 +61,7 @@ def examine(
     def add(law: str, times: int, rows: pa.Table) -> None:
         counts[law] += times
         texts = keys.setdefault(law, {})
-        for text in _texts(rows, shown):
+        for text in _key_texts(rows, shown):
             if len(texts) == MAX_KEYS:
                 break
             texts[text] = None
@@ -61,14 +74,14 @@ def examine(
                     add(LAW_OF[name], times, rows.filter(rows[name]))
             yield rows.filter(rows[SUSPECT]) if judge else rows.slice(0, 0)
 
-    for life in lives(suspects(), identity):
+    for life in split_records(suspects(), identity):
         for law, times in judge(life).items() if judge else ():
             add(law, times, life)
     found = [{"law": law, "violations": times, "keys": [*keys[law]]} for law, times in counts.items()]
     yield pa.RecordBatch.from_pylist(found, _FOUND)
 
 
-def _texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
+def _key_texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
     """The keys of rows as people write them."""
     for begin in range(0, rows.num_rows, MAX_KEYS):
         part = rows.slice(begin, MAX_KEYS)
@@ -76,7 +89,7 @@ def _texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
             yield key_text(shown, values)
 
 
-def added_up(found: Iterable[Mapping[str, object]]) -> Broken:
+def add_up(found: Iterable[Mapping[str, object]]) -> Broken:
     """The counts of all tasks, and the first ten keys of each law."""
     totals: Broken = {}
     for row in found:
@@ -87,3 +100,140 @@ def added_up(found: Iterable[Mapping[str, object]]) -> Broken:
         count, keys = totals.get(law, (0, []))
         totals[law] = (count + times, sorted({*keys, *more})[:MAX_KEYS])
     return totals
+
+
+REMOVE, STAY, ADD, REPORT = range(4)
+ACT, REPORTED = f"{PREFIX}act", f"{PREFIX}told"
+
+# The laws of a record in the order in which they are shown.
+_SHOWN: Final = tuple(dict.fromkeys([Law.MEMORY, Law.RECORDED, Law.SETTLED, *REMEMBERED, *Law]))
+
+
+@dataclass
+class MendTally:
+    """What was mended: rows by outcome, laws that were broken, records, some of them before and after."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    laws: Counter[str] = field(default_factory=Counter)
+    keys: int = 0
+    samples: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, text: str) -> None:
+        """Count what another task did, by its `to_json`."""
+        other = json.loads(text)
+        self.counts.update(other["counts"])
+        self.laws.update(other["laws"])
+        self.keys += other["keys"]
+        self.samples = sorted([*self.samples, *other["samples"]], key=lambda each: each["key"])[:MAX_KEYS]
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.__dict__)
+
+
+def mend_records(
+    judged: TableTerms, names: Sequence[str], batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """The acts of mending: rows of spoilt records that go, stay or come, and one row that tells of all."""
+    tally, schema = MendTally(), None
+    for life in split_records(map(_table, batches), judged.identity):
+        stored = life.select(list(names))
+        schema = stored.schema
+        for act, rows in _mend_record(judged, life, stored, tally).items():
+            yield from _act(act, rows).to_batches()
+    if schema is not None:
+        nothing = {each.name: pa.nulls(1, each.type) for each in schema}
+        yield from _act(REPORT, pa.table(nothing, schema=schema), tally.to_json()).to_batches()
+
+
+def _table(batch: pa.RecordBatch) -> pa.Table:
+    return pa.Table.from_batches([batch])
+
+
+def _act(act: int, rows: pa.Table, said: str | None = None) -> pa.Table:
+    columns = [pa.array([act] * len(rows), pa.int8()), pa.array([said] * len(rows), pa.string())]
+    return pa.table([*columns, *rows.columns], names=[ACT, REPORTED, *rows.column_names])
+
+
+def _mend_record(
+    judged: TableTerms, life: pa.Table, stored: pa.Table, tally: MendTally
+) -> dict[int, pa.Table]:
+    """The rows of a record by what becomes of them; none of a healthy record."""
+    times: Counter[str] = Counter(judged.count_broken(life) if judged.terms.remembers else {})
+    for name in LAW_OF.keys() & set(life.column_names):
+        times[LAW_OF[name].value] += life[name].to_pylist().count(True)
+    laws = {law.value: times[law] for law in _SHOWN if times[law]}
+    if not laws:
+        return {}
+    values, names = life.to_pylist(), stored.column_names
+    places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
+    twins = [repr([row[name] for name in names if name not in places]) for row in values]
+    rows = [judged.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
+    after = mend_rows(rows, judged.terms, set(map(Law, laws)))
+    changed = [row for row in after if row != rows[row.place]]
+    moved, left = {row.place for row in changed}, {row.place for row in after}
+    gone = [row.place for row in rows if row.place in moved or row.place not in left]
+    tally.laws.update(laws)
+    tally.keys += 1
+    tally.counts.update(dropped=len(rows) - len(after), rewritten=len(changed))
+    if len(tally.samples) < MAX_KEYS:
+        key = key_text(judged.naming, [values[0][name] for name in judged.naming])
+        shown = {"before": _cells(judged, rows), "after": _cells(judged, after)}
+        tally.samples.append({"key": key, "laws": [*laws], **shown})
+    written = [
+        _write_values(judged, {name: values[row.place][name] for name in names}, row) for row in changed
+    ]
+    return {
+        REMOVE: stored.take(pa.array(gone, pa.int64())),
+        STAY: stored.take(pa.array(sorted(left - moved), pa.int64())),
+        ADD: pa.Table.from_pylist(written, stored.schema),
+    }
+
+
+def _write_values(judged: TableTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
+    """The values of a stored row with the end, flag, state and memory that it should have had."""
+    span = judged.shape.layout.span
+    assert span is not None
+    values |= {span.end: _instant(row.end)} | ({span.flag: row.flag} if span.flag else {})
+    values |= {span.state: row.state} if span.state else {}
+    if judged.terms.remembers:
+        values |= {RECORDED_AT: _instant(row.written), MEMORY: _memory(row, values[MEMORY])}
+    return values | dict(row.values)
+
+
+def _memory(row: RecordRow, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    said = {
+        **(before or {}),
+        memory.ROLE: row.role,
+        memory.KIND: row.kind,
+        memory.SCOPE: row.scope,
+        memory.OWN_TIME: _instant(row.time),
+        memory.ENDED_AT: _instant(row.ended_at),
+        memory.END_BEFORE: _instant(row.end_before),
+    }
+    return None if all(value is None for value in said.values()) else said
+
+
+def _instant(micros: int | None) -> datetime | None:
+    return None if micros is None else EPOCH + timedelta(microseconds=micros)
+
+
+def _cells(judged: TableTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
+    """The rows by what the layout's own columns say of them, by their starts; never their values."""
+    span = judged.shape.layout.span
+    assert span is not None
+    shown = []
+    for row in sorted(rows, key=lambda row: (row.start or 0, row.place))[: 2 * MAX_KEYS]:
+        said: dict[str, Any] = {span.start: _time_text(row.start), span.end: _time_text(row.end)}
+        said |= {span.flag: row.flag} if span.flag else {}
+        said |= {span.state: row.state} if span.state else {}
+        if judged.terms.remembers:
+            said |= {RECORDED_AT: _time_text(row.written)} | ({memory.ROLE: row.role} if row.role else {})
+        shown.append(said)
+    return shown
+
+
+def _time_text(micros: int | None) -> str | None:
+    """Microseconds since 1970 as an ISO time in UTC."""
+    time = _instant(micros)
+    return None if time is None else iso(time.astimezone(UTC))

@@ -1,0 +1,205 @@
+"""One declaration of a project, done: its deliveries in their order, and what became of them."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+from backstory.doors.historize import door as models
+from backstory.doors.historize.load_request import LoadRequest
+from backstory.doors.native import door as native
+from backstory.doors.native import options as feeds
+from backstory.doors.native.options import OnSchemaChange, names_files
+from backstory.doors.native.settings import changes_table
+from backstory.doors.odf import door as datasets
+from backstory.engine.remarks import Remark, remarked
+from backstory.engine.runs import RunNotes, taking_notes
+from backstory.errors import BackstoryError, Failed
+from backstory.model.table import table_name
+from backstory.projects.declarations import Declaration, fill_in
+from backstory.projects.files import FileCopy, copies, new_copies
+from backstory.projects.log import RunReceipt, status_of
+from backstory.settings import Rights
+from backstory.stores.iceberg.store import Store
+
+# Outcomes of models and datasets in the words of tables.
+_WORDS: Final = {
+    "appended": "new",
+    "corrected": "changed",
+    "retracted": "closed",
+    "deleted": "closed",
+    "reappeared": "reopened",
+}
+# What a late copy is refused for: its time is settled, or the table has no memory.
+SETTLED, BACKWARDS = "settled", "time-backwards"
+_UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
+
+
+@dataclass(frozen=True, slots=True)
+class RunTerms:
+    """What holds for all declarations of a run: the folder of their files, and whether it is a dry run.
+
+    `on_schema_change` goes before what tables say themselves.
+    """
+
+    folder: Path
+    dry_run: bool = False
+    rights: Rights = field(default_factory=Rights)
+    remark: Remark = field(default_factory=Remark)
+    on_schema_change: OnSchemaChange | None = None
+
+
+def carry_out(
+    store: Store, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
+) -> RunReceipt:
+    """Do what is declared; `taken` are the marks of files that were taken before, and gets this one's.
+
+    Raises what the deliveries raise, but for one of several files: those before it are committed then.
+    """
+    with taking_notes(notes):
+        if declared.kind == "model":
+            return _load_model(store, declared, terms)
+        with remarked(terms.remark.note, terms.remark.author):
+            if declared.kind == "dataset":
+                return _pull_dataset(store, declared, terms)
+            return _deliver(store, declared, terms, notes, taken)
+
+
+def _deliver(
+    store: Store, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
+) -> RunReceipt:
+    source, times = fill_in(declared.source, declared.place), declared.times
+    assert times is not None
+    if not (times.each and names_files(source)):
+        name = str(terms.folder / source) if names_files(source) else source
+        return _sum_receipts(declared, [_deliver_one(store, declared, terms, name)])
+    pattern = times.pattern and fill_in(times.pattern, declared.place)
+    listed = copies(source, replace(times, pattern=pattern), terms.folder)
+    if not listed and not taken:
+        raise Failed("not-found", f"No file matches {declared.source}.", "Check the path and the pattern.")
+    files = new_copies(listed, taken)
+    receipts, error = list[Mapping[str, Any]](), None
+    names = [json.loads(each.mark)[0] for each in files] if terms.dry_run else list[str]()
+    for each in files:
+        mark = each.whole_mark()
+        notes.files.append(mark)
+        try:
+            receipts.append(_deliver_one(store, declared, terms, str(each.path), each))
+        except BackstoryError as stop:
+            notes.files.remove(mark)
+            error = error or _with_file(_with_next_step(stop) if each.at else stop, each, len(receipts))
+            if each.at and stop.code == SETTLED:  # it never finds a place: newer ones do not wait for it
+                continue
+            break
+        if terms.dry_run:
+            break
+        taken.add(mark)
+        names.append(json.loads(mark)[0])
+        if receipts[-1].get("snapshot_id"):
+            notes.files.clear()  # the commit tells of them
+    summed = replace(_sum_receipts(declared, receipts), files=names)
+    return replace(summed, status=status_of(error), error=error) if error is not None else summed
+
+
+def _with_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryError:
+    """The error of one of several files, with its name, and how many the table took `before` it."""
+    name, remedy = copy.path.name, error.remedy
+    message = error.message if name in error.message else f"{name}: {error.message}"
+    if before:
+        files = "The file before it was" if before == 1 else f"The {before} files before it were"
+        remedy = f"{remedy} {files} taken in this run."
+    return type(error)(error.code, message, remedy, error.keys)
+
+
+def _with_next_step(error: BackstoryError) -> BackstoryError:
+    """The error of a late file, with what is to be done with it so that the next run goes on."""
+    remedies = {
+        SETTLED: "Nothing of this file was written, and newer ones are taken all the same. Move it out of "
+        "the source's pattern to leave it out.",
+        BACKWARDS: "Nothing of this file was written, and newer ones wait for it. Declare `backfill: true` "
+        "to take it, or move it out of the source's pattern to leave it out.",
+    }
+    return type(error)(error.code, error.message, remedies.get(error.code, error.remedy), error.keys)
+
+
+def _deliver_one(
+    store: Store, declared: Declaration, terms: RunTerms, source: str, copy: FileCopy | None = None
+) -> Mapping[str, Any]:
+    """The receipt of one delivery to a table."""
+    into, options = table_name(declared.name), dict(declared.options) | {"dry_run": terms.dry_run}
+    if terms.on_schema_change is not None:
+        options["on_schema_change"] = terms.on_schema_change
+    if "query" in options:
+        options["query"] = fill_in(options["query"], declared.place)
+    if declared.kind == "apply":
+        return native.apply(store, source, into, feeds.parse_feed_options(**options)).to_dict()
+    if copy is not None:
+        options["at"] = copy.at
+    return native.snapshot(store, source, into, native.parse_options(**options)).to_dict()
+
+
+def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
+    """The receipt of several deliveries; of outcomes that are no change, those of the last one."""
+    counts: Counter[str] = Counter()
+    for each in receipts:
+        counts.update({name: count for name, count in each["counts"].items() if name != "unchanged"})
+    counts["unchanged"] = receipts[-1]["counts"].get("unchanged", 0) if receipts else 0
+    changes = [*dict.fromkeys(change for each in receipts for change in each["schema_changes"])]
+    changed = any(count for name, count in counts.items() if name != "unchanged") or any(
+        map(changes_table, changes)
+    )
+    changed = changed or any(each.get("snapshot_id") for each in receipts)
+    return RunReceipt(
+        declared.name,
+        declared.kind,
+        "changed" if changed else "unchanged",
+        counts=dict(counts),
+        schema_changes=changes,
+    )
+
+
+def _load_model(store: Store, declared: Declaration, terms: RunTerms) -> RunReceipt:
+    options = dict(declared.options)
+    url = options.pop("url", None)
+    chosen = models.choose(terms.folder / declared.source, options.pop("dialect", None))
+    asked = LoadRequest(**options, dry_run=terms.dry_run)
+    if chosen.on_spark:
+        receipts = models.historize_on_spark(chosen, store, asked)
+    else:
+        receipts = models.historize_on_database(chosen, url and fill_in(url, declared.place), asked)
+    return _sum_parts(declared, receipts)
+
+
+def _pull_dataset(store: Store, declared: Declaration, terms: RunTerms) -> RunReceipt:
+    argument: str | Path = declared.source
+    if datasets.is_file(declared.source):
+        argument = terms.folder / declared.source
+    asked = datasets.RunRequest(
+        fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
+        dry_run=terms.dry_run,
+        rights=terms.rights,
+    )
+    namespace = declared.options.get("namespace", "odf")
+    return _sum_parts(declared, datasets.pull_all(store, [argument], asked, namespace=namespace))
+
+
+def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
+    """The receipt of several datasets; its error is the first one's that failed."""
+    counts: Counter[str] = Counter()
+    for each in receipts:
+        counts.update({_WORDS.get(name, name): count for name, count in each.counts.items()})
+    error = next((each.error for each in receipts if each.error is not None), None)
+    changed = any(each.status not in _UNCHANGED for each in receipts)
+    parts = [each.to_dict() for each in receipts]
+    changes = [change for each in parts for change in each.get("schema_changes") or ()]
+    receipt = RunReceipt(
+        declared.name,
+        declared.kind,
+        "changed" if changed else "unchanged",
+        counts=dict(counts),
+        schema_changes=changes,
+        parts=parts if len(parts) > 1 else (),
+    )
+    return replace(receipt, status=status_of(error), error=error) if error is not None else receipt

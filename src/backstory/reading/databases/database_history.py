@@ -1,0 +1,216 @@
+"""A model's history in a database, read by its table alone: no model, no lock file, no Spark."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final
+
+import pyarrow as pa
+
+from backstory.errors import UsageError
+from backstory.model.history import ARCHIVE_SUFFIX, History
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
+from backstory.model.schema import Shape
+from backstory.model.table import TableName
+from backstory.reading.arrow.differences import differences
+from backstory.reading.arrow.versions import INSTANT
+from backstory.reading.databases.history_queries import is_valid_at
+from backstory.reading.databases.stored_history import (
+    ResultColumn,
+    StoredHistory,
+    database_type,
+    key_literal,
+    select,
+)
+from backstory.reading.lives import shown_name
+from backstory.reading.selection import ENDS, EVERYTHING, Comparison, Selection
+from backstory.reading.timelines import Timeline, timeline_of
+from backstory.stores.refusals import no_table
+from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.stores.sql.engines.engine import Engine
+
+SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
+_BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
+_SIDES: Final = {"before": _BEFORE, "after": _AFTER}
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class DatabaseHistory:
+    """A history in a database, and the types of its columns there."""
+
+    engine: Engine
+    history: StoredHistory
+    types: Mapping[str, str]
+
+    @property
+    def users(self) -> list[str]:
+        """The user's columns."""
+        return [name for name in self.types if not Layout.HIST.owns(name, self.history.model.name)]
+
+    def ask(self, condition: str, *more: ResultColumn) -> tuple[list[str], Rows]:
+        """The columns and rows of the versions of which this is true, as a warehouse shows them."""
+        history = self.history
+        users = [ResultColumn(shown_name(name), history.of("h", name)) for name in self.users]
+        ends = [ResultColumn(VALID_FROM, history.start_of("h")), ResultColumn(VALID_TO, history.end_of("h"))]
+        rows = f"FROM {history.table} AS h\nWHERE {condition}"
+        query = select(history.dialect, [*users, *ends, *more], rows)
+        return list(query.columns), [
+            {name: _in_utc(value) for name, value in zip(query.columns, row, strict=True)}
+            for row in self.engine.fetch_all(query.sql)
+        ]
+
+    def require_key(self, key: Sequence[str]) -> None:
+        """Raise UsageError for a key that is not of the user's columns; the database does not tell it."""
+        if unknown := [name for name in key if name not in self.users]:
+            raise UsageError(
+                "other-key",
+                f"{self.history.model.shape.table} has no column {unknown[0]}.",
+                f"Its columns are {', '.join(self.users)}.",
+            )
+
+    def is_record(self, key: Mapping[str, object]) -> str:
+        """Whether a version is of the record with these values; UsageError for what no key of its type is."""
+        history, dialect = self.history, self.history.dialect
+        self.require_key(list(key))
+        return " AND ".join(
+            f"{history.of('h', name)} = "
+            + dialect.cast_expression(
+                key_literal(dialect, name, value, database_type(self.types[name])), self.types[name]
+            )
+            for name, value in key.items()
+        )
+
+
+def read_rows(
+    url: str, table: TableName, time: datetime | None = None, selection: Selection = EVERYTHING
+) -> tuple[list[str], Rows]:
+    """The columns and rows of a history that are true now, or were at a time: as a warehouse answers.
+
+    The user's columns, `valid_from` and `valid_to`. Raises UsageError for an address of no database, a table
+    that is not there or keeps no history, and Refused for a time before what was pruned.
+    """
+    with _open_history(url, table) as database:
+        history, key = database.history, selection.key
+        condition = (
+            f"{history.end_of('h')} IS NULL" if time is None else f"({is_valid_at(history, 'h', time)})"
+        )
+        if isinstance(key, Mapping):
+            condition += f" AND {database.is_record(key)}"
+        names, rows = database.ask(condition)
+        of_key = [shown_name(name) for name in key] if isinstance(key, Mapping) else []
+        names = selection.select(table, of_key, names)
+        return names, [{name: row[name] for name in names} for row in rows]
+
+
+def read_differences(
+    url: str,
+    table: TableName,
+    between: tuple[datetime, datetime],
+    key: Sequence[str],
+    comparison: Comparison = ENDS,
+) -> Rows:
+    """How the records at one instant differ from those at another, by these columns: as a warehouse tells it.
+
+    Raises what `read_rows` raises, and UsageError for a key of other columns.
+    """
+    with _open_history(url, table) as database:
+        database.require_key(key)
+        at_either = [f"({is_valid_at(database.history, 'h', time)})" for time in between]
+        marks = [
+            ResultColumn(name, f"CASE WHEN {holds} THEN 1 ELSE 0 END")
+            for name, holds in zip((_BEFORE, _AFTER), at_either, strict=True)
+        ]
+        low, high = map(database.history.instant, sorted(between))
+        touched = " OR ".join(
+            f"({border} > {low} AND {border} <= {high})"
+            for border in (database.history.start_of("h"), database.history.end_of("h"))
+        )
+        _, rows = database.ask(touched, *marks)
+        of_key = [shown_name(name) for name in key]
+        names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
+    if not comparison.through:
+        rows = [row for row in rows if row[_BEFORE] != row[_AFTER]]
+    values = pa.table({name: _arrow_values([row[name] for row in rows]) for name in names})
+    spans = {time: pa.array([row[time] for row in rows], INSTANT) for time in (VALID_FROM, VALID_TO)}
+    truths = {side: pa.array([bool(row[mark]) for row in rows], pa.bool_()) for side, mark in _SIDES.items()}
+
+    def shown(places: Iterable[int]) -> Rows:
+        return [{name: rows[each][name] for name in names} for each in places]
+
+    return differences(values, of_key, pa.table({**spans, **truths}), comparison, shown).page()
+
+
+def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
+    """The life of the record with these values, as text, in columns; raises what `read_differences` raises."""
+    with _open_history(url, table) as database:
+        names, rows = database.ask(database.is_record(key))
+    values = {shown_name(name): value for name, value in key.items()}
+    names = Selection(columns=columns).select(table, list(values), names)
+    return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
+
+
+@contextmanager
+def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
+    with _open_database(url) as (engine, dialect_name):
+        columns = engine.introspect_table(table.schema, table.name)
+        if columns is None:
+            raise no_table(table)
+        if layout_of(None, table.name, frozenset(columns)) is not Layout.HIST:
+            raise UsageError(
+                "no-history", f"{table} is not a history of a model.", "Name a table that ends in _hist."
+            )
+        model = History(
+            Shape(table, (), (), Layout.HIST), whole_since=_archive_end(engine, dialect_name, table)
+        )
+        yield DatabaseHistory(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
+
+
+def _archive_end(engine: Engine, dialect_name: str, table: TableName) -> datetime | None:
+    """Until when versions were taken out into the archive, if there is one."""
+    archive = f"{table.name}{ARCHIVE_SUFFIX}"
+    if engine.introspect_table(table.schema, archive) is None:
+        return None
+    name = get_dialect(dialect_name).render_table_identifier(table.schema, archive)
+    span = Layout.HIST.span
+    assert span is not None
+    newest = engine.execute_scalar(f"SELECT MAX({span.end}) FROM {name}")
+    return newest and _in_utc(newest)
+
+
+@contextmanager
+def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
+    scheme, _, path = url.partition("://")
+    if scheme not in SCHEMES:
+        raise UsageError(
+            "wrong-url",
+            "This is not the address of a database.",
+            "Write duckdb:///path or postgresql://host/name.",
+        )
+    if scheme == "duckdb" and not Path(path).is_file():  # DuckDB would make one
+        raise UsageError("wrong-url", f"There is no file {path}.", "Write duckdb:///path/file.duckdb.")
+    name = SCHEMES[scheme]
+    with get_dialect(name).get_execution_engine(url) as engine:
+        yield engine, name
+
+
+def _arrow_values(values: list[Any]) -> pa.Array:
+    """The values as Arrow compares and sorts them; those of which it has no type as their texts."""
+    try:
+        if not any(isinstance(each, dict | list) for each in values):
+            return pa.array(values)
+    except pa.ArrowException:
+        pass
+    texts = (None if each is None else json.dumps(each, sort_keys=True, default=str) for each in values)
+    return pa.array(texts, pa.string())
+
+
+def _in_utc(value: Any) -> Any:
+    """Times of a database are in UTC."""
+    if not isinstance(value, datetime):
+        return value
+    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

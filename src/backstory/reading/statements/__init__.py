@@ -1,1 +1,0 @@
-"""Histories in databases: each question is a query of any dialect (section 7.4)."""

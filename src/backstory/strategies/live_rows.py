@@ -1,0 +1,115 @@
+"""Replace, update and delete on a table without history: one row for each key.
+
+Replace, update and delete on a table without history, as one set of actions (section 2.8).
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.formats.rows import Rows
+from backstory.model.places import FILE, POSITION
+from backstory.strategies.actions import Actions, differing, take_or_null, with_row_ids
+from backstory.strategies.keys import Codes, flags_of, key_codes, last_of
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDelivery:
+    """The rows of one WriteBatch, each kind with all columns of the table.
+
+    `columns` are those that the request names: a replace row that lacks one sets it to NULL.
+    """
+
+    key: Sequence[str]
+    columns: Collection[str]
+    replace: Rows
+    update: Rows
+    delete: pa.Table
+
+
+def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
+    """The actions that bring the delivery into the table.
+
+    `stored` holds every row of the table whose key the delivery names, with `_file`, `_pos` and,
+    where rows have ids, `_row_id`: a key's row keeps it, whatever changes in it.
+    Replace comes before update before delete; of repeated rows the last value wins.
+    """
+    operations = Rows.concat([_whole(delivery), delivery.update], delivery.replace.values.schema)
+    (codes, gone, kept), count = key_codes([operations.values, delivery.delete, stored], delivery.key)
+    base = last_of(kept, count)
+    put = flags_of(codes[: delivery.replace.count], count)
+    deleted = flags_of(gone, count)
+    exists = put | (base >= 0)
+
+    wanted = np.flatnonzero(flags_of(codes, count) & exists & ~deleted)
+    counting = _counting(codes, delivery.replace.count, count)
+    result = _fold_operations(operations, stored, codes, base, wanted, counting)
+    old = base[wanted]
+    changed = old < 0
+    changed[old >= 0] = _find_changes(result, stored, old)
+    removed = (deleted | flags_of(wanted[changed], count))[kept]
+    orphans = np.count_nonzero(~exists[codes[delivery.replace.count :]])
+    counts = {
+        "inserted": int(np.count_nonzero(old < 0)),
+        "updated": int(np.count_nonzero(changed & (old >= 0))),
+        "deleted": int(np.count_nonzero(deleted & (base >= 0))),
+        "unchanged": int(np.count_nonzero(~changed)),
+        "ignored": int(orphans + np.count_nonzero(deleted & ~exists)),
+    }
+    added = result if changed.all() else result.filter(pa.array(changed))
+    added = with_row_ids(added, stored, old[changed])
+    return Actions(stored.select([FILE, POSITION]).filter(pa.array(removed)), added, counts)
+
+
+def _whole(delivery: LiveDelivery) -> Rows:
+    """The replace rows; what they lack of the request's columns is known to be NULL."""
+    known = delivery.replace.known
+    yes = pa.repeat(pa.scalar(True), delivery.replace.count)
+    for place, name in enumerate(known.column_names):
+        if name in delivery.columns:
+            known = known.set_column(place, name, yes)
+    return Rows(delivery.replace.values, known)
+
+
+def _counting(codes: Codes, replaced: int, count: int) -> np.ndarray:
+    """Which operations count: every update, and of the replace rows of a key the last one."""
+    counting = np.ones(len(codes), bool)
+    counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
+    return counting
+
+
+def _fold_operations(
+    operations: Rows,
+    stored: pa.Table,
+    codes: Codes,
+    base: np.ndarray,
+    wanted: np.ndarray,
+    counting: np.ndarray,
+) -> pa.Table:
+    """One row for each wanted key: each column from the last operation that knows it, else stored."""
+    schema = operations.values.schema
+    everything = len(wanted) == operations.count and not stored.num_rows
+    if everything:
+        return operations.values
+    count = len(base)
+    columns = []
+    for name in schema.names:
+        known = np.flatnonzero(np.asarray(operations.known[name]) & counting)
+        last = np.full(count, -1, np.int64)
+        last[codes[known]] = known
+        row = last[wanted]
+        before = base[wanted]
+        row = np.where(row >= 0, row, np.where(before >= 0, before + operations.count, -1))
+        both = pa.chunked_array([*operations.values[name].chunks, *stored[name].chunks])
+        columns.append(take_or_null(both, row))
+    return pa.table(columns, schema=schema)
+
+
+def _find_changes(result: pa.Table, stored: pa.Table, old: np.ndarray) -> np.ndarray:
+    matched = np.flatnonzero(old >= 0)
+    if not len(matched):
+        return np.zeros(0, bool)
+    before = stored.select(result.column_names).take(pa.array(old[matched]))
+    return differing(result.take(pa.array(matched)), before)

@@ -1,1 +1,0 @@
-"""Take back what a table of versions learnt after a time; that it was believed stays known."""

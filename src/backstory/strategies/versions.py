@@ -1,0 +1,427 @@
+"""Ordered changes into versions of a record, each with a start and an end.
+
+Instants as whole microseconds, so that versions can be sorted and compared as numbers.
+
+Versions as parallel arrays, and the chains in which an update takes what it leaves unmodified.
+
+Step 4 of section 5.2: a delete closes the version that was true at its time.
+
+A slice that somebody spoilt, who wrote past every door, is refused before anything is planned on it.
+
+Ordered changes become versions with a start and an end, as one set of actions (section 5.2).
+
+The algorithm of the specification, a column at a time: stored versions, replace rows and update rows
+stand in one list, sorted by key and start, and an unmodified cell takes the value above it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Self
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import MAX_KEYS, Refused
+from backstory.formats.rows import Rows
+from backstory.model.instant import MILLISECOND
+from backstory.model.keys import key_text
+from backstory.model.layout import ACTIVE, END, START
+from backstory.model.places import FILE, POSITION
+from backstory.model.schema import Shape
+from backstory.strategies.actions import Actions, differing, take_or_null, with_row_ids
+from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
+
+TMAX = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999Z, the end of an active version (F10)
+NO_TIME = np.iinfo(np.int64).min  # stands for NULL: earlier than every instant
+NEVER = np.iinfo(np.int64).max
+
+_INSTANT = pa.timestamp("us", tz="UTC")
+
+
+def micros(column: pa.ChunkedArray) -> np.ndarray:
+    """Microseconds from 1970-01-01T00:00:00Z, NO_TIME where NULL."""
+    numbers = column.cast(pa.int64()).fill_null(NO_TIME)
+    return numbers.to_numpy() if numbers.num_chunks else np.zeros(0, np.int64)
+
+
+def timestamps(numbers: np.ndarray) -> pa.Array:
+    """The opposite of `micros`."""
+    return pa.array(numbers, mask=numbers == NO_TIME).cast(_INSTANT)
+
+
+STORED, REPLACE, UPDATE = 0, 1, 2
+TRUE, FALSE, NULL = 1, 0, -1
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions of keys: `row` tells which of the cells' rows a version is written in."""
+
+    row: np.ndarray
+    kind: np.ndarray
+    code: Codes
+    start: np.ndarray
+    end: np.ndarray
+    active: np.ndarray
+
+    @property
+    def count(self) -> int:
+        """The number of versions."""
+        return len(self.row)
+
+    def take(self, places: np.ndarray) -> Self:
+        """The versions at these places, or where a mask is true."""
+        return type(self)(
+            *(getattr(self, name)[places] for name in ("row", "kind", "code", "start", "end", "active"))
+        )
+
+    def with_ends(self, end: np.ndarray, active: np.ndarray) -> Self:
+        """The same versions with other ends and flags."""
+        return replace(self, end=end, active=active)
+
+    def disorderly(self) -> bool:
+        """Whether versions of one key, sorted by start, overlap or have an active one before another."""
+        same_key = self.code[1:] == self.code[:-1]
+        known = self.start[1:] != NO_TIME
+        overlap = (self.end[:-1] >= self.start[1:]) | (self.active[:-1] == TRUE)
+        return bool((same_key & known & overlap).any())
+
+    def by_start(self) -> Self:
+        """Sorted by key, start, kind and row; versions without a start left out."""
+        order = np.lexsort((self.row, self.kind, self.start, self.code))
+        return self.take(order[self.start[order] != NO_TIME])
+
+
+def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray, np.ndarray]:
+    """Step 1 of section 5.2 on the stored versions.
+
+    `first` holds s0 for each key's code, NEVER where the delivery names none. Gives the versions
+    with those closed that reach s0, a mask of those that start at or after it and so go, and for
+    each code the row of the first one that goes, -1 where none does.
+    """
+    s0 = first[stored.code]
+    gone = stored.start >= s0
+    reaching = ~gone & (s0 != NEVER) & ((stored.active == TRUE) | (stored.end >= s0))
+    end = np.where(reaching, s0 - MILLISECOND, stored.end)
+    active = np.where(reaching, FALSE, stored.active)
+    removed = np.full(len(first), -1)
+    going = stored.take(gone)
+    latest_first = np.lexsort((going.row, -going.start))
+    removed[going.code[latest_first]] = going.row[latest_first]
+    return stored.with_ends(end, active), gone, removed
+
+
+@dataclass(frozen=True, slots=True)
+class Chains:
+    """For sorted versions: which row each cell comes from, and which updates have no record.
+
+    A chain is a version that knows all its cells and the updates built upon it. `base` is the row
+    that a chain's head takes its unmodified cells from: a removed version's, or -1.
+    """
+
+    versions: Versions
+    head: np.ndarray
+    base: np.ndarray
+    orphan: np.ndarray
+
+    @classmethod
+    def link(cls, versions: Versions, first: np.ndarray, removed: np.ndarray) -> Self:
+        """Chains of versions that are sorted by key, start and kind (rules 1 to 3 of step 3, F16)."""
+        count = versions.count
+        before = np.maximum(np.arange(count) - 1, 0)
+        same_key = versions.code == versions.code[before]
+        same_key[:1] = False
+        start, ended = versions.start, versions.end[before]
+        s0 = first[versions.code]
+        alive = (ended >= start - MILLISECOND) | ((s0 != NEVER) & (ended >= s0 - MILLISECOND))
+        has_base = same_key & ((start == start[before]) | alive)
+        update = versions.kind == UPDATE
+        head = ~update | ~has_base
+        base = np.where(update & head, removed[versions.code], -1)
+        lost = update & head & (base < 0)
+        own_head = np.maximum.accumulate(np.where(head, np.arange(count), 0))
+        return cls(versions, head, base, lost[own_head] if count else lost)
+
+    def source(self, known: np.ndarray) -> np.ndarray:
+        """For each version the row that its cell of one column comes from, -1 for NULL.
+
+        `known` tells for each row whether it carries a value; stored and replace rows always do.
+        """
+        rows = self.versions.row
+        here = known[rows] | (self.versions.kind != UPDATE)
+        given = np.where(here, rows, self.base)
+        settled = here | self.head
+        last = np.maximum.accumulate(np.where(settled, np.arange(len(rows)), 0))
+        return given[last]
+
+    def final(self) -> np.ndarray:
+        """A mask of the versions that stand in the end: the last of each key and start.
+
+        Stored versions that share a key and a start, against the law, all stay unless the delivery
+        writes that start.
+        """
+        versions = self.versions.take(~self.orphan)
+        differs = (versions.code[1:] != versions.code[:-1]) | (versions.start[1:] != versions.start[:-1])
+        last = np.append(differs, True)[: versions.count]
+        group = np.cumsum(np.append(0, last[:-1]))[: versions.count]
+        stored = versions.kind[last][group] == STORED if versions.count else last
+        mask = ~self.orphan
+        mask[mask] = last | stored
+        return mask
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """Delete rows: the code of the key, and the end that they set."""
+
+    code: Codes
+    end: np.ndarray
+
+
+def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
+    """The versions with the deletes applied, and how many deletes found nothing to close.
+
+    `versions` are sorted by key and start. Deletes go by ascending end; one closes its version if
+    that is active or ends at or after the delete less a millisecond.
+    """
+    target = _targets(versions, deletes)
+    order = np.lexsort((deletes.end, target))
+    order = order[target[order] >= 0]
+    instant, end = target[order], deletes.end[order]
+    head = np.ones(len(instant), bool)
+    head[1:] = instant[1:] != instant[:-1]
+    open_ = (versions.active[instant] == TRUE) | (versions.end[instant] >= end - MILLISECOND)
+    late = np.zeros(len(instant), bool)
+    late[1:] = end[1:] - end[:-1] > MILLISECOND
+    applied = _before_first(np.where(head, ~open_, late), head)
+
+    new_end, new_active = versions.end.copy(), versions.active.copy()
+    new_end[instant[applied]] = end[applied]
+    new_active[instant[applied]] = FALSE
+    missed = len(deletes.code) - int(np.count_nonzero(applied))
+    return versions.with_ends(new_end, new_active), missed
+
+
+def _targets(versions: Versions, deletes: Deletes) -> np.ndarray:
+    """For each delete the version of its key with the greatest start at or before it, or -1.
+
+    Starts and ends are compared as whole milliseconds.
+    """
+    count = versions.count
+    code = np.concatenate([versions.code, deletes.code])
+    time = np.concatenate([versions.start, deletes.end]) // MILLISECOND
+    is_delete = np.arange(len(code)) >= count
+    order = np.lexsort((np.arange(len(code)), is_delete, time, code))
+    seen = np.maximum.accumulate(np.where(is_delete[order], -1, order))
+    target = np.full(len(code), -1)
+    target[order] = seen
+    target = target[count:]
+    found = target >= 0
+    found[found] = versions.code[target[found]] == deletes.code[found]
+    return np.where(found, target, -1)
+
+
+def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
+    """Within each group that a head begins, the rows before the first stop."""
+    stops = np.cumsum(stop)
+    starts = np.flatnonzero(head)
+    before = stops[starts] - stop[starts]
+    return stops - np.repeat(before, np.diff(np.append(starts, len(stop)))) == 0
+
+
+def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
+    """Raise Refused if two stored versions of a record are open, share a start or cover one instant.
+
+    Or if one has no start: no door writes such a row.
+
+    Without a shape nothing is asked: a sender that brings versions out of order marks his table
+    (`backstory.disorder`), and may go on.
+    """
+    if shape is None or not stored.num_rows:
+        return
+    (codes,), _ = key_codes([stored], shape.key)
+    start, end = micros(stored[START]), micros(stored[END])
+    active = np.asarray(stored[ACTIVE].cast(pa.int8()).fill_null(0).to_numpy()) == TRUE
+    order = np.lexsort((end, start, codes))
+    never = order[start[order] == NO_TIME]
+    order = order[start[order] != NO_TIME]
+    before, after = order[:-1], order[1:]
+    covered = active[before] | (end[before] > start[after]) | (start[before] == start[after])
+    wrong = np.concatenate([before[(codes[before] == codes[after]) & covered], never])
+    if len(wrong):
+        rows = stored.select(list(shape.key)).take(pa.array(wrong[:MAX_KEYS]))
+        told = {key_text(shape.source_key, list(row.values())) for row in rows.to_pylist()}
+        raise Refused(
+            "spoilt-table",
+            f"{shape.table} holds versions of a record that overlap or have no start: something other than "
+            "backstory wrote to it.",
+            f"Nothing was written; `backstory repair {shape.table}` shows the repair, and `apply=True` "
+            "makes it.",
+            sorted(told),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryDelivery:
+    """The rows of one WriteHistoryBatch.
+
+    `replace` and `update` have all columns of the table, `earliest` the key and the start, `delete`
+    the key and the end. Starts and ends are given, but for update rows that only close a version.
+    """
+
+    key: Sequence[str]
+    earliest: pa.Table
+    replace: Rows
+    update: Rows
+    delete: pa.Table
+
+    def first_instant(self) -> int | None:
+        """The least start or end that the delivery names, in microseconds; None if it names none."""
+        named = [
+            *(rows[START] for rows in (self.earliest, self.replace.values, self.update.values)),
+            *(rows[END] for rows in (self.delete, self.update.values)),
+        ]
+        least = [pc.min(column.cast(pa.int64())).as_py() for column in named]
+        return min((instant for instant in least if instant is not None), default=None)
+
+
+def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
+    """The actions that bring the delivery into the history.
+
+    `stored` holds, with `_file` and `_pos`, the versions of the delivery's keys: at least those that
+    are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
+    `_row_id`, a version that is closed or written anew keeps its id, and one that begins has none.
+    """
+    update, closing, pointless = _split_updates(delivery.update)
+    parts = [stored, delivery.replace.values, update.values]
+    codes, count = key_codes([*parts, delivery.earliest, delivery.delete, closing], delivery.key)
+    first = np.full(count, NEVER)
+    np.minimum.at(first, codes[3], micros(delivery.earliest[START]))
+    cells = Rows.concat(
+        [_complete_rows(stored.select(update.values.column_names)), delivery.replace, update],
+        update.values.schema,
+    )
+    versions = _versions(cells.values, np.concatenate(codes[:3]), [len(part) for part in parts])
+    kept, gone, removed = make_room(versions.take(versions.kind == STORED), first)
+    listed = _join_versions(kept.take(~gone), versions.take(versions.kind != STORED))
+    chains = Chains.link(listed.by_start(), first, removed)
+
+    final = chains.final()
+    ends = np.concatenate([micros(delivery.delete[END]), micros(closing[END])])
+    closed, missed = close(chains.versions.take(final), Deletes(np.concatenate(codes[4:]), ends))
+    outcome = _Outcome(
+        stored, versions, cells, chains, final, _join_versions(closed, listed.take(listed.start == NO_TIME))
+    )
+    ignored = int(np.count_nonzero(chains.orphan)) + missed + pointless
+    return outcome.actions(ignored)
+
+
+def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
+    """Whether versions of a key, sorted by start, overlap or have an open one before another."""
+    (codes,), _ = key_codes([rows], key)
+    return _versions(rows, codes, [rows.num_rows, 0, 0]).by_start().disorderly()
+
+
+def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
+    """Split updates into rows that make a version, rows that only close one, and the count of the rest.
+
+    The active flag of a version that an update makes is, if left open, whether it has no end.
+    """
+    starts, ends = micros(update.values[START]), micros(update.values[END])
+    makes = starts != NO_TIME
+    closes = ~makes & (ends != NO_TIME) & (ends < TMAX)
+    pointless = int(np.count_nonzero(~makes & ~closes))
+    closing = update.values.filter(pa.array(closes))
+    making = Rows(update.values.filter(pa.array(makes)), update.known.filter(pa.array(makes)))
+    endless = pa.array(micros(making.values[END]) == TMAX)
+    place = making.values.column_names.index(ACTIVE)
+    flags = pc.if_else(making.values[ACTIVE].is_valid(), making.values[ACTIVE], endless)
+    return Rows(making.values.set_column(place, ACTIVE, flags), making.known), closing, pointless
+
+
+def _complete_rows(values: pa.Table) -> Rows:
+    """Rows of which every value is known."""
+    yes = pa.repeat(pa.scalar(True), values.num_rows)
+    return Rows(values, pa.table([yes] * values.num_columns, names=values.column_names))
+
+
+def _versions(values: pa.Table, code: Codes, sizes: Sequence[int]) -> Versions:
+    flags = values[ACTIVE].cast(pa.int8()).fill_null(NULL)
+    active = flags.to_numpy() if flags.num_chunks else np.zeros(0, np.int8)
+    kind = np.repeat([STORED, REPLACE, UPDATE], sizes)
+    return Versions(np.arange(len(code)), kind, code, micros(values[START]), micros(values[END]), active)
+
+
+def _join_versions(left: Versions, right: Versions) -> Versions:
+    return Versions(
+        *(
+            np.concatenate([getattr(left, name), getattr(right, name)])
+            for name in ("row", "kind", "code", "start", "end", "active")
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """The versions that stand in the end beside the stored ones, to tell what changes."""
+
+    stored: pa.Table
+    before: Versions
+    cells: Rows
+    chains: Chains
+    final: np.ndarray
+    after: Versions
+
+    def actions(self, ignored: int) -> Actions:
+        """The stored rows that go and the rows that come; a version that stays as it is, in neither."""
+        after = self.after
+        own = after.kind == STORED
+        twin = np.where(own, after.row, self._twins())
+        same = np.zeros(after.count, bool)
+        same[own] = (after.end[own] == self.before.end[after.row[own]]) & (
+            after.active[own] == self.before.active[after.row[own]]
+        )
+        rivals = np.flatnonzero(~own & (twin >= 0))
+        old = self.cells.values.take(pa.array(twin[rivals]))
+        same[rivals] = ~differing(self._rows(rivals), old)
+
+        stays = np.zeros(self.stored.num_rows, bool)
+        stays[twin[same]] = True
+        changed = np.flatnonzero(~same)
+        closed = int(np.count_nonzero(own & ~same))
+        updated = int(np.count_nonzero(~own & ~same & (twin >= 0)))
+        counts = {
+            "inserted": int(np.count_nonzero(twin < 0)),
+            "updated": updated,
+            "closed": closed,
+            "removed": max(int(np.count_nonzero(~stays)) - closed - updated, 0),
+            "unchanged": int(np.count_nonzero(same & ~own)),
+            "ignored": ignored,
+        }
+        removed = self.stored.select([FILE, POSITION]).filter(pa.array(~stays))
+        added = with_row_ids(self._rows(changed), self.stored, twin[changed])
+        return Actions(removed, added, counts, self.after.disorderly())
+
+    def _twins(self) -> np.ndarray:
+        """For each final version the stored row with the same key and start, -1 if there is none."""
+        before = self.before
+        codes, count = pair_codes(before.code, before.start)
+        stored = last_of(codes[before.kind == STORED], count)
+        return stored[codes[self.after.row]]
+
+    def _rows(self, places: np.ndarray) -> pa.Table:
+        """The final versions at these places as whole rows."""
+        values, columns = self.cells.values, []
+        linked = np.flatnonzero(self.final)
+        for name in values.column_names:
+            if name == END:
+                columns.append(timestamps(self.after.end[places]))
+            elif name == ACTIVE:
+                flags = self.after.active[places]
+                columns.append(pa.array(flags == 1, mask=flags == NULL))
+            else:
+                source = self.chains.source(np.asarray(self.cells.known[name]))[linked]
+                unlinked = self.after.row[len(linked) :]
+                columns.append(take_or_null(values[name], np.concatenate([source, unlinked])[places]))
+        return pa.table(columns, schema=values.schema)

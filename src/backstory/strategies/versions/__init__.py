@@ -1,1 +1,0 @@
-"""Ordered changes into versions of a record, each with a start and an end."""

@@ -1,0 +1,259 @@
+"""The rule of what a record of layout `versions` remembers, in plain Python (native.md V3, V6, V114)."""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from backstory.model.remembered import Role, Told
+from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow, RememberedMark
+
+MARKS = frozenset({Told.COPY, Told.TRUNCATE})
+EVENTS = frozenset({Told.UPSERT, Told.DELETE})
+# The tracked values of a record that is there.
+State = Mapping[str, Any] | None
+
+
+def broken_together(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
+    """A law for each row or pair that breaks one of the three about several rows of a record."""
+    keyed = [row for row in rows if row.keyed]
+    yield from [Law.ONE_BELIEF] * count_overlaps(keyed)
+    yield from [Law.ONE_FACT] * _count_repeated(rows, terms)
+    if keyed and (terms.marks or any(is_fact(row) for row in keyed)):
+        yield from [Law.FOLD] * _count_unfolded(keyed, terms)
+
+
+def is_of_its_kind(row: RecordRow) -> bool:
+    """Whether the row is one of V3's, and no other combination; a version without length is another law's."""
+    without_length = row.start is not None and row.end == row.start
+    if row.role is None:
+        return row.kind in {None, Told.UPSERT} and row.scope is None
+    if not without_length:
+        return False
+    if row.role == Role.PAST:
+        return row.keyed and row.kind in {None, Told.UPSERT}
+    marked = not row.keyed and row.kind in MARKS
+    return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, Told.VOID}))
+
+
+def is_recorded(row: RecordRow, newest: int | None) -> bool:
+    """Whether it was told at a time, before its end was moved, and neither is after the newest commit."""
+    if row.written is None:
+        return False
+    times = [row.written, *([] if row.ended_at is None else [row.ended_at])]
+    known = newest is None or times[-1] <= newest
+    return known and times == sorted(set(times))
+
+
+def is_settled(at: int | None, terms: LawTerms) -> bool:
+    """Whether an instant lies in the settled interval, bounds included (V29)."""
+    if terms.settled is None or at is None:
+        return False
+    first, last = terms.settled
+    return at <= last and (first is None or first <= at)
+
+
+Statement = tuple[int, int, int, int]
+
+
+def statements(row: RecordRow) -> list[Statement]:
+    """From and to which recorded time it was told that the version held from and to which instant (V6)."""
+    if row.role == Role.FACT or row.start is None or row.written is None:
+        return []
+    end = INFINITY if row.end is None else row.end
+    if row.ended_at is None:
+        told = [(row.written, INFINITY, row.start, end)]
+    else:
+        before = INFINITY if row.end_before is None else row.end_before
+        told = [(row.written, row.ended_at, row.start, before), (row.ended_at, INFINITY, row.start, end)]
+    return [each for each in told if each[0] < each[1] and each[2] < each[3]]
+
+
+def count_overlaps(rows: Sequence[RecordRow]) -> int:
+    """The pairs of rows of a record of which both were told at one time of one instant."""
+    told = sorted(((row.start or 0, place, row) for place, row in enumerate(rows)), key=lambda each: each[:2])
+    found = 0
+    open_: list[RecordRow] = []
+    for start, _, row in told:
+        open_ = [each for each in open_ if max((one[3] for one in statements(each)), default=0) > start]
+        found += sum(_overlap(each, row) for each in open_)
+        open_.append(row)
+    return found
+
+
+def _overlap(one: RecordRow, other: RecordRow) -> bool:
+    return any(
+        max(a[0], b[0]) < min(a[1], b[1]) and max(a[2], b[2]) < min(a[3], b[3])
+        for a in statements(one)
+        for b in statements(other)
+    )
+
+
+def is_fact(row: RecordRow) -> bool:
+    """Whether a row stands for an event that still holds (V4)."""
+    if row.role is None:
+        return row.kind == Told.UPSERT
+    return row.role == Role.FACT and row.ended_at is None
+
+
+def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
+    """The facts of one instant and sequence beyond the first (V53), a truncate among those of every key.
+
+    Marks are rows of no key: of one kind, instant, sequence and scope there is one (V43).
+    """
+    events = Counter(
+        _place(row.start, row.time, row.sequence)
+        for row in rows
+        if row.keyed and is_fact(row) and _is_event(row)
+    )
+    marks = Counter(
+        (_place(row.start, row.time, row.sequence), row.kind, row.scope)
+        for row in rows
+        if not row.keyed and is_fact(row)
+    )
+    cleared = {
+        _place(mark.at, mark.time, mark.sequence)
+        for mark in _marks_of(rows, terms)
+        if mark.kind == Told.TRUNCATE
+    }
+    repeated = sum(times - 1 for counted in (events, marks) for times in counted.values())
+    return repeated + len(cleared & set(events))
+
+
+def _place(at: int | None, time: int | None, sequence: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What tells facts of a record apart: an instant and a sequence, in a log the position alone (V133)."""
+    return (at if time is None else None, time is not None, sequence)
+
+
+def _is_event(row: RecordRow) -> bool:
+    return row.kind in EVENTS
+
+
+@dataclass(frozen=True, slots=True)
+class LifeFacts:
+    """What tells a life: versions by their starts, events by instant, instants of copies, truncates."""
+
+    versions: Sequence[RecordRow]
+    events: Mapping[int, Sequence[RecordRow]]
+    copied: Collection[int]
+    cleared: Mapping[int, Sequence[tuple[Any, ...]]]
+
+    @property
+    def begun(self) -> set[int]:
+        """The instants at which versions begin."""
+        return {row.start for row in self.versions if row.start is not None}
+
+    @property
+    def instants(self) -> set[int]:
+        """The instants at which versions begin and end, and those of events and truncates."""
+        ended = {row.end for row in self.versions if row.end is not None}
+        return self.begun | ended | set(self.events) | set(self.cleared)
+
+    def at(self, instant: int, terms: LawTerms) -> State:
+        """The values of the version that covers an instant."""
+        covering = [
+            row
+            for row in self.versions
+            if (row.start or 0) <= instant and (row.end is None or instant < row.end)
+        ]
+        return {name: covering[-1].values.get(name) for name in terms.tracked} if covering else None
+
+    def after(self, state: State, instant: int, terms: LawTerms) -> State:
+        """What is known after the facts of an instant; a copy's is right by itself, as what is settled is.
+
+        What a copy listed is read off the table (V31).
+        """
+        if instant in self.copied or is_settled(instant, terms):
+            return self.at(instant, terms)
+        return _state_after(state, self.events.get(instant, []), self.cleared.get(instant, []), terms)
+
+
+def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
+    """The versions and facts of a record, and the marks that apply to every key."""
+    versions = sorted(
+        (row for row in rows if row.role is None),
+        key=lambda row: (row.start or 0, row.start is None, INFINITY if row.end is None else row.end),
+    )
+    events: dict[int, list[RecordRow]] = {}
+    for row in rows:
+        if is_fact(row) and row.start is not None and _is_event(row):
+            events.setdefault(row.start, []).append(row)
+    marks = _marks_of(rows, terms)
+    copied = {mark.at for mark in marks if mark.kind == Told.COPY}
+    cleared: dict[int, list[tuple[Any, ...]]] = {}
+    for mark in marks:
+        if mark.kind == Told.TRUNCATE:
+            at = _instant_in_log(mark, marks, rows, terms)
+            if at is not None:
+                cleared.setdefault(at, []).append(mark.sequence)
+    return LifeFacts(versions, events, copied, cleared)
+
+
+def _instant_in_log(
+    mark: RememberedMark, marks: Sequence[RememberedMark], rows: Sequence[RecordRow], terms: LawTerms
+) -> int | None:
+    """When a truncate was for a record; None where the record is settled beyond its position (V131, V135)."""
+    if mark.time is None:
+        return mark.at
+    log = [row for row in rows if is_fact(row) and _is_event(row) and row.time is not None]
+    if any(row.sequence > mark.sequence and is_settled(row.start, terms) for row in log):
+        return None
+    before = [each.at for each in marks if each.time is not None and each.sequence < mark.sequence]
+    return max([mark.at, *before, *(row.start or 0 for row in log if row.sequence < mark.sequence)])
+
+
+def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark]:
+    """The marks that speak of a record: none that is void for it (V72)."""
+    # The void of a truncate names no columns, where that of a copy has no list.
+    voided = {
+        (
+            _place(row.start, row.time, row.sequence),
+            row.columns is not None and not row.columns,
+            row.scope,
+        )
+        for row in rows
+        if is_fact(row) and row.kind == Told.VOID
+    }
+    return [
+        mark
+        for mark in terms.marks
+        if (_place(mark.at, mark.time, mark.sequence), mark.kind == Told.TRUNCATE, mark.scope) not in voided
+    ]
+
+
+def same_state(one: State, other: State) -> bool:
+    """Whether two states are one; NaN, wherever it is, is NaN (V16)."""
+    return one == other or repr(one) == repr(other)
+
+
+def _count_unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
+    """The instants at which the life is not what the facts make of the state before (V23, V24)."""
+    said = facts_of_record(rows, terms)
+    begun, wrong = said.begun, 0
+    for at in sorted(said.instants):
+        if is_settled(at, terms):
+            continue
+        before, after = said.at(at - 1, terms), said.at(at, terms)
+        expected = said.after(before, at, terms)
+        wrong += not same_state(expected, after) or (at in begun and same_state(before, after))
+    return wrong
+
+
+def _state_after(
+    state: State, events: Sequence[RecordRow], cleared: Sequence[tuple[Any, ...]], terms: LawTerms
+) -> State:
+    """What is known after the events of one instant (V22), truncates among them by their sequences."""
+    steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
+    steps += [(sequence, None) for sequence in cleared]
+    for _, row in sorted(steps, key=lambda each: each[0]):
+        if row is None or row.kind == Told.DELETE:
+            state = None
+            continue
+        asserted = row.columns
+        assigned = {
+            name: row.values.get(name)
+            for name in terms.tracked
+            if asserted is None or terms.numbers.get(name) in asserted
+        }
+        state = {**(state or dict.fromkeys(terms.tracked)), **assigned}
+    return state
