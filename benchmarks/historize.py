@@ -17,16 +17,16 @@ from pathlib import Path
 
 import backstory
 from backstory.doors.historize.door import choose, historize_on_spark
-from backstory.doors.historize.load_request import LoadRequest
-from backstory.doors.historize.preparing import prepare_load
-from backstory.doors.historize.run import open_model
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
+from backstory.doors.historize.model_load import open_model
+from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
-from backstory.doors.historize.sync import sync_hist
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Note
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.placeholders import resolved
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import hist_steps
 
 MODEL = """
 format: historize/1

@@ -168,7 +168,7 @@ class Dataset:
     @property
     def known(self) -> bool:
         """Whether it was added."""
-        return registry.stored(self.store, self.namespace).find(self.name) is not None
+        return registry.stored_datasets(self.store, self.namespace).find(self.name) is not None
 
     @property
     def table(self):

@@ -16,16 +16,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from backstory.doors.historize.columns import base_columns, business_keys
-from backstory.doors.historize.document import ModelDocument
-from backstory.doors.historize.hashing import Hashes
-from backstory.doors.historize.load_request import LoadRequest
-from backstory.doors.historize.model import Model, ModelColumn, ModelDataset
-from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.resolve import resolve, schema_of
-from backstory.doors.historize.run import run_model
+from backstory.doors.historize.hashes import Hashes
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, base_columns, business_keys
+from backstory.doors.historize.model_load import run_model
+from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest
+from backstory.doors.historize.resolve import ModelDocument, resolve, schema_of
 from backstory.doors.historize.sql_target import SqlTarget
-from backstory.doors.historize.sync import sync_hist
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.dialects.registry import get_dialect
 

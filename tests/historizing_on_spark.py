@@ -6,11 +6,11 @@ from typing import Any
 from committing import commit, make
 from historizing import Place
 
-from backstory.doors.historize.columns import base_columns
-from backstory.doors.historize.preparing import prepare_load
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
+from backstory.doors.historize.model import base_columns
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.doors.historize.spark_target import SparkTarget
-from backstory.doors.historize.sync import sync_hist
 from backstory.formats.delivered import rows_as
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import Change

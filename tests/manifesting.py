@@ -5,8 +5,7 @@ from textwrap import dedent, indent
 
 import pytest
 
-from backstory.doors.odf.dataset import Dataset, fold
-from backstory.doors.odf.manifests import read_manifests
+from backstory.doors.odf.manifest.dataset import Dataset, fold, read_manifests
 from backstory.errors import UsageError
 
 HEAD = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: cities\n  kind: Root\n  metadata:\n"

@@ -7,10 +7,9 @@ import pytest
 from pydantic import TypeAdapter
 
 from backstory.doors.odf.data_types import arrow_schema
-from backstory.doors.odf.ddl import ddl_schema
-from backstory.doors.odf.manifest.data_schema import DataSchema
-from backstory.doors.odf.manifest.read import Read
-from backstory.doors.odf.read_options import read_options
+from backstory.doors.odf.file_rows import read_options
+from backstory.doors.odf.manifest.data_schema import DataSchema, ddl_schema
+from backstory.doors.odf.manifest.events import Read
 from backstory.errors import BackstoryError
 from backstory.formats.reading import rows_of
 

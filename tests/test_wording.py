@@ -11,7 +11,7 @@ import pytest
 from documented import ROOT
 
 from backstory.doors.historize.model import Model
-from backstory.doors.odf.manifests import json_schema
+from backstory.doors.odf.manifest.dataset import json_schema
 
 SOURCE = ROOT / "src" / "backstory"
 # The modules and folders of modules, all of them.

@@ -219,7 +219,7 @@ class Table:
         For each its name (NULL of the query, which has the parameter `:time`), whether it was made, and its
         SQL. Where the catalog holds no views nothing is made. Refused where another table has the name.
         """
-        from backstory.doors.historize.spark_log import LOG, log_views
+        from backstory.doors.historize.spark_runs import LOG, log_views
         from backstory.upkeep.table_views import views
 
         if self.name == LOG:

@@ -150,7 +150,7 @@ class WarehouseDatasets:
         """The Open Data Fabric datasets: source, strategy, last pull, records, blocks, watermark."""
         from backstory.doors.odf import door
 
-        return door.listed(self.store, namespace=namespace)
+        return door.list_datasets(self.store, namespace=namespace)
 
     def events(self, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
         """The log of a dataset, as it is stored or in the encoding `op` or `observed`."""
@@ -170,7 +170,7 @@ class WarehouseDatasets:
         """Whether a dataset is what its commits said: chain, log, offsets, rows and columns."""
         from backstory.doors.odf import door
 
-        return door.verified(self.store, name, namespace=namespace)
+        return door.verify_dataset(self.store, name, namespace=namespace)
 
 
 def _paths(files: Paths) -> list[Path]:
@@ -278,7 +278,7 @@ class Warehouse(WarehouseDatasets):
         model; a load that is refused is a receipt with an error.
         """
         from backstory.doors.historize import door
-        from backstory.doors.historize.load_request import LoadRequest
+        from backstory.doors.historize.receipts import LoadRequest
 
         chosen = door.choose(model, dialect)
         if sql:

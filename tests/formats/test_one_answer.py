@@ -25,9 +25,8 @@ import pytest
 from historizing import dataset, document, model_of
 from odf_files import declared, optional, table_of
 
-from backstory.doors.historize.columns import user_columns
-from backstory.doors.historize.stage import Stage
-from backstory.doors.historize.stage_rows import read_stage
+from backstory.doors.historize.model import user_columns
+from backstory.doors.historize.stage import Stage, read_stage
 from backstory.errors import BackstoryError
 from backstory.formats.delivered import read_files
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format

@@ -6,10 +6,9 @@ from datetime import UTC, datetime
 import pytest
 from web import serving
 
-from backstory.sources.asking import Asking
-from backstory.sources.polling import fetch
+from backstory.sources.fetching import fetch
 from backstory.sources.retries import Growth, Policy
-from backstory.sources.source import GlobOfFiles, Resource
+from backstory.sources.source import Asking, GlobOfFiles, Resource
 
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 AT_ONCE = Policy(attempts=3, delay=0.001, growth=Growth.FIXED)

@@ -7,8 +7,16 @@ import pytest
 
 from backstory.errors import Failed, UsageError
 from backstory.sources import savepoint
-from backstory.sources.source import MetadataTime, Resource, SystemTime
-from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, rounded, written
+from backstory.sources.source import (
+    ETAG,
+    LAST_MODIFIED,
+    MetadataTime,
+    Resource,
+    SourceState,
+    SystemTime,
+    instant_of_nanoseconds,
+    instant_text,
+)
 
 MODIFIED = datetime(2024, 1, 2, 3, 4, 5, 678_000, tzinfo=UTC)
 STATE = SourceState(LAST_MODIFIED, "2024-01-02T03:04:05.678Z")
@@ -147,12 +155,14 @@ def test_a_file_of_another_machine_is_unsupported(ask):
 
 
 def test_modifications_are_rounded_to_milliseconds():
-    assert [rounded(nanoseconds).microsecond for nanoseconds in (499_999, 500_000, 1_499_999)] == [
+    assert [
+        instant_of_nanoseconds(nanoseconds).microsecond for nanoseconds in (499_999, 500_000, 1_499_999)
+    ] == [
         0,
         1000,
         1000,
     ]
-    assert written(rounded(-1)) == "1970-01-01T00:00:00.000Z"
+    assert instant_text(instant_of_nanoseconds(-1)) == "1970-01-01T00:00:00.000Z"
 
 
 def test_a_state_survives_json():

@@ -6,11 +6,11 @@ import pytest
 from ftp import serving
 
 from backstory.errors import Failed, TryAgain, UsageError
+from backstory.sources.fetching import check
 from backstory.sources.ftp import fetch_ftp
-from backstory.sources.polling import check
 from backstory.sources.savepoint import forget
 from backstory.sources.source import MetadataTime, PathTime, Resource, SystemTime
-from backstory.sources.templates import filled
+from backstory.sources.templates import fill
 
 BODY = b"city,population\nA,1000\n"
 
@@ -28,7 +28,7 @@ def get(asking):
     def asked(address, *, step=None, **differing):
         step = Resource(address, **(step or {}))
         told = replace(asking, **differing)
-        return fetch_ftp(step, filled(step.url, told.environment), told)
+        return fetch_ftp(step, fill(step.url, told.environment), told)
 
     return asked
 

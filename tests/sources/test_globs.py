@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Failed, Refused, UsageError
-from backstory.sources.source import MetadataTime, PathTime, SystemTime
-from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState
+from backstory.sources.source import ETAG, LAST_MODIFIED, MetadataTime, PathTime, SourceState, SystemTime
 
 PATTERN = r"cities-(\d{4}-\d\d-\d\d)"
 FROM_PATH = PathTime(PATTERN)

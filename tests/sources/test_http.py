@@ -12,9 +12,16 @@ import pytest
 from web import Play, serving
 
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
-from backstory.sources import request
-from backstory.sources.source import MetadataTime, PathTime, Resource, SystemTime
-from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState
+from backstory.sources import http
+from backstory.sources.source import (
+    ETAG,
+    LAST_MODIFIED,
+    MetadataTime,
+    PathTime,
+    Resource,
+    SourceState,
+    SystemTime,
+)
 
 BODY = b"city,population\nA,1000\n"
 DATE = "Wed, 21 Oct 2015 07:28:00 GMT"
@@ -176,7 +183,7 @@ def test_a_closed_port_is_unreachable(ask):
 
 
 def test_a_server_that_does_not_answer_is_unreachable(web, ask, monkeypatch):
-    monkeypatch.setattr(request, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(http, "READ_SECONDS", 0.1)
 
     with pytest.raises(TryAgain, match="no answer within"):
         ask(web.play("/a", Play(BODY, pause=600)))

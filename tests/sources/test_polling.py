@@ -3,9 +3,9 @@
 import pytest
 
 from backstory.errors import UsageError
-from backstory.sources.polling import check
-from backstory.sources.secrecy import redacted, without_secrets
+from backstory.sources.fetching import check
 from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource
+from backstory.sources.templates import redact, without_secrets
 
 
 @pytest.mark.parametrize("scheme", ["sftp", "s3", "data", "mailto"])
@@ -53,4 +53,4 @@ def test_what_is_shown_of_an_address(url, told):
 
 
 def test_secrets_are_taken_out_of_other_texts():
-    assert redacted("key abc%20def abc def\n\x07 it", ["abc%20def", "it", ""]) == "key *** *** it"
+    assert redact("key abc%20def abc def\n\x07 it", ["abc%20def", "it", ""]) == "key *** *** it"

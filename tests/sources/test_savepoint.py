@@ -14,8 +14,7 @@ from web import Play
 
 from backstory.errors import Failed
 from backstory.sources import savepoint
-from backstory.sources.source import Resource, SystemTime
-from backstory.sources.source_state import ETAG, SourceState
+from backstory.sources.source import ETAG, Resource, SourceState, SystemTime
 
 FIRST = Play(b"first", etag='"one"', modified="Wed, 21 Oct 2015 07:28:00 GMT")
 SECOND = Play(b"second", etag='"two"')
@@ -263,8 +262,8 @@ class TestKilled:
 import os, signal, sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from backstory.sources.asking import Asking
-from backstory.sources.polling import fetch
+from backstory.sources.source import Asking
+from backstory.sources.fetching import fetch
 from backstory.sources.source import Resource
 
 def die(stage, done, total):

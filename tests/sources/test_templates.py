@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.errors import UsageError
-from backstory.sources.templates import check, filled, secrets_of
+from backstory.sources.templates import check, fill, secrets_of
 
 ENVIRONMENT = {"A": "alpha", "B": "beta", "EMPTY": "", "TRICK": "${{ env.A }}", "_x1": "under"}
 
@@ -39,15 +39,15 @@ ENVIRONMENT = {"A": "alpha", "B": "beta", "EMPTY": "", "TRICK": "${{ env.A }}", 
     ],
 )
 def test_r8_a_template_has_the_first_value_that_there_is(text, result):
-    assert filled(text, ENVIRONMENT) == result
+    assert fill(text, ENVIRONMENT) == result
 
 
 def test_an_empty_variable_is_a_value():
-    assert not filled("${{ env.EMPTY || 'x' }}", ENVIRONMENT)
+    assert not fill("${{ env.EMPTY || 'x' }}", ENVIRONMENT)
 
 
 def test_a_value_is_no_template():
-    assert filled("${{ env.TRICK }}", ENVIRONMENT) == "${{ env.A }}"
+    assert fill("${{ env.TRICK }}", ENVIRONMENT) == "${{ env.A }}"
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_value_is_no_template():
 )
 def test_r8_a_missing_value_is_told_by_the_names_that_were_looked_up(text, names):
     with pytest.raises(UsageError) as refused:
-        filled(text, ENVIRONMENT)
+        fill(text, ENVIRONMENT)
     assert refused.value.code == "template-value-not-found"
     assert names in refused.value.message
     assert refused.value.remedy.startswith("Set ")
@@ -93,7 +93,7 @@ def test_r8_a_missing_value_is_told_by_the_names_that_were_looked_up(text, names
 )
 def test_r8_anything_else_is_told_by_its_place(text, character):
     for asked in (
-        lambda: filled(text, ENVIRONMENT),
+        lambda: fill(text, ENVIRONMENT),
         lambda: secrets_of(text, ENVIRONMENT),
         lambda: check(text),
     ):
@@ -106,7 +106,7 @@ def test_r8_anything_else_is_told_by_its_place(text, character):
 @pytest.mark.parametrize("text", ["${{ hunter2 }}", "${{ 'hunter2' x }}", "hunter2 ${{ env.NONE }}"])
 def test_r8_no_error_shows_a_text_or_a_value(text):
     with pytest.raises(UsageError) as refused:
-        filled(text, {"X": "hunter2"})
+        fill(text, {"X": "hunter2"})
     assert "hunter2" not in str(refused.value)
 
 

@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Refused, UsageError
+from backstory.sources.files import check_format, codes, path_time
 from backstory.sources.source import PathTime
-from backstory.sources.timestamps import check_format, codes, path_time
 
 WHOLE = datetime(2024, 3, 4, 5, 6, 7, tzinfo=UTC)
 DAY = datetime(2024, 3, 4, tzinfo=UTC)

@@ -125,10 +125,10 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
     cities.push("A,1")
     asked = {name: partial(_of_table, native, ask) for name, ask in ASKED.items()}
     asked["tail"] = lambda late: newest_rows(
-        late, registry.stored(late, "datasets").existing(cities.name), 9, 0
+        late, registry.stored_datasets(late, "datasets").existing(cities.name), 9, 0
     )
     asked["events"] = lambda late: door.events(late, cities.name, "observed", namespace="datasets")
-    asked["verify"] = lambda late: door.verified(late, cities.name, namespace="datasets")
+    asked["verify"] = lambda late: door.verify_dataset(late, cities.name, namespace="datasets")
     asked["inspect"] = lambda late: door.inspect(late, cities.name, namespace="datasets")
     asked["repair"] = lambda late: repair(late, native)
     asked["pull"] = lambda late: door.pull_all(

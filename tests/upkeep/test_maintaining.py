@@ -153,8 +153,8 @@ def test_a_dataset_verifies_and_goes_on_after_its_commits_have_gone(store, tmp_p
     store.spark.sql(AGED.format(f"`{name.schema}`.`{name.name}`"))
     done = Table(store, name).maintain()
     assert (done.files, done.files_after, done.snapshots_expired) == (3, 1, 3)
-    assert door.verified(store, name.name, namespace="datasets").valid
+    assert door.verify_dataset(store, name.name, namespace="datasets").valid
     assert found.push("E,1").offsets == (4, 4)
-    assert door.verified(store, name.name, namespace="datasets").valid
+    assert door.verify_dataset(store, name.name, namespace="datasets").valid
     with pytest.raises(UsageError, match="keeps no memory"):
         Table(store, name).maintain(settle_before=t(1))

@@ -29,7 +29,7 @@ from versions_in_python import (
     valid,
 )
 
-from backstory.doors.historize.document import read_state
+from backstory.doors.historize.resolve import read_state
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
 from backstory.model.history import Dating, Labels

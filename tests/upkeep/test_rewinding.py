@@ -75,10 +75,10 @@ class TestOtherLayouts:
         told = table.rewind(s(2))
         assert (told.applied, len(told.commits), told.keys) == (False, 1, [{"city": "D"}])
         assert table.rewind(s(2), apply=True).applied
-        assert door.verified(store, table.name.name, namespace="datasets").valid
+        assert door.verify_dataset(store, table.name.name, namespace="datasets").valid
         assert not table.rewind(s(2), apply=True).applied
         assert dataset.push("E,1").offsets == (3, 3)
-        assert door.verified(store, table.name.name, namespace="datasets").valid
+        assert door.verify_dataset(store, table.name.name, namespace="datasets").valid
         with pytest.raises(Refused) as caught:
             table.rewind(s(0))
         assert caught.value.code == "nothing-then"

@@ -80,7 +80,7 @@ def answer_from_dataset(
     from backstory.doors.odf import registry
 
     def described(catalog: "Opening") -> "Described | None":
-        return registry.described(catalog, namespace).existing(name).table
+        return registry.described_datasets(catalog, namespace).existing(name).table
 
     return _answer_from_table(options, described, question)
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from backstory.doors.odf.door import Inspected, Verdict
-    from backstory.doors.odf.registry import Known
+    from backstory.doors.odf.registry import KnownDataset
     from backstory.model.table import TableName
     from backstory.stores.metadata.rows import Files
     from backstory.stores.port import ToldTable
@@ -54,14 +54,15 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
 def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]] | None:
     """The rows of the list where nothing of it needs Spark."""
     from backstory.doors.odf import registry
-    from backstory.doors.odf.inspecting import unread
-    from backstory.doors.odf.small_datasets import in_a_row_here
+    from backstory.doors.odf.inspecting import list_entry_here, unreadable_entry
 
     found = answer_from_metadata(
-        options, lambda catalog: registry.described(catalog, namespace).all_or_errors()
+        options, lambda catalog: registry.described_datasets(catalog, namespace).all_or_errors()
     )
     rows = [
-        unread(name) if isinstance(each, BackstoryError) else answer_from_files(options, name, in_a_row_here)
+        unreadable_entry(name)
+        if isinstance(each, BackstoryError)
+        else answer_from_files(options, name, list_entry_here)
         for name, each in (found or {}).items()
     ]
     return None if found is None or None in rows else [row for row in rows if row is not None]
@@ -110,13 +111,13 @@ def inspect(
         else:
             console.print("No warnings.")
     else:
-        _show_documents([each.resolved if resolved else each.to_dict() for each in found], options)
+        _show_documents([each.resolved_manifest if resolved else each.to_dict() for each in found], options)
 
 
 def _inspect_dataset(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
-    from backstory.doors.odf.small_datasets import inspected_here
+    from backstory.doors.odf.inspecting import inspect_here
 
-    small = answer_from_dataset(options, namespace, dataset, partial(inspected_here, linted=linted))
+    small = answer_from_dataset(options, namespace, dataset, partial(inspect_here, linted=linted))
     if small is not None:
         return small
     with open_warehouse(options) as warehouse:
@@ -141,12 +142,11 @@ def tail(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf.inspecting import newest_rows, symbols
-    from backstory.doors.odf.registry import stored
-    from backstory.doors.odf.small_datasets import dataset_here, newest_rows_here
+    from backstory.doors.odf.inspecting import dataset_here, newest_rows, newest_rows_here, symbols
+    from backstory.doors.odf.registry import stored_datasets
     from backstory.stores.metadata.values import rows_of
 
-    def of_files(files: "Files") -> "tuple[pa.Table, Known[ToldTable]]":
+    def of_files(files: "Files") -> "tuple[pa.Table, KnownDataset[ToldTable]]":
         return newest_rows_here(files, limit, skip), dataset_here(files)
 
     small = answer_from_dataset(options, namespace, dataset, of_files)
@@ -155,7 +155,7 @@ def tail(
         names, rows = newest.column_names, rows_of(newest)
     else:
         with open_warehouse(options) as warehouse:
-            found = stored(warehouse.store, namespace).existing(dataset)
+            found = stored_datasets(warehouse.store, namespace).existing(dataset)
             frame = newest_rows(warehouse.store, found, limit, skip)
             names, rows = frame.columns, rows_of_frame(frame, None, options, dataset)
     if options.answer == "table":
@@ -202,7 +202,8 @@ def _verify_datasets(
     of_files = partial(verify_small, renamings=registry.renamings)
     asked = partial(apart, every=every, alone=len(datasets) == 1 and not every)
     names = answer_from_metadata(
-        options, lambda catalog: registry.described(catalog, namespace).chosen(datasets, every=every)
+        options,
+        lambda catalog: registry.described_datasets(catalog, namespace).select_names(datasets, every=every),
     )
     found: dict[TableName, Verdict | BackstoryError | None]
     found = asked(names or (), lambda each: answer_from_files(options, each, of_files))
@@ -211,7 +212,7 @@ def _verify_datasets(
         with open_warehouse(options) as warehouse:
             store = warehouse.store
             if names is None:
-                left = registry.stored(store, namespace).chosen(datasets, every=every)
+                left = registry.stored_datasets(store, namespace).select_names(datasets, every=every)
             found |= asked(left, lambda each: verify(store, each, registry.renamings))
     return [verdict_of(each, verdict) for each, verdict in found.items() if verdict is not None]
 

@@ -60,11 +60,11 @@ def historize(
         options: Common options.
     """
     from backstory.doors.historize import door
-    from backstory.doors.historize.ahead import refuse_ahead
-    from backstory.doors.historize.load_request import LoadRequest
-    from backstory.doors.historize.lock import as_yaml
+    from backstory.doors.historize.door import early_refusals
+    from backstory.doors.historize.hist_state import as_yaml
     from backstory.doors.historize.model import Model
-    from backstory.doors.historize.run import open_model
+    from backstory.doors.historize.model_load import open_model
+    from backstory.doors.historize.receipts import LoadRequest
     from backstory.engine.rehearsal import collect_rehearsals
     from backstory.model.receipt import exit_code
     from backstory.observe.logs import log_for_people
@@ -102,7 +102,7 @@ def historize(
     changes: Told = []
     if not chosen.on_spark:
         receipts = door.historize_on_database(chosen, url, asked)
-    elif not (receipts := refuse_ahead(chosen, asked)):
+    elif not (receipts := early_refusals(chosen, asked)):
         with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
             receipts = door.historize_on_spark(chosen, warehouse.store, asked)
     _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=dry_run)

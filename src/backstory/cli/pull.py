@@ -66,7 +66,7 @@ def add(
         options: Common options.
     """
     from backstory.doors.odf import door
-    from backstory.doors.odf.manifests import json_schema
+    from backstory.doors.odf.manifest.dataset import json_schema
     from backstory.engine.rehearsal import collect_rehearsals
     from backstory.model.receipt import exit_code
 
@@ -186,7 +186,7 @@ def _pull_datasets(
     """The receipts: without Spark up to the first dataset with something new, or that only Spark reads."""
     from backstory.doors.odf import door
     from backstory.doors.odf.arguments import Argument
-    from backstory.doors.odf.receipts import DatasetReceipt
+    from backstory.doors.odf.ingestion import DatasetReceipt
     from backstory.doors.odf.small_pulls import choose_datasets
 
     known, left = None, list[Argument](wanted)
@@ -216,7 +216,7 @@ def _ask_sources(
 ) -> "list[DatasetReceipt | Poll]":
     """The receipts of datasets that have nothing new, and what the source of the first other one answered."""
     from backstory.doors.odf import door
-    from backstory.doors.odf.receipts import DatasetReceipt
+    from backstory.doors.odf.ingestion import DatasetReceipt
     from backstory.doors.odf.small_pulls import ask_source
 
     receipts: list[DatasetReceipt | Poll] = []
@@ -225,7 +225,7 @@ def _ask_sources(
         answer = answer_from_files(options, each, partial(ask_source, asked=asked))
         if not isinstance(answer, DatasetReceipt):
             return receipts if answer is None else [*receipts, answer]
-        receipts.append(door.ended(answer, watcher, alone=len(names) == 1))
+        receipts.append(door.report_receipt(answer, watcher, alone=len(names) == 1))
     return receipts
 
 

@@ -15,13 +15,13 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel
 
 from backstory.documents import Document, DocumentKind, DocumentPath, nearest_name, read_document, validate
+from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.resolve import namespace_of
-from backstory.doors.historize.run import open_model
 from backstory.doors.native import options as feeds
 from backstory.doors.native.options import TABLE, SnapshotOptions, parse_options
 from backstory.doors.odf.arguments import is_file
-from backstory.doors.odf.literal_secrets import secrets_in_address
-from backstory.doors.odf.manifests import read_manifests
+from backstory.doors.odf.lints import secrets_in_address
+from backstory.doors.odf.manifest.dataset import read_manifests
 from backstory.errors import UsageError
 from backstory.model.table import ODF, table_name
 from backstory.projects.entries import (
@@ -99,7 +99,7 @@ def read_project(path: str | Path | None = None) -> Project:
 def fill_in(text: str, document_place: str = "") -> str:
     """A text with its templates filled from the environment; UsageError names the variable, no value."""
     try:
-        return templates.filled(text, os.environ)
+        return templates.fill(text, os.environ)
     except UsageError as missing:
         place = f"{document_place}: " if document_place else ""
         raise UsageError(missing.code, f"{place}{missing.message}", missing.remedy) from None

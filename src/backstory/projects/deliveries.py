@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from backstory.doors.historize import door as models
-from backstory.doors.historize.load_request import LoadRequest
+from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.native import door as native
 from backstory.doors.native import options as feeds
 from backstory.doors.native.options import OnSchemaChange, names_files

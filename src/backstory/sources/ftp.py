@@ -10,14 +10,22 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from backstory.errors import BackstoryError, Failed
 from backstory.sources import savepoint
-from backstory.sources.asking import CHECKING, DOWNLOADING, PASSED_OVER, Asking, Progress
-from backstory.sources.fetched import Answer, Fetched, Kept
-from backstory.sources.request import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address
+from backstory.sources.http import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address
 from backstory.sources.retries import Unreachable, retry_requests
 from backstory.sources.savepoint import Savepoint, unwritable
-from backstory.sources.secrecy import private_parts, redacted, without_secrets
-from backstory.sources.source import Resource, SystemTime
-from backstory.sources.templates import secrets_of
+from backstory.sources.source import (
+    CHECKING,
+    DOWNLOADING,
+    PASSED_OVER,
+    Answer,
+    Asking,
+    FetchedFile,
+    KeptDownload,
+    Progress,
+    Resource,
+    SystemTime,
+)
+from backstory.sources.templates import private_parts, redact, secrets_of, without_secrets
 
 NO_STATE: Final = f"{{name}}: FTP does not say whether a file changed: {PASSED_OVER}"
 NO_TIME: Final = "{name}: FTP gives no time: rows without one get the time of the run."
@@ -36,9 +44,9 @@ def fetch_ftp(step: Resource, url: str, asking: Asking) -> Answer:
     place, asked = savepoint.place_of(step, asking), savepoint.digest(url)
     # A kept download cannot be told from one that was ingested: who insists, asks.
     taken = None if forced or asking.refetch else savepoint.take_up(place, asked)
-    point, own = taken or _downloaded(target, place, asked, asking)
+    point, own = taken or _download(target, place, asked, asking)
     since = point.created_at if taken else None
-    fetched = Fetched(own, target.name, None, None, since, Kept(place.name, point.data))
+    fetched = FetchedFile(own, target.name, None, None, since, KeptDownload(place.name, point.data))
     told = [] if step.always or step.once else [NO_STATE]
     told += [] if isinstance(step.event_time, SystemTime | None) else [NO_TIME]
     return Answer("new", iter((fetched,)), [text.format(name=target.name) for text in told])
@@ -52,14 +60,14 @@ def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
     return FileRequest(without_secrets(step.url), url, (), frozenset(secrets))
 
 
-def _downloaded(target: FileRequest, place: Path, asked: str, asking: Asking) -> tuple[Savepoint, Path]:
+def _download(target: FileRequest, place: Path, asked: str, asking: Asking) -> tuple[Savepoint, Path]:
     part = savepoint.new_file(place, ".part")
     savepoint.sweep(asking.cache)
 
     def attempt() -> int:
         asking.progress(CHECKING, 0, None)
         with part.open("wb") as file:
-            size = _retrieved(target, file, asking.progress)
+            size = _retrieve(target, file, asking.progress)
             file.flush()
             os.fsync(file.fileno())
         return size
@@ -75,7 +83,7 @@ def _downloaded(target: FileRequest, place: Path, asked: str, asking: Asking) ->
         part.unlink(missing_ok=True)
 
 
-def _retrieved(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
+def _retrieve(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
     """Write the whole file and give its size: the server's last word and, if it tells one, its size agree."""
     done, total = 0, None
 
@@ -105,7 +113,7 @@ def _retrieved(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
     except ValueError:
         raise no_address() from None
     if total not in {None, done}:
-        raise _broken(target, done)
+        raise _broken_transfer(target, done)
     return done
 
 
@@ -127,7 +135,7 @@ def _bytes(text: str | None) -> str:
 
 def _refusal(error: Exception, target: FileRequest, done: int) -> BackstoryError:
     """What an answer or a broken connection means: Failed if the file is not there, else Unreachable."""
-    told = redacted(str(error), target.secrets)
+    told = redact(str(error), target.secrets)
     if isinstance(error, ftplib.error_perm) and told.startswith(ABSENT):
         return Failed(
             "not-found",
@@ -135,7 +143,7 @@ def _refusal(error: Exception, target: FileRequest, done: int) -> BackstoryError
             "Fix the url of the source.",
         )
     if done:
-        return _broken(target, done)
+        return _broken_transfer(target, done)
     answers = f"returns no data: the server answers {told}"
     broke = f"cannot be reached: {told or 'the connection broke'}"
     return Unreachable(
@@ -145,7 +153,7 @@ def _refusal(error: Exception, target: FileRequest, done: int) -> BackstoryError
     )
 
 
-def _broken(target: FileRequest, done: int) -> Unreachable:
+def _broken_transfer(target: FileRequest, done: int) -> Unreachable:
     return Unreachable(
         "broken-transfer",
         f"The transfer of {target.name} broke off after {done:,} bytes.",

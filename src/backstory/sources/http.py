@@ -1,26 +1,377 @@
-"""A resource of an HTTP server as a source: it is asked whether it changed, and downloaded if it did."""
+"""A resource of an HTTP server as a source: it is asked whether it changed, and downloaded if it did.
 
-from contextlib import suppress
+One request to a server: the manifest's headers, redirects, and what its refusals mean.
+
+A body on its way into a file: an attempt continues where the last one broke off, if the server can.
+"""
+
+import logging
+import os
+import re
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import format_datetime, parsedate_to_datetime
+from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 import httpx2
 
-from backstory.errors import UsageError
+from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.formats.wrapping.room import bound_by
 from backstory.model.instant import parse_instant
 from backstory.sources import savepoint
-from backstory.sources.asking import CHECKING, PASSED_OVER, Asking
-from backstory.sources.fetched import Answer, Fetched, Kept
-from backstory.sources.request import FileRequest, Headers, new_client, no_address
-from backstory.sources.retries import retry_requests
-from backstory.sources.savepoint import Savepoint
-from backstory.sources.secrecy import private_parts, without_secrets
-from backstory.sources.source import Resource, SystemTime
-from backstory.sources.source_state import ETAG, LAST_MODIFIED, SourceState, of_kind, written
-from backstory.sources.templates import filled, secrets_of
-from backstory.sources.transfer import BodyPart, tag_of, transfer_bytes
+from backstory.sources.retries import Unreachable, retry_requests, seconds_of
+from backstory.sources.savepoint import Savepoint, unwritable
+from backstory.sources.source import (
+    CHECKING,
+    DOWNLOADING,
+    ETAG,
+    LAST_MODIFIED,
+    PASSED_OVER,
+    Answer,
+    Asking,
+    FetchedFile,
+    KeptDownload,
+    Progress,
+    Resource,
+    SourceState,
+    SystemTime,
+    instant_text,
+    of_kind,
+)
+from backstory.sources.templates import fill, private_parts, redact, secrets_of, without_secrets
+
+REDIRECTS: Final = 10
+CONNECT_SECONDS: Final = 30.0
+# A server may think for long before it sends, but not for ever.
+READ_SECONDS: Final = 120.0
+SAMPLE: Final = 200
+
+GONE: Final = {404, 410}
+# Headers of the manifest that another host may see; any other could be a secret of the first.
+HARMLESS: Final = {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
+_TEXTS: Final = ("text/", "application/json", "application/problem+json", "application/xml")
+
+Headers = Sequence[tuple[bytes, bytes]]
+
+_PARTS: Final = ("connection", "http11", "http2", "proxy", "socks")
+LOGGERS: Final = ("httpx2", *(f"httpcore2.{part}" for part in _PARTS))
+_asking: ContextVar[bool] = ContextVar("asking", default=False)
+
+
+@dataclass(frozen=True, slots=True)
+class FileRequest:
+    """A request for a file. Only `name` may be shown; `secrets` must be masked in other texts."""
+
+    name: str
+    url: str = field(repr=False)
+    headers: Headers = field(repr=False)
+    secrets: frozenset[str] = field(repr=False)
+
+
+def new_client() -> httpx2.Client:
+    """A client for the attempts of one fetch; it follows no redirects by itself.
+
+    Bodies are asked for as they are: only then can a broken transfer be taken up in the middle.
+    """
+    return httpx2.Client(
+        headers={"User-Agent": f"backstory/{version('backstory')}", "Accept-Encoding": "identity"},
+        verify=_trusted_certificates(),
+        timeout=httpx2.Timeout(READ_SECONDS, connect=CONNECT_SECONDS),
+        follow_redirects=False,
+    )
+
+
+@contextmanager
+def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers) -> Iterator[httpx2.Response]:
+    """The last answer to a GET, its body not read yet; closed in the end.
+
+    Raises Unreachable when there is none, UsageError for an address or a header that cannot be sent.
+    """
+    with _hide_logs():
+        response = _first(client, target, conditions)
+        try:
+            yield response
+        finally:
+            response.close()
+
+
+@contextmanager
+def _hide_logs() -> Iterator[None]:
+    """The libraries log addresses with passwords and queries, and headers: of ours only their warnings.
+
+    What the process asks through the same libraries by itself is logged as it wishes.
+    """
+    for name in LOGGERS:
+        logging.getLogger(name).addFilter(_harmless)
+    before = _asking.set(True)
+    try:
+        yield
+    finally:
+        _asking.reset(before)
+
+
+def _harmless(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.WARNING or not _asking.get()
+
+
+def _first(client: httpx2.Client, target: FileRequest, conditions: Headers) -> httpx2.Response:
+    try:
+        return _follow_redirects(client, target, conditions)
+    except httpx2.InvalidURL:
+        raise no_address() from None
+    except (httpx2.LocalProtocolError, UnicodeError):
+        raise UsageError(
+            "invalid-header",
+            f"A header for {target.name} cannot be sent: it has characters that are not allowed.",
+            "Fix fetch.headers, or the variables that fill them.",
+        ) from None
+    except httpx2.HTTPError as error:
+        raise Unreachable(
+            "unreachable",
+            f"{target.name} cannot be reached: {_cause(error, target)}.",
+            "Try again later, or fix the url of the source.",
+        ) from None
+
+
+def refusal(response: httpx2.Response, target: FileRequest) -> BackstoryError:
+    """The error of an answer that brings no data: Failed if the source is not there, else Unreachable."""
+    status = f"{response.status_code} {response.reason_phrase}".strip()
+    if response.status_code in GONE:
+        return Failed(
+            "not-found",
+            f"{target.name} was not found: the server answers {redact(status, target.secrets)}.",
+            "Fix the url of the source.",
+        )
+    sample = _sample(response)
+    told = redact(f"{status}: {sample}" if sample else status, target.secrets)
+    return Unreachable(
+        "unreachable",
+        f"{target.name} returns no data: the server answers {told}.",
+        "Try again later; if it persists, check the url and the headers of the source.",
+        seconds_of(response.headers.get("Retry-After")),
+    )
+
+
+@cache
+def _trusted_certificates() -> ssl.SSLContext:
+    """Who is trusted; reading all the certificates takes longer than most requests."""
+    return httpx2.create_ssl_context()
+
+
+def _follow_redirects(client: httpx2.Client, target: FileRequest, conditions: Headers) -> httpx2.Response:
+    request = client.build_request("GET", target.url, headers=[*target.headers, *conditions])
+    if not request.url.host:
+        raise no_address()
+    private = {name.decode("latin-1").lower() for name, _ in target.headers} - HARMLESS
+    for _ in range(REDIRECTS + 1):
+        response = client.send(request, stream=True)
+        if response.next_request is None:
+            return response
+        response.close()
+        if not _same_host(request.url, response.next_request.url):
+            for name in private:
+                response.next_request.headers.pop(name, None)
+        request = response.next_request
+    raise httpx2.TooManyRedirects("", request=request)
+
+
+def _same_host(one: httpx2.URL, other: httpx2.URL) -> bool:
+    """Whether both are of one origin, or the other is the same host by https."""
+    if one.origin == other.origin:
+        return True
+    upgraded = (one.scheme, other.scheme) == ("http", "https")
+    return upgraded and one.host == other.host and one.port is None and other.port is None
+
+
+def _cause(error: httpx2.HTTPError, target: FileRequest) -> str:
+    match error:
+        case httpx2.TooManyRedirects():
+            return f"more than {REDIRECTS} redirects"
+        case httpx2.ConnectTimeout():
+            return f"no connection within {CONNECT_SECONDS:.0f} s"
+        case httpx2.TimeoutException():
+            return f"no answer within {READ_SECONDS:.0f} s"
+        case httpx2.UnsupportedProtocol():
+            return "it redirects to an address that is neither http nor https"
+        case httpx2.ConnectError() | httpx2.ReadError() | httpx2.ProxyError():
+            return redact(str(error), target.secrets) or "the connection broke"
+        case _:
+            # Texts of broken protocols may quote the address.
+            return "the server does not speak HTTP, or closed the connection"
+
+
+def _sample(response: httpx2.Response) -> str:
+    """The first characters of a body that is text."""
+    if not response.headers.get("Content-Type", "").lower().startswith(_TEXTS):
+        return ""
+    body = b""
+    try:
+        for chunk in response.iter_bytes():
+            body += chunk
+            # Four bytes are the most that a character has.
+            if len(body) >= 4 * SAMPLE:
+                break
+    except httpx2.HTTPError:
+        pass
+    return body.decode("utf-8", "replace")[:SAMPLE].rstrip()
+
+
+def no_address() -> UsageError:
+    """The error of a url that is none; not even a part of it is shown, for which part is the password?"""
+    return UsageError(
+        "invalid-url",
+        "The url of the source is not the address of a server.",
+        "Write it as https://host/path, with special characters as %XX.",
+    )
+
+
+OK: Final = {200, 203}
+PARTIAL: Final = 206
+NOT_MODIFIED: Final = 304
+NO_SUCH_RANGE: Final = 416
+# A file that is compressed for itself is kept so, whatever its server calls the compression.
+_COMPRESSED: Final = (".gz", ".gzip", ".tgz", ".zip", ".zst", ".br")
+_DECODED: Final = {"gzip", "deflate"}
+_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+
+
+@dataclass(slots=True)
+class BodyPart:
+    """What is there of a body.
+
+    Attributes:
+        path: the file it is written into.
+        headers: those of the answer that the first byte came with; a later part need not repeat them.
+        tag: its strong ETag if the rest can be asked for, else None.
+        size: the bytes that are there.
+        limit: the bytes that one that came compressed may have, None for the limit of every door.
+    """
+
+    path: Path
+    headers: httpx2.Headers | None = None
+    tag: str | None = None
+    size: int = 0
+    limit: int | None = None
+
+
+def transfer_bytes(
+    client: httpx2.Client, target: FileRequest, conditions: Headers, part: BodyPart, progress: Progress
+) -> httpx2.Headers | None:
+    """The headers of the answer whose body is now whole in the part's file; None if nothing was modified.
+
+    Raises Unreachable for what may be tried again, Failed when the source is not there.
+    """
+    resuming = part.tag is not None and part.size > 0
+    with open_answer(client, target, _rest(part) if resuming else conditions) as response:
+        if response.status_code == NOT_MODIFIED and conditions and not resuming:
+            return None
+        if resuming and response.status_code not in OK:
+            _check_rest(response, part, target)
+        elif response.status_code in OK:
+            _begin(response, part)
+        else:
+            raise refusal(response, target)
+        _write(response, part, target, progress)
+    return part.headers
+
+
+def _rest(part: BodyPart) -> Headers:
+    assert part.tag is not None
+    return [(b"Range", f"bytes={part.size}-".encode()), (b"If-Range", part.tag.encode("latin-1"))]
+
+
+def _begin(response: httpx2.Response, part: BodyPart) -> None:
+    """Whatever was there is of no use: this answer starts at the first byte."""
+    tag = tag_of(response.headers)
+    ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
+    strong = tag is not None and tag.startswith('"')
+    part.headers = response.headers
+    part.tag = tag if ranges and strong and not _encodings(response) else None
+    part.size = 0
+
+
+def _check_rest(response: httpx2.Response, part: BodyPart, target: FileRequest) -> None:
+    """Raise unless the answer is the rest of the same body; the next attempt then starts anew."""
+    span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    tag = tag_of(response.headers)
+    same = span is not None and int(span[1]) == part.size and tag in {None, part.tag}
+    if response.status_code not in {PARTIAL, NO_SUCH_RANGE}:
+        raise refusal(response, target)
+    if response.status_code == NO_SUCH_RANGE or not same:
+        part.tag = None
+        raise _broken_transfer(target, part)
+
+
+def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progress: Progress) -> None:
+    """Write the body and see that it is whole: the client counts an answer's bytes, this all parts'."""
+    total, packed = _total(response), bool(_encodings(response))
+    try:
+        with part.path.open("ab" if response.status_code == PARTIAL else "wb") as file:
+            progress(DOWNLOADING, part.size, total)
+            for chunk in _chunks(response, target):
+                file.write(chunk)
+                part.size += len(chunk)
+                if packed and part.size > (bound := bound_by(response.num_bytes_downloaded, part.limit)).most:
+                    raise bound.passed(target.name)
+                progress(DOWNLOADING, part.size, total)
+            file.flush()
+            os.fsync(file.fileno())
+    except httpx2.HTTPError:
+        raise _broken_transfer(target, part) from None
+    except OSError as error:
+        raise unwritable(error) from None
+    if total is not None and part.size != total:
+        raise _broken_transfer(target, part)
+
+
+def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
+    encodings = _encodings(response)
+    if encodings - _DECODED:
+        raise Failed(
+            "unsupported-encoding",
+            f"{target.name} is sent in an encoding that is not supported: {', '.join(sorted(encodings))}.",
+            "Do not ask for it in fetch.headers, or have the server send the data as they are.",
+        )
+    return response.iter_bytes() if encodings else response.iter_raw()
+
+
+def _encodings(response: httpx2.Response) -> set[str]:
+    """How the body was compressed on its way, though nobody asked for it."""
+    if response.url.path.lower().endswith(_COMPRESSED):
+        return set()
+    named = response.headers.get("Content-Encoding", "").lower().split(",")
+    return {name.strip() for name in named} - {"", "identity"}
+
+
+def _total(response: httpx2.Response) -> int | None:
+    """The bytes of the whole body, None if that is not known."""
+    if response.status_code == PARTIAL:
+        span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+        return int(span[2]) if span and span[2] != "*" else None
+    length = response.headers.get("Content-Length", "")
+    return int(length) if length.isdecimal() and not _encodings(response) else None
+
+
+def _broken_transfer(target: FileRequest, part: BodyPart) -> TryAgain:
+    return Unreachable(
+        "broken-transfer",
+        f"The transfer of {target.name} broke off after {part.size:,} bytes.",
+        "Try again later.",
+    )
+
+
+def tag_of(headers: httpx2.Headers) -> str | None:
+    """The ETag exactly as it came: each byte a character."""
+    values = [value for name, value in headers.raw if name.lower() == b"etag"]
+    return values[0].decode("latin-1").strip() or None if values else None
+
 
 NO_STATE: Final = f"{{name}} sends neither an ETag nor a modification time: {PASSED_OVER}"
 
@@ -41,11 +392,11 @@ def fetch_http(step: Resource, url: str, asking: Asking) -> Answer:
         taken = savepoint.take_up(place, asked)
         if taken is not None:
             point, own = taken
-            return Answer("new", iter((_fetched(step, asking, place, point, own, taken=True),)))
-    return _downloaded(step, target, place, asked, asking)
+            return Answer("new", iter((_fetched_file(step, asking, place, point, own, taken=True),)))
+    return _download(step, target, place, asked, asking)
 
 
-def _downloaded(step: Resource, target: FileRequest, place: Path, asked: str, asking: Asking) -> Answer:
+def _download(step: Resource, target: FileRequest, place: Path, asked: str, asking: Asking) -> Answer:
     part = BodyPart(savepoint.new_file(place, ".part"), limit=asking.unpacked_limit)
     savepoint.sweep(asking.cache)
     conditions = _conditions(asking.state)
@@ -68,24 +419,24 @@ def _downloaded(step: Resource, target: FileRequest, place: Path, asked: str, as
     finally:
         part.path.unlink(missing_ok=True)
     warnings = [] if state or step.always else [NO_STATE.format(name=target.name)]
-    return Answer("new", iter((_fetched(step, asking, place, point, own, taken=False),)), warnings)
+    return Answer("new", iter((_fetched_file(step, asking, place, point, own, taken=False),)), warnings)
 
 
-def _fetched(
+def _fetched_file(
     step: Resource, asking: Asking, place: Path, point: Savepoint, own: Path, *, taken: bool
-) -> Fetched:
-    return Fetched(
+) -> FetchedFile:
+    return FetchedFile(
         path=own,
         name=without_secrets(step.url),
         event_time=asking.system_time if isinstance(step.event_time, SystemTime) else point.event_time,
         state=point.state,
         taken_up=point.created_at if taken else None,
-        kept=Kept(place.name, point.data),
+        kept=KeptDownload(place.name, point.data),
     )
 
 
 def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
-    values = [filled(value, asking.environment) for _, value in step.headers]
+    values = [fill(value, asking.environment) for _, value in step.headers]
     names = [name.encode() for name, _ in step.headers]
     headers = [(name, value.encode()) for name, value in zip(names, values, strict=True)]
     try:
@@ -112,7 +463,7 @@ def _conditions(state: SourceState | None) -> Headers:
 def _state(tag: str | None, modified: datetime | None) -> SourceState | None:
     if tag is not None:
         return SourceState(ETAG, tag)
-    return SourceState(LAST_MODIFIED, written(modified)) if modified is not None else None
+    return SourceState(LAST_MODIFIED, instant_text(modified)) if modified is not None else None
 
 
 def _instant(date: str | None) -> datetime | None:

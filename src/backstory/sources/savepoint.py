@@ -17,10 +17,7 @@ from typing import Any, Final
 
 from backstory.errors import BackstoryError, Failed
 from backstory.formats.wrapping.room import no_room
-from backstory.sources.asking import Asking
-from backstory.sources.fetched import Fetched
-from backstory.sources.source import Resource
-from backstory.sources.source_state import SourceState
+from backstory.sources.source import Asking, FetchedFile, Resource, SourceState
 
 # A data file that no savepoint speaks of belongs to a run that was killed, if nobody touched it for so long.
 ABANDONED: Final = 24 * 3600.0
@@ -90,7 +87,7 @@ def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
     unfinished = new_file(place, ".part")
     try:
         finished.replace(place.parent / savepoint.data)
-        own = _own(place.parent / savepoint.data, place)
+        own = _own_name(place.parent / savepoint.data, place)
         unfinished.write_text(json.dumps(document), "utf-8")
         unfinished.replace(place)
         if older is not None:
@@ -108,12 +105,12 @@ def take_up(place: Path, asked: str) -> tuple[Savepoint, Path] | None:
         return None
     data = place.parent / savepoint.data
     try:
-        return (savepoint, _own(data, place)) if data.stat().st_size == savepoint.size else None
+        return (savepoint, _own_name(data, place)) if data.stat().st_size == savepoint.size else None
     except OSError:
         return None
 
 
-def forget(fetched: Fetched, asking: Asking) -> None:
+def forget(fetched: FetchedFile, asking: Asking) -> None:
     """Remove the download of a delivery that was ingested; a file in its own place stays.
 
     To be called after the commit, and also when there was nothing to commit: the next pull would take
@@ -165,7 +162,7 @@ def _read(place: Path) -> Savepoint | None:
         return None
 
 
-def _own(data: Path, place: Path) -> Path:
+def _own_name(data: Path, place: Path) -> Path:
     """A name of this process's own for the data; the data's name where links are unknown."""
     own = new_file(place, ".data")
     try:

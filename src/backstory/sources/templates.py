@@ -2,11 +2,14 @@
 
 They are filled when a source is asked, and a manifest is stored with them unfilled. No error shows a
 text of a template or a value, for either may be a secret; names of variables are shown.
+
+What may be shown of an address: never user, password, query, nor what a template was filled with.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from backstory.errors import UsageError
 
@@ -34,7 +37,7 @@ FORM: Final = (
 Tokens = tuple[re.Match[str], ...]
 
 
-def filled(text: str, environment: Mapping[str, str]) -> str:
+def fill(text: str, environment: Mapping[str, str]) -> str:
     """The text with each template replaced by the first of its alternatives that there is.
 
     UsageError `template-invalid-pattern` for anything that is no template, and
@@ -113,3 +116,54 @@ def _invalid(place: int) -> UsageError:
     return UsageError(
         "template-invalid-pattern", f"A template is broken at character {place + 1} of its text.", FORM
     )
+
+
+_TEMPLATE = re.compile(r"\$\{\{.*?\}\}|\$\{\w+\}")
+_VARIABLE = re.compile(r"(?:env\.|^\$\{)(\w+)")
+# Templates stand in the address as characters of Unicode's private area while it is taken apart.
+_FIRST = 0xE000
+_SHOWN = re.compile(r"([A-Za-z\ue000-\uf8ff][A-Za-z0-9+.\ue000-\uf8ff-]*://)?(?:[^/?#]*@)?([^?#]*)")
+# Shorter texts hide nothing, and taking them out would only make a message unreadable.
+_SHORTEST = 4
+
+
+def without_secrets(url: str) -> str:
+    """The address as messages have it: no user, password and query; of templates only the variables."""
+    templates = _TEMPLATE.findall(url)
+    marks = iter(range(_FIRST, _FIRST + len(templates)))
+    found = _SHOWN.match(_TEMPLATE.sub(lambda _: chr(next(marks)), url))
+    assert found is not None  # each of its parts may be missing
+    text = f"{found[1] or ''}{found[2]}"
+    for number, template in enumerate(templates, _FIRST):
+        text = text.replace(chr(number), _variables(template))
+    return text
+
+
+def has_templates(text: str) -> bool:
+    """Whether the text has templates, whose values must not be shown."""
+    return _TEMPLATE.search(text) is not None
+
+
+def private_parts(url: str, headers: Iterable[str]) -> set[str]:
+    """User, password and query of an address, and the values of headers; ValueError if it is no address."""
+    parts = urlsplit(url)
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    secrets = {user, password, parts.query, *(value for _, value in parse_qsl(parts.query))}
+    for value in headers:
+        secrets |= {value, *value.split()}
+    return secrets
+
+
+def redact(text: str, secrets: Iterable[str]) -> str:
+    """The text on one line, `***` in place of each secret, without characters that steer a terminal."""
+    line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
+    long = {secret for secret in secrets if len(secret) >= _SHORTEST}
+    for secret in sorted(long | {unquote(secret) for secret in long}, key=len, reverse=True):
+        line = line.replace(secret, "***")
+    return line
+
+
+def _variables(template: str) -> str:
+    """The template without its texts, which may be secrets as well."""
+    names = [f"env.{name}" for name in _VARIABLE.findall(template)]
+    return f"${{{{ {' || '.join(names) or '…'} }}}}"

@@ -9,18 +9,16 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-from backstory.doors.historize.columns import base_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import ModelColumn
-from backstory.doors.historize.steps import base_steps
+from backstory.doors.historize.model import ModelColumn, base_columns
+from backstory.doors.historize.statements import base_steps
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.dialects.registry import fault
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import PLACEHOLDER, resolved
 from backstory.stores.sql.statement import Statement
-from backstory.strategies.scd2.statements.merge import hist_merge
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
 from backstory.testing.conformance_run import run_examination
 from backstory.testing.conformance_sample import (

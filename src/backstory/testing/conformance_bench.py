@@ -8,11 +8,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import Model, ModelColumn, ModelDataset
-from backstory.doors.historize.stage_rows import column_type
-from backstory.doors.historize.steps import base_steps
+from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, base_columns, user_columns
+from backstory.doors.historize.stage import column_type
+from backstory.doors.historize.statements import base_steps
 from backstory.errors import BackstoryError
 from backstory.formats.rows import arrow_type
 from backstory.stores.sql.columns import instant_text

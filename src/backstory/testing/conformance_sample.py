@@ -5,10 +5,9 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cache
 
-from backstory.doors.historize.document import ModelDocument
+from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.model import HistState, Model, ModelDataset
-from backstory.doors.historize.resolve import resolve
-from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.resolve import ModelDocument, resolve
 from backstory.stores.sql.columns import Datatype
 
 SCHEMA = "backstory_conformance"

@@ -5,14 +5,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from backstory.doors.historize.hashing import Hashes
+from backstory.doors.historize.hashes import Hashes
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, ModelColumn
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.strategies.scd2 import rule
-from backstory.strategies.scd2.statements.merge import hist_merge
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.testing.conformance_bench import DAY, PEPPER, Bench, bring_rows, fresh, steps_run
 from backstory.testing.conformance_sample import (
     SCHEMA,

@@ -6,10 +6,15 @@ from decimal import Decimal
 from itertools import product
 from typing import Any
 
-from backstory.doors.historize.columns import base_columns, user_columns
-from backstory.doors.historize.expressions import Expressions
-from backstory.doors.historize.hashing import Hashes, canon, sha256
-from backstory.doors.historize.model import ColumnRole, Model, ModelColumn, ModelDataset
+from backstory.doors.historize.hashes import Expressions, Hashes, canon, sha256
+from backstory.doors.historize.model import (
+    ColumnRole,
+    Model,
+    ModelColumn,
+    ModelDataset,
+    base_columns,
+    user_columns,
+)
 from backstory.doors.historize.resolve import schema_of
 from backstory.model.layout import STARTED
 from backstory.stores.sql.columns import Datatype

@@ -14,13 +14,13 @@ import pytest
 from depth import deep
 from historizing import DAY, Place, assert_lawful, aware, dataset, document, second
 
-from backstory.doors.historize.preparing import prepare_load
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import LoadRun
+from backstory.doors.historize.runs import LoadRun
 from backstory.errors import Refused
 from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
 
 LOADS, PARTS = deep(1_000, 100), deep(10, 1)

@@ -7,9 +7,9 @@ import pytest
 from historizing import column, dataset, document, save, second
 from ruamel.yaml import YAML
 
-from backstory.doors.historize.document import read_state
-from backstory.doors.historize.load_request import LoadRequest
-from backstory.doors.historize.run import open_model, run_model
+from backstory.doors.historize.model_load import open_model, run_model
+from backstory.doors.historize.receipts import LoadRequest
+from backstory.doors.historize.resolve import read_state
 
 BASE, HIST = "rawcore.rc_c", "rawcore.rc_c_hist"
 OPEN = "version_ended_at IS NULL"

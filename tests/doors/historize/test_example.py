@@ -14,9 +14,9 @@ import pytest
 from depth import DEPTH
 
 import backstory
-from backstory.doors.historize.hashing import Hashes
+from backstory.doors.historize.hashes import Hashes
+from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.run import open_model
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables
 from backstory.strategies.scd2.rule import BaseRow, historize

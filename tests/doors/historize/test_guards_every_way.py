@@ -7,7 +7,7 @@ from historizing import PEPPER, column, dataset, document
 from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
 
-from backstory.doors.historize import load_refusals
+from backstory.doors.historize import preflight
 from backstory.doors.historize.preflight import REMEDIES
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
@@ -61,7 +61,7 @@ WAYS = {
 
 def test_every_guard_of_a_load_has_a_row_here():
     """A guard that is new in the code is tried in every way, or this fails."""
-    faults = {name for name in vars(load_refusals) if isinstance(getattr(parts, name, None), str)}
+    faults = {name for name in vars(preflight) if isinstance(getattr(parts, name, None), str)}
     tried = {fault for fault, _ in GUARDS if not fault.startswith(("empty", "KEYS"))}
     assert {name for name in faults if name.isupper()} == tried
     assert {code for _, code in GUARDS} == {*REMEDIES, "spoilt-table"} - BEFOREHAND

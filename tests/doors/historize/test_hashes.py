@@ -10,9 +10,8 @@ from uuid import UUID
 import pytest
 from historizing import DAY, PEPPER, dataset, document, model_of
 
-from backstory.doors.historize.columns import foreign_keys
-from backstory.doors.historize.expressions import Expressions
-from backstory.doors.historize.hashing import Hashes
+from backstory.doors.historize.hashes import Expressions, Hashes
+from backstory.doors.historize.model import foreign_keys
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.sql.placeholders import resolved
 

@@ -4,7 +4,7 @@ import pytest
 from historizing import Place, dataset, document, second
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.spark_log import LOG
+from backstory.doors.historize.spark_runs import LOG
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
 from backstory.table import Table

@@ -9,13 +9,12 @@ import pytest
 from historizing import dataset, document, second
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.load_sides import staged_rows
-from backstory.doors.historize.local_stage import staged_here
-from backstory.doors.historize.preparing import prepare_load
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
+from backstory.doors.historize.load_sides import local_stage_side, stage_frame
+from backstory.doors.historize.runs import LoadRun
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import stage_of
-from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import LoadRun
 from backstory.strategies.scd2.terms import LIVE
 
 COLUMNS = "k:BIGINT* select i:INTEGER d:DECIMAL(38,10) b:BOOLEAN day:DATE at:TIMESTAMP raw:BINARY j:JSON gone:BOOLEAN"
@@ -65,7 +64,7 @@ def work_of(place, columns, rows, schema=None, **more):
 
 def here(work):
     """The stage's rows, whose keys alone are the same."""
-    staged = staged_here(work)
+    staged = local_stage_side(work)
     if staged is None:
         return None
     sides = (staged.rows, staged.columns([work.load.dataset.key]))
@@ -78,7 +77,7 @@ def here(work):
 def test_it_has_the_keys_hashes_and_values_that_spark_computes(place, profile):
     more = {"historization": {"soft_delete": SOFT}}
     work = work_of(place, COLUMNS, ROWS, {"hash_profile": profile}, **more)
-    made, wanted = here(work), staged_rows(work)
+    made, wanted = here(work), stage_frame(work)
     assert made.drop_columns([LIVE]).to_pylist() == wanted.toArrow().to_pylist()
     assert made[LIVE].to_pylist() == [False, True, True, True]
 

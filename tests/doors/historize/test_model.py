@@ -8,13 +8,11 @@ from historizing import dataset, document, model_of
 from ruamel.yaml import YAML
 
 from backstory.dialects import DuckDB
-from backstory.doors.historize.document import read_model
-from backstory.doors.historize.expressions import Expressions
-from backstory.doors.historize.hashing import Hashes
-from backstory.doors.historize.lock import as_yaml
+from backstory.doors.historize.hashes import Expressions, Hashes
+from backstory.doors.historize.hist_state import as_yaml
 from backstory.doors.historize.model import Model
-from backstory.doors.historize.resolve import findings, is_hist, resolve, schema_of
-from backstory.doors.historize.run import datasets_to_load
+from backstory.doors.historize.model_load import datasets_to_load
+from backstory.doors.historize.resolve import findings, is_hist, read_model, resolve, schema_of
 from backstory.errors import UsageError
 
 # Section 1.3 as it is printed there, without `hist_state`.

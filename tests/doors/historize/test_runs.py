@@ -9,8 +9,8 @@ from datetime import timedelta
 import pytest
 from historizing import DAY, Place, aware, dataset, document, save, second, versions
 
-from backstory.doors.historize.load_request import LoadRequest
-from backstory.doors.historize.run import run_model
+from backstory.doors.historize.model_load import run_model
+from backstory.doors.historize.receipts import LoadRequest
 from backstory.errors import Failed
 from backstory.model.instant import iso
 
@@ -350,8 +350,8 @@ def test_threads_that_load_one_dataset(place, engine, same):
 LOADER = """
 import sys
 from pathlib import Path
-from backstory.doors.historize.load_request import LoadRequest
-from backstory.doors.historize.run import open_model, run_model
+from backstory.doors.historize.receipts import LoadRequest
+from backstory.doors.historize.model_load import open_model, run_model
 from historizing import Place
 path, name, url, run = sys.argv[1:]
 model, folder = open_model(path)

@@ -6,11 +6,11 @@ Each runs on DuckDB and PostgreSQL, with the four steps and with the single MERG
 import pytest
 from historizing import BACK, BASE, PASTS, VERSION, archived_pasts, second, versions
 
-from backstory.doors.historize.preparing import prepare_load
-from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import LoadRun
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
+from backstory.doors.historize.runs import LoadRun
 from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import hist_steps
 
 A23 = """
     a 1 [1,-) new r1

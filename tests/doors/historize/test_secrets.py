@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 from historizing import Place, dataset, document, second, versions
 
-from backstory.doors.historize.expressions import PEPPER as PLACEHOLDER
-from backstory.doors.historize.preparing import prepare_load
-from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.hashes import PEPPER as PLACEHOLDER
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.stores.sql.engines.duckdb import open_duckdb
 from backstory.stores.sql.engines.postgres import open_postgres
 from backstory.stores.sql.placeholders import resolved
-from backstory.strategies.scd2.statements.merge import hist_merge
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import hist_merge, hist_steps
 
 PEPPER = "sal-y-pimienta'\\9"
 NASTY = [

@@ -15,12 +15,12 @@ from historizing import column, dataset, document, second, versions
 from historizing_on_spark import SparkPlace
 from structlog.testing import capture_logs
 
-from backstory.doors.historize.load_sides import staged_rows
-from backstory.doors.historize.preparing import prepare_load
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
+from backstory.doors.historize.load_sides import stage_frame
+from backstory.doors.historize.runs import LoadRun
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
-from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import LoadRun
 from backstory.doors.native.door import parse_options, snapshot
 from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
@@ -122,7 +122,7 @@ def test_the_pepper_is_in_no_plan(place, store):
     load_ = prepare_load(place.model, place.dataset, hist, place.dialect)
     path = place.folder / "stage.parquet"
     run = LoadRun(place.dataset, "rawcore", "r1", second(1), second(1), stage=Stage("stage.parquet", path))
-    rows = staged_rows(SparkWork(store, load_, run, place.pepper))
+    rows = stage_frame(SparkWork(store, load_, run, place.pepper))
     said = io.StringIO()
     with redirect_stdout(said):
         rows.explain("extended")

@@ -12,9 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 from historizing import dataset, document, model_of
 
-from backstory.doors.historize.columns import user_columns
-from backstory.doors.historize.stage import stage_of
-from backstory.doors.historize.stage_rows import read_stage, stage_batches
+from backstory.doors.historize.model import user_columns
+from backstory.doors.historize.stage import read_stage, stage_batches, stage_of
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.csv.typed_rows import read_csv
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding

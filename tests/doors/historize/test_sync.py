@@ -7,8 +7,8 @@ from historizing import column, dataset, document, model_of, second
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backstory.doors.historize.columns import TAIL, base_columns, mirrored
-from backstory.doors.historize.sync import FIXED, sync_hist
+from backstory.doors.historize.hist_state import FIXED, sync_hist
+from backstory.doors.historize.model import TAIL, base_columns, mirrored_columns
 from backstory.errors import Refused
 
 T1, T2 = second(1), second(2)
@@ -217,7 +217,7 @@ def test_another_type_is_refused_or_forked(before, after):
             continue
         state = sync_hist(changed, first, T2)
         assert told(state).endswith(f"[{before.replace('a', 'a__until_20250102000002', 1)}<a]")
-        assert [each.name for each in mirrored(base_columns(changed))] == ["k", "a"]
+        assert [each.name for each in mirrored_columns(base_columns(changed))] == ["k", "a"]
         assert sync_hist(changed, state, second(3)) == state
 
 
@@ -381,7 +381,7 @@ def _assert_lawful(made, before, after):
     assert len(set(names)) == len(names)
     assert names[:2] == [made.hist_key, made.key]
     assert names[-len(TAIL) :] == list(TAIL)
-    wanted = mirrored(base_columns(made))
+    wanted = mirrored_columns(base_columns(made))
     active = [each for each in business(after) if each.active]
     assert [(each.name, each.datatype, each.max_length) for each in active] == [
         (each.name, each.datatype, each.max_length) for each in wanted

@@ -10,8 +10,8 @@ from manifesting import dataset_of, folded, manifest, polling, push
 from backstory.doors.odf import door
 from backstory.doors.odf.adding import add_one
 from backstory.doors.odf.arguments import find_datasets, refuse_repeated
-from backstory.doors.odf.foreseeing import foreseen
-from backstory.doors.odf.registry import Registered, stored
+from backstory.doors.odf.preprocess import lint_dataset
+from backstory.doors.odf.registry import RegisteredDataset, stored_datasets
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 
@@ -130,7 +130,9 @@ def test_looking_at_queries_leaves_no_view_and_runs_no_job(store, spark, tmp_pat
     for text in ("select v, count(*) from input group by v order by v", "select w from input"):
         source = push(LEDGER % "v", read=READ, preprocess=query(text))
         with suppress(UsageError):
-            foreseen(store, Registered(dataset_of(manifest(source), tmp_path), TableName("odf", "cities")))
+            lint_dataset(
+                store, RegisteredDataset(dataset_of(manifest(source), tmp_path), TableName("odf", "cities"))
+            )
     spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)  # other tests count the jobs of no group
     assert not spark.sparkContext.statusTracker().getJobIdsForGroup(group)
     assert spark.catalog.listTables() == views
@@ -141,7 +143,7 @@ def test_looking_at_queries_leaves_no_view_and_runs_no_job(store, spark, tmp_pat
 
 def registered(text, folder):
     datasets = folded(text, folder, known=False)
-    return [Registered(each, TableName("odf", each.name)) for each in datasets]
+    return [RegisteredDataset(each, TableName("odf", each.name)) for each in datasets]
 
 
 def test_r7_a_second_manifest_of_a_dataset_is_refused_with_its_line(tmp_path):
@@ -174,7 +176,7 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     with pytest.raises(UsageError, match=r"both\.yaml, line 15"):
         add(both)
     assert [each.error.code for each in add_each([both])] == ["repeated-name"]
-    assert stored(store, "odf_names").find("lone") is None
+    assert stored_datasets(store, "odf_names").find("lone") is None
     both.unlink()
     for number, text in enumerate(texts.values()):
         (tmp_path / f"{number}.yaml").write_text(text)
@@ -183,13 +185,13 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
     found = add_each([tmp_path, tmp_path / "0.yaml"])
     assert [each.status for each in found] == ["added", "failed", "added", "unchanged"]
     assert add(tmp_path / "1.yaml")[0].status == "updated"
-    known = stored(store, "odf_names").find("LONE")
+    known = stored_datasets(store, "odf_names").find("LONE")
     assert (known.name.name, known.dataset.account) == ("lone", "acc")
 
 
 def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_path):
     """Who comes second finds it added, or brings what is new in his manifest."""
-    path, datasets = tmp_path / "twice.yaml", stored(store, "odf_twice")
+    path, datasets = tmp_path / "twice.yaml", stored_datasets(store, "odf_twice")
     told = [manifest(polling(read=f"{{kind: csv, header: {each}}}")) for each in ("true", "true", "false")]
     wanted = []
     for text in told:

@@ -12,9 +12,8 @@ from backstory.doors.odf.data_types import (
     declared_schema,
     type_document,
 )
-from backstory.doors.odf.ddl import ddl_field, ddl_schema
-from backstory.doors.odf.manifest.data_schema import DataSchema
-from backstory.doors.odf.manifest.read import Csv, NdJson
+from backstory.doors.odf.manifest.data_schema import DataSchema, ddl_field, ddl_schema
+from backstory.doors.odf.manifest.events import Csv, NdJson
 from backstory.errors import BackstoryError, Refused, UsageError
 
 MICROS = pa.timestamp("us", "UTC")

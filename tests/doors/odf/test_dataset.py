@@ -6,7 +6,7 @@ import pytest
 from manifesting import dataset_of, manifest, polling, push, refusal
 
 from backstory.documents import validate
-from backstory.doors.odf.dataset import fold, from_document, same_name, stored
+from backstory.doors.odf.manifest.dataset import fold, from_document, manifest_document, same_name
 from backstory.doors.odf.manifest.events import DatasetSnapshot
 from backstory.doors.odf.manifest.merge import Append, encoding_of
 from backstory.errors import UsageError
@@ -120,7 +120,7 @@ def test_a_stored_manifest_that_is_wrong_is_told_without_a_line():
         "content": {"name": "x", "kind": "Root", "metadata": [{}]},
     }
     with pytest.raises(UsageError) as refused:
-        validate(DatasetSnapshot, stored(document))
+        validate(DatasetSnapshot, manifest_document(document))
     assert refused.value.message == "the manifest of x, content.metadata[0]: this event has no kind."
 
 

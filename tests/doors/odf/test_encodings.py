@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from backstory.doors.odf.encodings import encoded
-from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.log_columns import LogColumns, encode_log
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.strategies.events.terms import EventEncoding
 
@@ -49,7 +48,7 @@ def old(spark):
 
 
 def test_an_old_table_gives_the_mapped_rows(old):  # R88, section 2.9
-    found = encoded(old, OBSERVED, ["city"], EventEncoding.OP)
+    found = encode_log(old, OBSERVED, ["city"], EventEncoding.OP)
     assert found.columns == ["op", "event_time", "city", "population"]
     assert told(found, "op") == sorted(rows(NEW))
 
@@ -65,12 +64,12 @@ def test_operations_as_letters_and_back(spark):  # O2
         "city",
         "population",
     )
-    letters = encoded(log, OPERATIONS, ["city"], EventEncoding.OBSERVED)
+    letters = encode_log(log, OPERATIONS, ["city"], EventEncoding.OBSERVED)
     assert letters.columns == ["offset", "system_time", "event_time", "observed", "city", "population"]
     # The time of the observation is the commit's: the operations do not keep another.
     expected = [row if row[0] != "D" else ("D", "2024-02-01", *row[2:]) for row in rows(OLD)]
     assert told(letters, "observed") == sorted(expected)
-    again = encoded(letters, OBSERVED, ["city"], EventEncoding.OP)
+    again = encode_log(letters, OBSERVED, ["city"], EventEncoding.OP)
     assert again.columns == log.columns
     assert told(again, "op") == sorted(rows(NEW))
 
@@ -78,7 +77,7 @@ def test_operations_as_letters_and_back(spark):  # O2
 def test_an_old_table_is_ingested_as_a_changelog(store, old, tmp_path):  # R88
     from backstory.doors.odf import door
 
-    events = encoded(old, OBSERVED, ["city"], EventEncoding.OP).toArrow().to_pylist()
+    events = encode_log(old, OBSERVED, ["city"], EventEncoding.OP).toArrow().to_pylist()
     ranks = {city: number for number, (_, _, city, _) in enumerate(rows(OLD)[:2])}
     order = {
         (0, "Vancouver"): 0,

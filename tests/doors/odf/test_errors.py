@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from backstory import errors
-from backstory.doors.odf import refusals
+from backstory.doors.odf import delivery
 from backstory.strategies.events.terms import PROBLEMS
 
 HOUSE = Path(errors.__file__).parent
@@ -39,8 +39,8 @@ def test_each_error_has_code_message_and_remedy(path):
 
 def test_each_problem_of_rows_has_its_sentences():
     """R92: sections 2.3 to 2.6."""
-    assert set(refusals.PROBLEMS) == set(PROBLEMS)
-    for what, remedy in refusals.PROBLEMS.values():
+    assert set(delivery.PROBLEMS) == set(PROBLEMS)
+    for what, remedy in delivery.PROBLEMS.values():
         assert what
         assert remedy.endswith(".")
 

@@ -3,8 +3,8 @@
 import pytest
 from pydantic import TypeAdapter
 
-from backstory.doors.odf.fetching import check, source_of
-from backstory.doors.odf.manifest.fetch import Fetch
+from backstory.doors.odf.manifest.events import Fetch
+from backstory.doors.odf.polling import check, source_of
 from backstory.errors import UsageError
 from backstory.sources.source import GlobOfFiles, MetadataTime, PathTime, Resource, SystemTime
 

@@ -6,7 +6,7 @@ import pytest
 from datasets import Dataset
 from structlog.testing import capture_logs
 
-from backstory.doors.odf import refusals
+from backstory.doors.odf import delivery
 from backstory.engine.either_way import IN_TASKS
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
@@ -69,10 +69,10 @@ WAYS = {"whole": (None, None), "parts": (800, IN_PARTS), "tasks": (0, IN_TASKS)}
 
 def test_every_guard_of_a_dataset_has_a_row_here():
     """A guard that is new in the code is tried in every way, or this fails."""
-    guards = {name for name in vars(refusals) if name.startswith("refuse_")}
+    guards = {name for name in vars(delivery) if name.startswith("refuse_")}
     assert guards - BEFOREHAND == {OF_PROBLEMS, OF_RETRACTIONS}
     tried = {code for _, _, wrong in GUARDS.values() for code in wrong}
-    assert tried == {*refusals.PROBLEMS, TOO_MANY_RETRACTED}
+    assert tried == {*delivery.PROBLEMS, TOO_MANY_RETRACTED}
 
 
 @pytest.mark.parametrize("merge", GUARDS)

@@ -4,8 +4,8 @@ import pyarrow as pa
 import pytest
 from manifesting import dataset_of, manifest, polling, push
 
-from backstory.doors.odf.dataset import from_document
 from backstory.doors.odf.lints import Level, lints, refuse_errors
+from backstory.doors.odf.manifest.dataset import from_document
 from backstory.errors import UsageError
 
 FIELDS = "{name: city, type: string}, {name: year, type: int32}, {name: at, type: timestamp}, {name: note, type: {kind: option, inner: string}}"

@@ -6,7 +6,7 @@ import pytest
 from manifesting import manifest, polling, push, refusal, snapshots_of
 from ruamel.yaml import YAML
 
-from backstory.doors.odf.dataset import to_document
+from backstory.doors.odf.manifest.dataset import to_document
 from backstory.doors.odf.manifest.events import DatasetSnapshot
 
 # The two manifests of the published page, with the lines that it leaves out.

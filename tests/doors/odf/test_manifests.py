@@ -3,7 +3,7 @@
 import pytest
 from manifesting import dataset_of, manifest, polling, push, refusal, snapshots_of
 
-from backstory.doors.odf.manifests import find_manifests, json_schema, read_manifests, resolved
+from backstory.doors.odf.manifest.dataset import find_manifests, json_schema, read_manifests, resolve_defaults
 from backstory.errors import UsageError
 
 ONE = manifest(push())
@@ -162,7 +162,7 @@ def test_a_folder_that_is_not_there_is_refused(tmp_path):
 
 
 def shown(text, folder):
-    return resolved(dataset_of(text, folder))["content"]["metadata"]
+    return resolve_defaults(dataset_of(text, folder))["content"]["metadata"]
 
 
 def test_r4_the_defaults_of_a_source_are_these(tmp_path):
@@ -253,8 +253,8 @@ def test_r4_units_and_zones_are_filled_in(tmp_path):
 def test_r4_what_is_resolved_resolves_to_itself(tmp_path):
     import json
 
-    once = resolved(dataset_of(manifest(polling("{kind: snapshot, primaryKey: [a]}")), tmp_path))
-    assert resolved(dataset_of(json.dumps(once), tmp_path)) == once
+    once = resolve_defaults(dataset_of(manifest(polling("{kind: snapshot, primaryKey: [a]}")), tmp_path))
+    assert resolve_defaults(dataset_of(json.dumps(once), tmp_path)) == once
 
 
 # For editors

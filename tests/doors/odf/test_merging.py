@@ -486,7 +486,7 @@ def test_one_dataset_that_fails_does_not_keep_others_back(dataset, store):  # O1
         None,
     ]
     assert (heard, exit_code(receipts)) == (receipts, 3)
-    found = {each["dataset"]: each for each in door.listed(store, namespace=good.namespace)}
+    found = {each["dataset"]: each for each in door.list_datasets(store, namespace=good.namespace)}
     assert (found[good.name]["records"], found[bad.name]["records"]) == (1, 0)
     with pytest.raises(UsageError, match="no dataset"):
         door.pull_all(store, ["unknown"], door.RunRequest(), namespace=good.namespace)

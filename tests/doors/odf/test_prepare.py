@@ -8,8 +8,8 @@ import zipfile
 
 import pytest
 
-from backstory.doors.odf.manifest.read import Decompress, Pipe
-from backstory.doors.odf.preparing import Prepared, prepare_file
+from backstory.doors.odf.file_rows import PreparedFile, prepare_file
+from backstory.doors.odf.manifest.events import Decompress, Pipe
 from backstory.errors import BackstoryError, Failed, Refused, UsageError
 from backstory.formats.wrapping import room
 from backstory.formats.wrapping.room import bound_of
@@ -23,7 +23,7 @@ def python(code: str) -> Pipe:
     return Pipe(command=(sys.executable, "-c", code))
 
 
-def run(path, steps, *, allow=True, logs=None, limit=None) -> Prepared:
+def run(path, steps, *, allow=True, logs=None, limit=None) -> PreparedFile:
     folder = path.parent / "steps"
     folder.mkdir(exist_ok=True)
     return prepare_file(path, path.name, steps, folder, rights=Rights(allow, limit), logs=logs)
@@ -41,7 +41,7 @@ def test_no_steps_is_the_file_itself(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a")
 
-    assert Prepared(path, "a.csv", bound_of(path)) == run(path, [])
+    assert PreparedFile(path, "a.csv", bound_of(path)) == run(path, [])
 
 
 def test_b29_gzip_round_trip(tmp_path):

@@ -3,7 +3,7 @@
 import pytest
 from odf_files import READ
 
-from backstory.doors.odf.read_options import read_options
+from backstory.doors.odf.file_rows import read_options
 from backstory.errors import UsageError
 from backstory.formats.csv.options import CsvOptions
 from backstory.formats.json.options import JsonOptions

@@ -14,8 +14,7 @@ import pytest
 from datasets import Dataset
 from odf_files import READ, declared, optional
 
-from backstory.doors.odf.preparing import Prepared
-from backstory.doors.odf.staging import read_batch
+from backstory.doors.odf.file_rows import PreparedFile, read_batch
 from backstory.engine.staging import ARRIVAL, send_rows
 from backstory.formats.memory import Memory
 from backstory.formats.parquet.plain import plain_parquet
@@ -29,7 +28,7 @@ PARQUET, NDJSON = "{kind: parquet}", "{kind: ndJson}"
 @pytest.fixture
 def batch(store, tmp_path):
     def batch(path, schema=None, folder=tmp_path, **read):
-        ready = Prepared(path, path.name, bound_of(path))
+        ready = PreparedFile(path, path.name, bound_of(path))
         found = read_batch(store, ready, READ.validate_python(read), schema, folder, held=held)
         return None if found is None else found.frame
 

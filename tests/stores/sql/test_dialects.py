@@ -16,17 +16,17 @@ from backstory.dialects import (
     get_dialect,
     register_dialect,
 )
-from backstory.doors.historize.expressions import Expressions
+from backstory.doors.historize.hashes import Expressions
+from backstory.doors.historize.hist_state import sync_hist
+from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.model import ModelColumn
-from backstory.doors.historize.preparing import prepare_load
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.steps import base_steps
-from backstory.doors.historize.sync import sync_hist
+from backstory.doors.historize.statements import base_steps
 from backstory.errors import UsageError
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialects import registry
 from backstory.stores.sql.engines.duckdb import open_duckdb
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import hist_steps
 
 
 @pytest.fixture

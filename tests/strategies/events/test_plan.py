@@ -31,11 +31,9 @@ from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.model.table import TableName
 from backstory.stores.iceberg import buckets
-from backstory.strategies.events.happened import Happened
-from backstory.strategies.events.numbering import close_gaps, number_events, order
-from backstory.strategies.events.order import sorted_places
-from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
-from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by
+from backstory.strategies.events.numbering import close_gaps, number_events, sort_order
+from backstory.strategies.events.plan import EVENTS, EventSummary, events_schema, plan_events
+from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by, sorted_places
 from backstory.strategies.events.terms import EventTerms, Moment, Strategy
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
@@ -100,7 +98,7 @@ def by_the_plan(lives, deliveries, moment, parts):
     events, sums = pa.concat_tables(plan.rows[EVENTS] for plan in plans), PlanSums()
     for plan in plans:
         sums.add(plan)
-    made = Happened.of(sums)
+    made = EventSummary.of(sums)
     found = defaultdict(list)
     placed = events.take(pa.array(sorted_places(events, lives.terms)))
     for event in placed.to_pylist():
@@ -145,7 +143,7 @@ def in_tasks(store, logged, came, terms, moment):
     with ExitStack() as kept:
         planned = plan_in_tasks(terms, kept)
         rows = planned.rows(EVENTS)
-        yield Happened.of(planned.sums), None if rows is None else nest_data(rows, FIELDS)
+        yield EventSummary.of(planned.sums), None if rows is None else nest_data(rows, FIELDS)
 
 
 def by_tasks(store, lives, deliveries, moment, partitions):
@@ -160,7 +158,7 @@ def by_tasks(store, lives, deliveries, moment, partitions):
     with in_tasks(store, log, came, lives.terms, moment) as (made, events):
         bad = {key["d"] for problem, count in made.problems.items() if count for key in made.keys(problem)}
         if events is not None:
-            with number_events(events, made.rows, order(lives.terms, FIELDS), 0) as placed:
+            with number_events(events, made.rows, sort_order(lives.terms, FIELDS), 0) as placed:
                 rows = placed.orderBy("offset").select(OP, TIME, ROW, "offset").collect()
     for row in rows:
         found[row[ROW]["d"]].append(told(row[OP], row[TIME], row[ROW].asDict()))
@@ -248,7 +246,7 @@ def test_offsets_do_not_depend_on_partitions(store, partitions, monkeypatch):  #
             TERMS["append"],
             Moment(EPOCH, EPOCH),
         ) as (made, events),
-        number_events(events, made.rows, order(TERMS["append"], FIELDS), 7) as placed,
+        number_events(events, made.rows, sort_order(TERMS["append"], FIELDS), 7) as placed,
     ):
         assert placed.rdd.getNumPartitions() == 8
         found = placed.orderBy("offset").collect()

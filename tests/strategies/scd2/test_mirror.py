@@ -11,7 +11,6 @@ from backstory.model.layout import ROW_HASH
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.mirror import plan_base
 from backstory.strategies.scd2.parts import (
     BASE_GOES,
     BASE_TWICE,
@@ -23,9 +22,10 @@ from backstory.strategies.scd2.parts import (
     STAGE_TWICE,
     UNSEEN,
     WENT,
-    compared_of,
+    counted_match,
     sampled_keys,
 )
+from backstory.strategies.scd2.plan import plan_base
 from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, Flag, LoadTerms
 
 NOW = datetime(2025, 1, 2, tzinfo=UTC)
@@ -114,7 +114,7 @@ def test_a_base_is_its_stage_and_what_is_out_of_scope(now, before, flags, parts,
     assert after(base, [part for part, _ in planned]) == sorted(wanted, key=repr)
     live = sorted(each["k"] for _, rows in planned for each in rows.to_pylist())
     assert live == sorted(each["k"] for each in wanted if each["gone"] is None)
-    sizes = compared_of(BASE, summed(part for part, _ in planned).counts).sizes
+    sizes = counted_match(BASE, summed(part for part, _ in planned).counts).sizes
     assert sizes[0] == len(now.keys() - before.keys())
     assert sum(sizes[1:]) == len(before)
 

@@ -12,7 +12,6 @@ from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STAR
 from backstory.model.places import FILE, POSITION
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.load import as_they_are, plan_beginnings, plan_load
 from backstory.strategies.scd2.parts import (
     APPEARED,
     BEGINS,
@@ -29,10 +28,10 @@ from backstory.strategies.scd2.parts import (
     NO_KEY,
     OPEN_TWICE,
     SEEN,
-    compared_of,
+    counted_match,
     sampled_keys,
 )
-from backstory.strategies.scd2.plan import tally
+from backstory.strategies.scd2.plan import as_they_are, plan_beginnings, plan_load, tally
 from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
 from backstory.strategies.scd2.terms import APPEARS, BASE, BEGINNING, EARLIER, IN_SCOPE, LIVE, OPEN, LoadTerms
 from backstory.strategies.scd2.transitions import WORDS, State
@@ -177,7 +176,7 @@ def test_a_load_is_the_rules_in_any_parts(life):
         after = {version.hist_key: version for version in [*history, *ended, *begun]}
         assert sorted(after.values(), key=repr) == sorted(expected, key=repr)
         assert sum(len(part.rows[GOES]) for part in planned) == len(ended)
-        found = compared_of(OPEN, sums.counts)
+        found = counted_match(OPEN, sums.counts)
         seen, interrupted = (sums.counts.get(name, 0) for name in (SEEN, INTERRUPTED))
         assert tally(found.sizes, seen, interrupted).counts == counted.counts
         assert found.nothing == (not ended and not begun)

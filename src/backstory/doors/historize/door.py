@@ -1,19 +1,95 @@
-"""Historize a model: on a warehouse, on a database, or as a text of SQL."""
+"""Historize a model: on a warehouse, on a database, or as a text of SQL.
 
-from dataclasses import dataclass
+The secret that goes into every key (section 1.1): it is never stored, printed or part of a plan.
+
+The statements of a model as plain SQL, for people and for other tools; nothing is touched.
+
+What a model's files are refused for whatever its tables are, before Java and Spark start.
+"""
+
+import os
+import uuid
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from backstory.doors.historize.load_request import LoadRequest
-from backstory.doors.historize.model import Model
-from backstory.doors.historize.pepper import find_pepper
-from backstory.doors.historize.receipts import HistoryReceipt
-from backstory.doors.historize.run import open_model, run_model
-from backstory.doors.historize.script import script
+from backstory.doors.historize.hist_state import find_state, sync_hist
+from backstory.doors.historize.load import Load, prepare_load, refuse_swaps
+from backstory.doors.historize.model import Model, ModelDataset, user_columns
+from backstory.doors.historize.model_load import datasets_to_load, open_model, run_model
+from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest, refusal
+from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.sql_target import SqlTarget
-from backstory.errors import UsageError
+from backstory.doors.historize.stage import stage_of
+from backstory.doors.historize.statements import base_steps
+from backstory.errors import Refused, UsageError
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.strategies.scd2.statements import hist_steps
+
+
+def find_pepper(environment: str) -> str:
+    """BACKSTORY_PEPPER, else ELEVATA_PEPPER, else SEC_<ENVIRONMENT>_PEPPER; UsageError without any."""
+    names = ["BACKSTORY_PEPPER", "ELEVATA_PEPPER", f"SEC_{environment.upper()}_PEPPER"]
+    for name in names:
+        if os.environ.get(name):
+            return os.environ[name]
+    raise UsageError(
+        "no-pepper",
+        "No pepper is set, and every key needs one.",
+        f"Set {names[0]} (or {', '.join(names[1:])}).",
+    )
+
+
+def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:
+    """Create, base load and the four steps of each dataset, with their placeholders."""
+    parts = [
+        part
+        for dataset in datasets_to_load(model, only)
+        for part in _dataset_script(model, dataset, folder, dialect)
+    ]
+    return "\n\n".join(parts) + "\n"
+
+
+def _dataset_script(model: Model, dataset: ModelDataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+    refuse_swaps(dataset)
+    hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset)), datetime.now(UTC))
+    assert hist is not None
+    load = prepare_load(model, dataset, hist, dialect)
+    live = [column for column in hist.target_columns if column.active]
+    yield f"-- Tables of {dataset.name}"
+    yield _terminate(dialect.render_create_schema_if_not_exists(load.schema))
+    make = dialect.render_create_table_if_not_exists_from_columns
+    yield _terminate(make(load.base_table, load.base_columns))
+    yield _terminate(make(load.hist_table, live))
+    yield from _base_script(load, dataset, folder, dialect)
+    yield f"-- History load for {dataset.name}"
+    for statement in hist_steps(load.pair):
+        yield f"-- {statement.step}\n{_terminate(statement.sql)}"
+
+
+def _base_script(load: Load, dataset: ModelDataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+    stage = stage_of(dataset, folder)
+    if stage is None:
+        yield f"-- {dataset.name} has no stage input: its base is used as it is"
+        return
+    relation = dialect.render_table_identifier(*stage.table)
+    comment = f"-- Base load of {dataset.name}"
+    if stage.path:
+        relation = dialect.render_identifier(f"backstory_stage_{dataset.name}")
+        comment += f" from {stage.name}, loaded into {relation}"
+    yield comment
+    if not load.deletes_base:
+        yield "-- No delete detection: the source has no filter that says what the stage should hold"
+    for statement in base_steps(replace(load, stage=relation)):
+        yield f"-- {statement.step}\n{_terminate(statement.sql)}"
+
+
+def _terminate(sql: str) -> str:
+    return f"{sql};"
+
 
 if TYPE_CHECKING:
     from backstory.stores.iceberg.store import Store
@@ -22,7 +98,7 @@ SPARK = "spark_iceberg"
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenModel:
     """A model, the folder that its files are relative to, and the dialect that it is loaded in."""
 
     model: Model
@@ -35,13 +111,13 @@ class Chosen:
         return self.dialect.DIALECT_NAME == SPARK
 
 
-def choose(path: str | Path, dialect: str | None) -> Chosen:
+def choose(path: str | Path, dialect: str | None) -> ChosenModel:
     """A model and its dialect, or another; UsageError for a wrong model or an unknown dialect."""
     model, folder = open_model(path)
-    return Chosen(model, folder, get_dialect(dialect or model.dialect))
+    return ChosenModel(model, folder, get_dialect(dialect or model.dialect))
 
 
-def historize_on_spark(chosen: Chosen, store: "Store", asked: LoadRequest) -> list[HistoryReceipt]:
+def historize_on_spark(chosen: ChosenModel, store: "Store", asked: LoadRequest) -> list[HistoryReceipt]:
     """Load a model's datasets into a warehouse; a receipt for each."""
     from backstory.doors.historize.spark_target import SparkTarget
 
@@ -49,7 +125,7 @@ def historize_on_spark(chosen: Chosen, store: "Store", asked: LoadRequest) -> li
     return run_model(chosen.model, chosen.folder, SparkTarget(store, pepper), asked)
 
 
-def historize_on_database(chosen: Chosen, url: str | None, asked: LoadRequest) -> list[HistoryReceipt]:
+def historize_on_database(chosen: ChosenModel, url: str | None, asked: LoadRequest) -> list[HistoryReceipt]:
     """Load a model's datasets into a database; the connection is closed at the end."""
     dialect = chosen.dialect
     if url is None:
@@ -63,6 +139,43 @@ def historize_on_database(chosen: Chosen, url: str | None, asked: LoadRequest) -
         return run_model(chosen.model, chosen.folder, SqlTarget(dialect, engine, pepper), asked)
 
 
-def sql_of(chosen: Chosen, only: str | None = None) -> str:
+def sql_of(chosen: ChosenModel, only: str | None = None) -> str:
     """The statements of a model; for Spark with the history written out as four steps, too."""
     return script(chosen.model, chosen.folder, chosen.dialect, only)
+
+
+# A file of so many bytes is read in a moment; a larger one is left to the load.
+SMALL: Final = 4 << 20
+
+
+def early_refusals(chosen: ChosenModel, asked: LoadRequest) -> list[HistoryReceipt]:
+    """The receipts of the loads, where the file of each is refused; else none, and the loads are to be made.
+
+    A run that ends here leaves nothing behind, and no row in the run log. Raises UsageError without a pepper.
+    """
+    find_pepper(chosen.model.environment)
+    if asked.skip_base:
+        return []
+    run_id = asked.run_id or str(uuid.uuid4())
+    receipts = []
+    for dataset in datasets_to_load(chosen.model, asked.dataset):
+        stop = _file_refusal(chosen, dataset)
+        if stop is None:
+            return []
+        receipts.append(refusal(dataset.name, run_id, None, stop))
+    return receipts
+
+
+def _file_refusal(chosen: ChosenModel, dataset: ModelDataset) -> Refused | None:
+    """What the file of a dataset is refused for, as far as it is looked at."""
+    # pyarrow takes a third of a second to load, which a model without files need not wait for.
+    from backstory.doors.historize.stage import read_stage
+
+    stage = stage_of(dataset, chosen.folder)
+    if stage is None or stage.path is None or (stage.path.is_file() and stage.path.stat().st_size > SMALL):
+        return None
+    try:
+        read_stage(stage, user_columns(dataset))
+    except Refused as stop:
+        return stop
+    return None

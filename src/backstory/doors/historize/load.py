@@ -1,26 +1,94 @@
-"""A load as the dialect writes its parts: names, relations, conditions (sections 3.3, 3.7)."""
+"""A load as the dialect writes its parts: names, relations, conditions (sections 3.3, 3.7).
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+A model's histories as readers and upkeep know them: the one place where its words become theirs.
+
+How a dataset is loaded, in which way and with what scopes; and what its table records of it.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 
-from backstory.doors.historize.columns import FORKED, base_columns, foreign_keys, user_columns
-from backstory.doors.historize.expressions import Expressions
+from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.model import (
+    FORKED,
+    TECHNICAL,
     ColumnRole,
+    Historization,
     HistState,
     Model,
     ModelColumn,
     ModelDataset,
     StateLabels,
+    base_columns,
+    foreign_keys,
+    user_columns,
 )
 from backstory.doors.historize.resolve import namespace_of, schema_of
-from backstory.doors.historize.stored_histories import PrunedRecords
-from backstory.stores.sql.columns import Datatype
+from backstory.doors.historize.scopes import hist_scope, increment_scope
+from backstory.doors.historize.stage import column_type
+from backstory.errors import Refused, UsageError
+from backstory.model.history import ARCHIVE_SUFFIX, Archive, Dating, History, Labels
+from backstory.model.instant import parse_instant
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
+from backstory.model.table import TableName
+from backstory.reading.databases.stored_history import StoredHistory
+from backstory.stores.sql.columns import Datatype, TableColumn
+from backstory.stores.sql.ddl import logical
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import LOAD_RUN_ID, LOAD_TIMESTAMP, without_placeholders
-from backstory.strategies.scd2.pair import Archived, Pair
+from backstory.strategies.scd2.statements import ArchiveTable, Pair
 from backstory.strategies.scd2.transitions import State
+
+
+class PrunedRecords(NamedTuple):
+    """The table of what was pruned out of a history, and the record's key in it."""
+
+    table: str
+    key: str
+
+
+def stored_history(
+    dialect: Dialect,
+    schema: str,
+    hist: HistState,
+    rules: Historization | None = None,
+    archive: Archive | None = None,
+    catalog: str | None = None,
+) -> StoredHistory:
+    """The history of this metadata in a dialect; its columns are those that stand in the table."""
+    return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
+
+
+def history_of(
+    schema: str, hist: HistState, rules: Historization | None = None, archive: Archive | None = None
+) -> History:
+    """The history that a model's metadata describes; `rules` ask for its views."""
+    columns = hist.target_columns
+    stored, shown = hist.state_labels, rules and rules.state_labels
+    dating = rules and rules.effective_dating
+    return History(
+        Shape(
+            TableName(schema, hist.target_dataset_name),
+            tuple(Column(each.name, column_type(each)) for each in columns),
+            tuple(each.name for each in columns if each.system_role is ColumnRole.BUSINESS_KEY),
+            Layout.HIST,
+        ),
+        labels=_labels_of(stored) if stored and stored.mode == "stored" else Labels(),
+        references=frozenset(each.name for each in columns if each.system_role is ColumnRole.FOREIGN_KEY),
+        former_names=hist.former_names,
+        archive=archive,
+        whole_since=parse_instant(hist.prune_watermark) if hist.prune_watermark else None,
+        shown_labels=_labels_of(shown) if shown and shown.mode == "view" else None,
+        dating=Dating(dating.column, dating.granularity) if dating else None,
+    )
+
+
+def _labels_of(labels: StateLabels) -> Labels:
+    return Labels(labels.new, labels.changed, labels.deleted, labels.reappeared)
+
 
 COPY = "copy number"  # no column of a model is called so
 _HASH = ModelColumn(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
@@ -46,8 +114,8 @@ class Load:
     hist: HistState
     dialect: Dialect
     stage: str = ""
-    brought: frozenset[str] = frozenset()
-    spelled: Mapping[str, str] = field(default_factory=dict)
+    stage_load_columns: frozenset[str] = frozenset()
+    spellings: Mapping[str, str] = field(default_factory=dict)
     delete_scope: str | None = None
     deletes_base: bool = True
     hist_scope: str | None = None
@@ -68,12 +136,12 @@ class Load:
     @cached_property
     def base_table(self) -> str:
         """The base table."""
-        return self._placed(self.dataset.name)
+        return self._table_name(self.dataset.name)
 
     @cached_property
     def hist_table(self) -> str:
         """The history table."""
-        return self._placed(self.dataset.hist_name)
+        return self._table_name(self.dataset.hist_name)
 
     @cached_property
     def labels(self) -> StateLabels:
@@ -118,16 +186,16 @@ class Load:
         if self.dataset.historization.duplicate_keys == "reject":
             return self.base_table
         columns = base_columns(self.dataset)
-        return self._once(self.base_table, columns)
+        return self._unique_rows(self.base_table, columns)
 
-    def _once(self, source: str, columns: Sequence[ModelColumn]) -> str:
+    def _unique_rows(self, source: str, columns: Sequence[ModelColumn]) -> str:
         """The rows of a relation, one for each key: the one with the least texts."""
         compared = [
             column
             for column in columns
             if column.system_role not in {ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT}
         ]
-        order = ", ".join(self._ordered(column) for column in compared)
+        order = ", ".join(self._sort_value(column) for column in compared)
         if live := self.live("d").removeprefix(" AND "):  # a row that is flagged as deleted is no duplicate
             order = f"CASE WHEN {live} THEN 0 ELSE 1 END, {order}"
         names = ", ".join(self.of("d", column.name) for column in columns)
@@ -138,7 +206,7 @@ class Load:
             f"WHERE {self.of('k', COPY)} = 1)"
         )
 
-    def _ordered(self, column: ModelColumn) -> str:
+    def _sort_value(self, column: ModelColumn) -> str:
         value = self.of("d", column.name)
         hashed = column.datatype is not Datatype.FLOAT or column.hash_as is not None
         return self.expressions.canonical(column, value) if hashed else value
@@ -156,23 +224,23 @@ class Load:
     # The base load
 
     @cached_property
-    def staged(self) -> str:
+    def unique_stage_rows(self) -> str:
         """The stage's rows as rows of the base, each key once where identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
-            return self.staged_rows
-        return self._once(self.staged_rows, base_columns(self.dataset))
+            return self.stage_rows
+        return self._unique_rows(self.stage_rows, base_columns(self.dataset))
 
     @cached_property
-    def staged_rows(self) -> str:
+    def stage_rows(self) -> str:
         """The stage's rows as rows of the base, keys and hashes computed."""
         inner = ",\n    ".join(
             f"{self._from_stage(column)} AS {self.name(column.name)}" for column in user_columns(self.dataset)
         )
         brought = "".join(
             f",\n    {self.of('i', self.in_stage(name))} AS {self.name(name)}"
-            for name in sorted(self.brought)
+            for name in sorted(self.stage_load_columns)
         )
-        values = self.base_values("s", self.brought)
+        values = self.base_values("s", self.stage_load_columns)
         outer = ",\n  ".join(f"{value} AS {self.name(name)}" for name, value in values.items())
         return (
             f"(SELECT\n  {outer}\nFROM (\n  SELECT\n    {inner}{brought}\n  FROM {self.stage} AS i\n) AS s)"
@@ -192,7 +260,7 @@ class Load:
 
     def in_stage(self, column: str) -> str:
         """A column as the stage spells it."""
-        return self.spelled.get(column, column)
+        return self.spellings.get(column, column)
 
     def _from_stage(self, column: ModelColumn) -> str:
         """A stage column's value; text becomes a time or an id here, and what is none is an error."""
@@ -232,7 +300,7 @@ class Load:
     # The history load
 
     @cached_property
-    def mirrored(self) -> list[ModelColumn]:
+    def mirrored_columns(self) -> list[ModelColumn]:
         """The history's columns that are copied from the base."""
         return [
             column
@@ -249,20 +317,129 @@ class Load:
             self.base,
             self.dataset.key,
             self.dataset.hist_key,
-            {column.name: column.input or column.name for column in self.mirrored},
+            {column.name: column.input or column.name for column in self.mirrored_columns},
             {self.name(column.name): self.dialect.type_of(column) for column in self.hist.target_columns},
             words_of(self.labels),
             lambda alias: self.expressions.hist_key(self.dataset, alias),
             self.live,
             self.hist_scope,
             self.closes_deleted,
-            self.archive and Archived(self._placed(self.archive.table), self.archive.key),
+            self.archive and ArchiveTable(self._table_name(self.archive.table), self.archive.key),
         )
 
-    def _placed(self, table: str) -> str:
+    def _table_name(self, table: str) -> str:
         return self.dialect.render_table_identifier(self.schema, table)
 
 
 def words_of(labels: StateLabels) -> dict[State, str]:
     """The words for states that a model gives."""
     return {state: getattr(labels, state) for state in State}
+
+
+def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: Dialect) -> Load:
+    """A dataset's load in a dialect: how it deletes, and which way the history is loaded."""
+    rules = dataset.historization
+    merges = rules.engine == "merge" or (
+        rules.engine == "auto" and dialect.supports_hist_merge and not dialect.supports_transactions
+    )
+    if merges and not dialect.supports_hist_merge:
+        raise UsageError(
+            "wrong-engine", f"{dialect.DIALECT_NAME} has no MERGE for histories.", "Use engine: auto."
+        )
+    scope = increment_scope(model, dataset, dialect, "b") if dataset.incremental_strategy == "merge" else None
+    full = dataset.incremental_strategy == "full"
+    return Load(
+        model,
+        _pin_names(dataset, hist),
+        hist,
+        dialect,
+        delete_scope=scope,
+        deletes_base=full or (dataset.handle_deletes and scope is not None),
+        hist_scope=hist_scope(dataset, hist, dialect),
+        closes_deleted=rules.snapshot == "full" or rules.delete_scope is not None,
+        merges=merges,
+    )
+
+
+def refuse_swaps(dataset: ModelDataset) -> None:
+    """Raises Refused for columns that take each other's names (R41): no table tells whether they have."""
+    today = {column.name: column for column in dataset.target_columns if column.active}
+    for column in today.values():
+        before, waiting = set[str](), [name for name in column.former_names if name != column.name]
+        while waiting:
+            name = waiting.pop()
+            if name in today and name not in before:
+                before.add(name)
+                waiting += today[name].former_names
+        if column.name in before:
+            raise Refused(
+                "AMBIGUOUS_RENAME",
+                f"In {dataset.name} {column.name} takes the name of a column that takes its own, and "
+                "whether they are renamed already is unknown.",
+                "Load with a new name for one of them first; or rename by hand, and remove the former_names.",
+                [column.name, *sorted(before - {column.name})],
+            )
+
+
+def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
+    """The dataset, its attributes pinned to their first names: the model may tell of later ones only."""
+    known = {each.name: each.former_names for each in hist.target_columns}
+    return dataset.model_copy(
+        update={"target_columns": tuple(_by_first_name(each, known) for each in dataset.target_columns)}
+    )
+
+
+def _by_first_name(column: ModelColumn, known: Mapping[str, Sequence[str]]) -> ModelColumn:
+    former = known.get(column.name, ())
+    pinned = column.key_name or column.system_role is not None or not former
+    if pinned or not {*column.former_names[:1]} <= {*former}:  # the model tells of an earlier one
+        return column
+    return column.model_copy(update={"key_name": former[0]})
+
+
+def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
+    """The load, knowing the archive of its history, under a former name if it has that still (section 7.5).
+
+    `columns` tells the columns of a table, None if there is no such table.
+    """
+    hist = load.hist
+    key = next(each for each in hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)
+    for name in (hist.target_dataset_name, *reversed(hist.former_names)):
+        table = f"{name}{ARCHIVE_SUFFIX}"
+        stored = columns(load.schema, table) or ()
+        named = next((each for each in (key.name, *reversed(key.former_names)) if each in stored), None)
+        if named:
+            return replace(load, archive=PrunedRecords(table, named))
+    return load
+
+
+def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
+    """A history's metadata as its table tells it: every business column as if the base still had it."""
+    base = {column.name: column for column in base_columns(dataset)}
+    fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
+    columns = []
+    for column, type_ in stored.items():
+        if column in fixed:
+            continue
+        known = base.get(column) or _as_stored(column, logical(type_, dialect))
+        columns.append(
+            known.model_copy(update={"target_column_name": column, "input": column, "nullable": True})
+        )
+    return HistState(
+        target_dataset_name=f"{name}_hist",
+        lineage_key=dataset.lineage_key or dataset.name,
+        target_columns=tuple(columns),
+    )
+
+
+def _as_stored(name: str, found: TableColumn | None) -> ModelColumn:
+    """A column that only the table tells; one of a type that we do not know is read as text."""
+    if found is None:
+        return ModelColumn(target_column_name=name, datatype=Datatype.STRING)
+    return ModelColumn(
+        target_column_name=name,
+        datatype=found.datatype,
+        max_length=found.max_length,
+        decimal_precision=found.decimal_precision,
+        decimal_scale=found.decimal_scale,
+    )

@@ -1,24 +1,35 @@
 """The sides of a load of a warehouse: its stage, the base and open versions; and versions that ended.
 
 The driver reads the files of each side that it can read; Spark reads the others, and all of them in tasks.
+
+The stage of a small load as rows of the base, made here: DuckDB computes keys and hashes as Spark does.
+
+What the plan of a load goes by, out of the model and the tables as they are.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.historize.local_stage import staged_here
-from backstory.doors.historize.model import ColumnRole
+from backstory.doors.historize.hashes import Expressions
+from backstory.doors.historize.load import Load, words_of
+from backstory.doors.historize.model import ColumnRole, ModelColumn, business_keys, foreign_keys, user_columns
+from backstory.doors.historize.preflight import collidable_columns
+from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.scopes import hist_scope, increment_scope
-from backstory.doors.historize.spark_tables import LOAD_COLUMNS, stage_rows
+from backstory.doors.historize.spark_tables import LOAD_COLUMNS, stage_rows_and_load_columns
 from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.stage import Stage, column_type, stage_batches
 from backstory.doors.historize.table_plan import TablePlan
+from backstory.engine.held_rows import together
 from backstory.engine.parts import Rows
+from backstory.engine.parts import Rows as SideRows
 from backstory.engine.sides import LocalSide, Side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.formats.delivered import arrow_schema
@@ -28,6 +39,7 @@ from backstory.formats.wrapping.batch_file import Format
 from backstory.model.layout import ROW_HASH
 from backstory.model.places import FILE, POSITION
 from backstory.model.table import TableName
+from backstory.reading.frames.point_in_time import all_are_current
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quoted
@@ -35,10 +47,176 @@ from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
 from backstory.stores.iceberg.search_bounds import without
 from backstory.stores.iceberg.slice import PLACE, of_keys
 from backstory.stores.iceberg.store import StoredTable, load
+from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.sql.alike import ALIKE, in_years
+from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.dialects.duckdb import DuckDB
+from backstory.stores.sql.engines.duckdb import open_duckdb
 from backstory.strategies.scd2.parts import counts_of_same
 from backstory.strategies.scd2.plan import earlier_columns
-from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, STAGED, LoadTerms
+from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, STAGED, Flag, LoadTerms
+
+# What rows are called in expressions that are computed here.
+GIVEN: Final = "given"
+# An engine is asked for the keys and hashes of so many rows.
+ROWS_AT_ONCE: Final = 1 << 18
+# Reads columns of a stage, some rows at a time.
+Reading = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
+
+
+def local_stage_side(work: SparkWork) -> LocalSide | None:
+    """The stage's rows as rows of the base, and of each whether it is live.
+
+    None where Spark must read or compute them; reading raises Unreadable where that shows later, and what
+    `read_stage` raises.
+    """
+    columns = user_columns(work.load.dataset)
+    stage = work.run.stage
+    if stage is None or any(each.datatype not in ALIKE for each in columns):
+        return None
+    read = partial(stage_batches, stage) if stage.path else _table_reader(work, stage, columns)
+    if read is None:
+        return None
+    local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
+    values = {**local.base_values(GIVEN, ()), LIVE: "TRUE" + local.live(GIVEN)}
+
+    def fewer(names: Sequence[str]) -> SideRows:
+        needed = business_keys(work.load.dataset) if {*names} == {key} else columns
+        return _computed_rows(work, read, needed, {name: values[name] for name in names})
+
+    rows = _computed_rows(work, read, columns, values)
+
+    def chosen(which: Callable[[pa.Table], pa.Array]) -> SideRows:
+        def tables() -> Iterator[pa.Table]:
+            for each in together(read(columns), ROWS_AT_ONCE):
+                keys = _base_rows(work, business_keys(work.load.dataset), {key: values[key]}, each)
+                if len(few := each.filter(which(keys))):
+                    yield _base_rows(work, columns, values, few).cast(rows.schema)
+
+        return SideRows(rows.schema, tables)
+
+    return LocalSide(rows, columns=fewer, chosen=chosen)
+
+
+def _computed_rows(
+    work: SparkWork, read: Reading, columns: Sequence[ModelColumn], values: Mapping[str, str]
+) -> SideRows:
+    """Rows of these values, made of these columns of the stage."""
+    types = arrow_schema({each.name: column_type(each) for each in columns})
+    schema = _base_rows(work, columns, values, types.empty_table()).schema
+
+    def tables() -> Iterator[pa.Table]:
+        for rows in together(read(columns), ROWS_AT_ONCE):
+            yield _base_rows(work, columns, values, rows).cast(schema)
+
+    return SideRows(schema, tables)
+
+
+def _base_rows(
+    work: SparkWork, columns: Sequence[ModelColumn], values: Mapping[str, str], rows: pa.Table
+) -> pa.Table:
+    if not all(in_years(rows[each.name]) for each in columns):
+        raise Unreadable("instants that Spark and DuckDB write in two ways")
+    fixed = {
+        ColumnRole.LOAD_RUN_ID: pa.repeat(work.run.run_id, len(rows)),
+        ColumnRole.LOADED_AT: pa.repeat(pa.scalar(work.run.instant, pa.timestamp("us", "UTC")), len(rows)),
+    }
+    known = {**fixed, **dict(zip(rows.column_names, rows.columns, strict=True))}
+    found = compute_locally(work, rows, {name: sql for name, sql in values.items() if name not in known})
+    return pa.table({name: known[name] if name in known else found[name] for name in values})
+
+
+def local_expressions(load_: Load) -> Expressions:
+    """Keys and hashes of a load as `compute_locally` computes them."""
+    return Expressions(DuckDB(), schema_of(load_.model, load_.dataset))
+
+
+def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) -> pa.Table:
+    """These expressions of DuckDB's, of `GIVEN` rows and in their order; no statement has the pepper."""
+    dialect = DuckDB()
+    secret = dialect.secret_reference("pepper")
+    assert secret is not None
+    resolved = {
+        dialect.quote_ident(name): work.fill_placeholders(sql, dialect, secret)
+        for name, sql in values.items()
+    }
+    told = ", ".join(f"{sql} AS {name}" for name, sql in resolved.items())
+    with open_duckdb("duckdb://") as engine:
+        engine.bind_secret("pepper", work.pepper)
+        return engine.rows(f"SELECT {told} FROM {engine.bring(GIVEN, rows, [])}")
+
+
+def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> Reading | None:
+    """Reads a table whose files lie here; None where Spark must read, convert or refuse its rows."""
+    found = load(work.store, TableName(*stage.table))
+    if found is None or not all_are_current(found.shape):
+        return None
+    stored = arrow_schema({each.name: each.type for each in found.shape.columns})
+    wanted = arrow_schema({each.name: column_type(each) for each in columns})
+    sources = _sources(columns)
+    if not {*sources.values()} <= {*stored.names} or not all(
+        widens(stored.field(sources[each.name]).type, each.type) for each in wanted
+    ):
+        return None
+    brought = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
+
+    def tables(asked: Sequence[ModelColumn]) -> Iterator[pa.Table]:
+        sources = _sources(asked)
+        schema = pa.schema([wanted.field(name) for name in sources])
+        if len(asked) == len(columns):
+            sources |= {each.name: each.name for each in brought}
+            schema = pa.schema([*schema, *brought])
+        with work.store.memory.lease() as lease:
+            for rows in LocalRows(work.store, found, lease).batches(list(dict.fromkeys(sources.values()))):
+                yield pa.table([rows[each] for each in sources.values()], names=[*sources]).cast(schema)
+
+    return tables
+
+
+def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
+    """What the stage calls the columns."""
+    return {each.name: each.input or each.name for each in columns}
+
+
+def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
+    """The terms of a load, whose history knows no instant after `newest`."""
+    load, rules = work.load, work.load.dataset.historization
+    columns = user_columns(load.dataset)
+    compared = [*columns, *foreign_keys(load.dataset)]
+    texts = [each for each in columns if each.datatype is Datatype.STRING and each.max_length]
+    dating = rules.effective_dating
+    return LoadTerms(
+        key=load.dataset.key,
+        business=tuple(each.name for each in business_keys(load.dataset)),
+        mirrored={each.name: each.input or each.name for each in load.mirrored_columns},
+        instant=work.run.instant,
+        run=work.run.run_id,
+        words=words_of(load.labels),
+        compared=(*(each.name for each in compared), ColumnRole.ROW_HASH),
+        needed=tuple(each.name for each in columns if not each.nullable),
+        lengths={each.name: each.max_length or 0 for each in texts},
+        unsure={each.name: each.hash_as.scale if each.hash_as else None for each in collidable_columns(load)},
+        collapses=rules.duplicate_keys == "collapse_identical",
+        dated=dating.column if dating and dating.late_policy == "reject" else None,
+        flag=_deletion_flag(work),
+        late=newest is not None and newest >= work.run.instant,
+        first=work.base is None,
+    )
+
+
+def _deletion_flag(work: SparkWork) -> Flag | None:
+    """What a row of the base gets that the stage lacks; None where it is deleted."""
+    load, soft = work.load, work.load.dataset.historization.soft_delete
+    if soft is None or soft.on_delete == "delete" or work.run.skip_base:
+        return None
+    local = replace(load, dialect=DuckDB())
+    column = next(each for each in user_columns(load.dataset) if each.name == soft.column)
+    value = local.dialect.cast_expression(local.text(soft.deleted_values[0]), local.dialect.type_of(column))
+    flagged = compute_locally(work, pa.table({"row": [1]}), {soft.column: value})
+    live = compute_locally(work, flagged, {LIVE: "TRUE" + local.live(GIVEN)})
+    return Flag(soft.column, flagged[soft.column][0].as_py(), soft.deleted_at, live[LIVE][0].as_py())
+
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -50,13 +228,13 @@ def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, S
     With a base that is taken as it is there is no stage.
     """
     if work.run.skip_base:
-        sides = {BASE: _untouched_base(work, base)}
+        sides = {BASE: _kept_base_side(work, base)}
     else:
-        sides = {STAGED: _staged(work, base), BASE: _base(work, base)}
-    return sides | {OPEN: _open(work, hist)}
+        sides = {STAGED: _stage_side(work, base), BASE: _base_side(work, base)}
+    return sides | {OPEN: _open_side(work, hist)}
 
 
-def schema_of(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field], *flags: str) -> pa.Schema:
+def side_schema(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field], *flags: str) -> pa.Schema:
     """These columns of a table, in the types that it will have, and columns of flags."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
     fields = [*map(types.field, names), *places, *(pa.field(name, pa.bool_()) for name in flags)]
@@ -68,15 +246,15 @@ def ids_of(plan: TablePlan) -> list[pa.Field]:
     return [pa.field(name, pa.int64()) for name in plan.ids]
 
 
-def staged_rows(work: SparkWork) -> "DataFrame":
+def stage_frame(work: SparkWork) -> "DataFrame":
     """The stage's rows as rows of the base, keys and hashes computed."""
     assert work.run.stage is not None
-    rows, brought = stage_rows(work.store, work.run.stage, work.load, work.secret)
+    rows, brought = stage_rows_and_load_columns(work.store, work.run.stage, work.load, work.secret)
     values = work.load.base_values("s", brought)
     return rows.alias("s").select(*(work.sql(sql).alias(name) for name, sql in values.items()))
 
 
-def archived(work: SparkWork) -> "DataFrame | None":
+def pruned_versions(work: SparkWork) -> "DataFrame | None":
     """The versions that were pruned out of the history; None where there is no archive."""
     if work.load.archive is None:
         return None
@@ -92,7 +270,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "Dat
 
     closed = hist.rows.where(column(ColumnRole.ENDED).isNotNull())
     rows = closed.select(*map(quoted, earlier_columns(terms)))
-    if (pruned := archived(work)) is not None and work.load.archive is not None:
+    if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
         nothing = (lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
         key = column(work.load.archive.key).alias(terms.key)
         rows = rows.unionByName(pruned.select(key, *nothing))
@@ -147,7 +325,7 @@ class _StoredRows:
         names = [each for each in schema.names if each not in self.flags]
         with self._read() as rows:
             for each in rows.batches(names, [ended] if self.open else [], chosen, where=where):
-                yield self._flagged(each, schema)
+                yield self._with_flags(each, schema)
 
     @contextmanager
     def _read(self) -> Iterator[LocalRows]:
@@ -155,7 +333,7 @@ class _StoredRows:
         with self.work.store.memory.lease() as lease:
             yield LocalRows(self.work.store, self.plan.table, lease)
 
-    def _flagged(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
+    def _with_flags(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
         columns = {
             name: pa.repeat(self.flags[name], len(rows)) if name in self.flags else rows[name]
             for name in schema.names
@@ -163,13 +341,13 @@ class _StoredRows:
         return pa.table(columns).cast(schema)
 
 
-def _staged(work: SparkWork, base: TablePlan) -> Side:
-    schema = schema_of(base, [*work.load.base_values("s", ())], [], LIVE)
+def _stage_side(work: SparkWork, base: TablePlan) -> Side:
+    schema = side_schema(base, [*work.load.base_values("s", ())], [], LIVE)
 
     def frame() -> "DataFrame":
-        return staged_rows(work).alias("r").select(*map(quoted, schema.names[:-1]), _live(work, "r"))
+        return stage_frame(work).alias("r").select(*map(quoted, schema.names[:-1]), _live_column(work, "r"))
 
-    return Side(schema, frame, lambda _lease, _met: staged_here(work), *_size_and_count(work))
+    return Side(schema, frame, lambda _lease, _met: local_stage_side(work), *_size_and_count(work))
 
 
 def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
@@ -179,54 +357,58 @@ def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
     if STAGED in sides:
         staged = ComparedSide(STAGED, terms.compared, terms.needed, lengths=terms.lengths)
         pairs.insert(0, (staged, ComparedSide(BASE, terms.compared, ())))
-    return SiftTerms(pairs, _settled)
+    return SiftTerms(pairs, _same_counts)
 
 
-def _settled(rows: Mapping[str, RowCounts]) -> dict[str, int]:
+def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
     """The counts of a plan of rows that are the same everywhere."""
     counts = counts_of_same(OPEN, rows[OPEN].rows)
     return counts if STAGED not in rows else {**counts, **counts_of_same(BASE, rows[STAGED].rows)}
 
 
-def _untouched_base(work: SparkWork, base: TablePlan) -> Side:
+def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
     """The base's rows with the columns that a version takes."""
     load = work.load
-    names = [load.dataset.key, *(each.input or each.name for each in load.mirrored), ColumnRole.ROW_HASH]
+    names = [
+        load.dataset.key,
+        *(each.input or each.name for each in load.mirrored_columns),
+        ColumnRole.ROW_HASH,
+    ]
     names = list(dict.fromkeys(names))
-    schema = schema_of(base, names, [], LIVE)
+    schema = side_schema(base, names, [], LIVE)
     rows = _StoredRows(work, base, schema, {LIVE: True})
 
     def frame() -> "DataFrame":
-        return base.rows.alias("r").select(*map(column, names), _live(work, "r"))
+        return base.rows.alias("r").select(*map(column, names), _live_column(work, "r"))
 
-    return _side(schema, frame, None if load.live("v") else rows, base)
+    return _stored_side(schema, frame, None if load.live("v") else rows, base)
 
 
-def _base(work: SparkWork, base: TablePlan) -> Side:
+def _base_side(work: SparkWork, base: TablePlan) -> Side:
     """The base's rows, with all columns where some get the flag of deletion."""
     load, places = work.load, ids_of(base)
-    names = base.into.names if _flags(work) else base.wanted.names
+    names = base.into.names if _flags_deleted(work) else base.wanted.names
     compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
     flags = {LIVE: True, IN_SCOPE: load.deletes_base}
-    rows = _StoredRows(work, base, schema_of(base, compared, [*PLACE_HERE, *places], *flags), flags)
+    rows = _StoredRows(work, base, side_schema(base, compared, [*PLACE_HERE, *places], *flags), flags)
     asks = base.filled and (load.live("v") or (load.deletes_base and load.delete_scope))
 
     def frame() -> "DataFrame":
         kept = base.rows.select(*map(quoted, names), FILE, POSITION, *base.ids).alias("v")
-        return kept.select("*", _live(work, "v"), _base_scope(work))
+        return kept.select("*", _live_column(work, "v"), _base_scope(work))
 
-    schema = schema_of(base, names, [*PLACE, *places], *flags)
-    return _side(schema, frame, None if asks else rows, base)
+    schema = side_schema(base, names, [*PLACE, *places], *flags)
+    return _stored_side(schema, frame, None if asks else rows, base)
 
 
-def _open(work: SparkWork, hist: TablePlan) -> Side:
+def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     """The open versions: the driver reads the columns that are compared, and others by place."""
     load, places = work.load, ids_of(hist)
     dating = load.dataset.historization.effective_dating
     dated = [dating.column] if dating else []
     names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *dated])
     flags = {IN_SCOPE: load.closes_deleted}
-    schema = schema_of(hist, [*names], [*PLACE_HERE, *places], *flags)
+    schema = side_schema(hist, [*names], [*PLACE_HERE, *places], *flags)
     rows = _StoredRows(work, hist, schema, flags, open=True)
     asks = hist.filled and load.closes_deleted and hist_scope(load.dataset, load.hist, load.dialect, "v")
 
@@ -234,11 +416,11 @@ def _open(work: SparkWork, hist: TablePlan) -> Side:
         open_ = hist.rows.where(column(ColumnRole.ENDED).isNull())
         return _whole_versions(hist, open_).alias("v").select("*", _versions_scope(work))
 
-    whole = schema_of(hist, hist.into.names, [*PLACE, *places], *flags)
-    return _side(whole, frame, None if asks else rows, hist, partial(_all_columns, work, hist))
+    whole = side_schema(hist, hist.into.names, [*PLACE, *places], *flags)
+    return _stored_side(whole, frame, None if asks else rows, hist, partial(_all_columns, work, hist))
 
 
-def _side(
+def _stored_side(
     schema: pa.Schema,
     frame: "Callable[[], DataFrame]",
     rows: _StoredRows | None,
@@ -262,7 +444,7 @@ def _whole_versions(hist: TablePlan, rows: "DataFrame") -> "DataFrame":
 def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
     """All columns of these open versions, in their order, with their places and ids."""
     key = work.load.dataset.key
-    schema = schema_of(hist, hist.into.names, [*PLACE_HERE, *ids_of(hist)])
+    schema = side_schema(hist, hist.into.names, [*PLACE_HERE, *ids_of(hist)])
     if hist.table is None or not len(rows):
         return schema.empty_table()
     names = [name for name in schema.names if name not in rows.column_names]
@@ -292,11 +474,11 @@ def _size_of(table: StoredTable | None) -> int:
     return typed_size(table.rows, [arrow_type(each.type) for each in table.shape.columns], table.bytes)
 
 
-def _live(work: SparkWork, alias: str) -> "Column":
+def _live_column(work: SparkWork, alias: str) -> "Column":
     return work.sql("TRUE" + work.load.live(alias)).alias(LIVE)
 
 
-def _flags(work: SparkWork) -> bool:
+def _flags_deleted(work: SparkWork) -> bool:
     """Whether a row of the base that the stage lacks gets a flag instead of being deleted."""
     soft = work.load.dataset.historization.soft_delete
     return soft is not None and soft.on_delete == "flag"
@@ -306,7 +488,7 @@ def _base_scope(work: SparkWork) -> "Column":
     """Which stored rows go, or get the flag, when the stage does not have them."""
     load = work.load
     scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
-    live = load.live("v") if _flags(work) else ""
+    live = load.live("v") if _flags_deleted(work) else ""
     return work.sql(f"({scope or 'TRUE'}){live}" if load.deletes_base else "FALSE").alias(IN_SCOPE)
 
 

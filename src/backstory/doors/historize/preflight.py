@@ -2,22 +2,60 @@
 
 Each query gives the keys that offend, at most ten: business keys where the row is in the base or in
 the history.
+
+Changes that a hash does not see: the default profile's known collisions (section 2.4).
+
+Its text of a row has the values side by side, so ('a|b', 'c') is ('a', 'b|c'), and NULL is the text of the
+null token. Such a record changes in the base and stays unchanged in the history, be it another one whose
+business keys make the same key: that is told.
+
+What a load of a warehouse is refused for, judged on all of its parts (section 3.6).
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from backstory.doors.historize.columns import business_keys, user_columns
+import structlog
+
+from backstory.doors.historize.hashes import STRICT
+from backstory.doors.historize.hist_state import FIXED
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import ColumnRole, Historization, ModelColumn
-from backstory.doors.historize.sync import FIXED
+from backstory.doors.historize.model import (
+    ColumnRole,
+    Historization,
+    ModelColumn,
+    business_keys,
+    hashed_columns,
+    user_columns,
+)
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.guards import exceeds
 from backstory.model.keys import key_text
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import LOAD_TIMESTAMP
-from backstory.strategies.scd2.statements.cases import closing
+from backstory.strategies.part_plan import PlanSums
+from backstory.strategies.scd2.parts import (
+    BASE_TWICE,
+    BEGINS_EARLY,
+    DELETED,
+    EARLIER_DATE,
+    ENDS_EARLY,
+    LIVE_TWICE,
+    LONG,
+    NEVER_BEGAN,
+    NO_HASH,
+    NO_KEY,
+    NULL,
+    OPEN_TWICE,
+    STAGE_TWICE,
+    counted_match,
+    sampled_keys,
+)
+from backstory.strategies.scd2.statements import closing_conditions
+from backstory.strategies.scd2.terms import BASE, OPEN
 
 REMEDIES = {
     "NULL_KEY": "Load the base again; every row needs its key.",
@@ -51,7 +89,7 @@ class Check(NamedTuple):
 
     code: str
     sql: str
-    told: str
+    message: str
 
 
 def rejection(code: str, told: str, keys: Sequence[object] = ()) -> Refused:
@@ -67,17 +105,21 @@ def stage_checks(load: Load) -> Iterator[Check]:
             code = "NULL_KEY" if column.system_role is ColumnRole.BUSINESS_KEY else "NULL_VALUE"
             where = f"{load.of('s', column.name)} IS NULL"
             yield Check(
-                code, _keys(load, keys, load.staged, "s", where), f"{column.name} is NULL in the stage."
+                code,
+                _keys(load, keys, load.unique_stage_rows, "s", where),
+                f"{column.name} is NULL in the stage.",
             )
         if column.max_length and column.datatype is Datatype.STRING:
             long = f"length({load.of('s', column.name)}) > {column.max_length}"
             told = f"{column.name} is longer than {column.max_length} characters in the stage."
-            yield Check("VALUE_TOO_LONG", _keys(load, keys, load.staged, "s", long), told)
+            yield Check("VALUE_TOO_LONG", _keys(load, keys, load.unique_stage_rows, "s", long), told)
     told = "Rows of the stage share a business key."
     if load.dataset.historization.duplicate_keys == "reject":
-        yield Check("DUPLICATE_KEY", _repeated(load, keys, load.staged_rows, "s"), told)
+        yield Check("DUPLICATE_KEY", _repeated_keys(load, keys, load.stage_rows, "s"), told)
     else:
-        twice = _repeated(load, keys, load.staged_rows, "s", load.live, having=_unlike(load, keys, "ss"))
+        twice = _repeated_keys(
+            load, keys, load.stage_rows, "s", load.live, having=_has_conflicts(load, keys, "ss")
+        )
         yield Check("DUPLICATE_KEY", twice, told)
 
 
@@ -87,7 +129,7 @@ def base_checks(load: Load) -> Iterator[Check]:
     same = " AND ".join(f"NOT ({load.other_text(key, 'x', 's')})" for key in keys)
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
     moved = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {same} AND {other})"
-    yield Check("KEYS_CHANGED", _keys(load, keys, load.staged, "s", moved), KEYS_CHANGED)
+    yield Check("KEYS_CHANGED", _keys(load, keys, load.unique_stage_rows, "s", moved), KEYS_CHANGED)
 
 
 def mass_delete(rules: Historization, gone: int, open_: int) -> str | None:
@@ -115,7 +157,7 @@ def hist_checks(load: Load) -> Iterator[Check]:
     if load.dataset.historization.duplicate_keys == "reject":
         yield Check(
             "DUPLICATE_KEY",
-            _repeated(load, keys, base, "r", load.live),
+            _repeated_keys(load, keys, base, "r", load.live),
             f"Rows of the base share {key}.",
         )
     else:
@@ -128,13 +170,13 @@ def hist_checks(load: Load) -> Iterator[Check]:
         yield Check(
             "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."
         )
-    mirrored = [column for column in load.mirrored if column.system_role is ColumnRole.BUSINESS_KEY]
-    several = _repeated(load, mirrored, hist, "h", lambda alias: f" AND {load.pair.is_open(alias)}")
+    mirrored = [column for column in load.mirrored_columns if column.system_role is ColumnRole.BUSINESS_KEY]
+    several = _repeated_keys(load, mirrored, hist, "h", lambda alias: f" AND {load.pair.is_open(alias)}")
     yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
     started, ended = load.of("h", ColumnRole.STARTED), load.of("h", ColumnRole.ENDED)
     never = f"{load.pair.is_open('h')} AND {started} IS NULL"
     yield Check("spoilt-table", _keys(load, mirrored, hist, "h", never), NO_BEGINNING)
-    closes = " OR ".join(f"({condition})" for condition in closing(load.pair).values())
+    closes = " OR ".join(f"({condition})" for condition in closing_conditions(load.pair).values())
     early = f"{load.pair.is_open('h')} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
     told = "Versions begin or end at or after the load's timestamp."
     yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", early), told)
@@ -194,7 +236,7 @@ def run_checks(engine: Engine, load: Load, checks: Iterator[Check], values: Mapp
         found = engine.query(check.sql, values)
         if found:
             keys = [key_text(names, row) for row in found[:MAX_KEYS]]
-            raise rejection(check.code, check.told, keys)
+            raise rejection(check.code, check.message, keys)
 
 
 def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where: str) -> str:
@@ -205,7 +247,7 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
     )
 
 
-def _unlike(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:
+def _has_conflicts(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:
     """Whether rows of one key are several records or states: the default profile's keys may collide."""
     texts = [load.expressions.canonical(key, load.of(alias, key.name)) for key in keys]
     nulls = [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
@@ -217,7 +259,7 @@ def _keys(load: Load, keys: Sequence[ModelColumn], source: str, alias: str, wher
     return keys_query(load, [column.name for column in keys], source, alias, where)
 
 
-def _repeated(
+def _repeated_keys(
     load: Load,
     keys: Sequence[ModelColumn],
     source: str,
@@ -233,3 +275,115 @@ def _repeated(
         f" GROUP BY {load.of(inner, key)} HAVING {having}"
     )
     return _keys(load, keys, source, alias, f"{load.of(alias, key)} IN ({twice}){where(alias)}")
+
+
+log = structlog.get_logger()
+
+
+def collidable_columns(load: Load) -> list[ModelColumn]:
+    """The columns whose texts stand side by side in a key or a hash; none where hashes tell all apart."""
+    if schema_of(load.model, load.dataset).hash_profile == STRICT:
+        return []
+    return [*business_keys(load.dataset), *hashed_columns(load.dataset)]
+
+
+def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
+    """For each such column whether two rows have other texts of it."""
+    return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
+
+
+def same_hash(load: Load, left: str, right: str) -> str:
+    """Whether two rows have one hash."""
+    return f"{load.of(left, ColumnRole.ROW_HASH)} = {load.of(right, ColumnRole.ROW_HASH)}"
+
+
+def collisions_query(load: Load) -> str | None:
+    """The query of how many records of stage and base have one hash and another text, column by column."""
+    differs = text_differences(load, "s", "b")
+    if not differs:
+        return None
+    counted = ", ".join(f"COUNT(CASE WHEN {each} THEN 1 END)" for each in differs.values())
+    return (
+        f"SELECT {counted} FROM {load.unique_stage_rows} AS s JOIN {load.base_table} AS b"
+        f" ON {load.same_key('s', 'b')} AND {same_hash(load, 's', 'b')} WHERE {load.differs('s', 'b')}"
+    )
+
+
+def warn_of_collisions(load: Load, found: Mapping[str, int]) -> None:
+    """Log once that records changed, and in which columns, and get no version."""
+    columns = [name for name, count in found.items() if count]
+    if columns:
+        log.warning(
+            "changed records have the same hash as before and get no new version; hash_profile strict_v2 "
+            "gives them a new hash",
+            dataset=load.dataset.name,
+            columns=columns,
+            records=max(found.values()),
+        )
+
+
+def refuse_faults(work: SparkWork, sums: PlanSums, moved: Callable[[], list[str]]) -> None:
+    """Raises Refused for what speaks against the load, with up to ten keys.
+
+    `sums` are all parts together, `moved` gives keys of records that appear in the base while records of the
+    same business keys go.
+    """
+    if not work.run.skip_base:
+        _refuse_stage(work, sums)
+        _refuse_base(work, sums, moved)
+    _refuse_history(work, sums)
+
+
+def _refuse_stage(work: SparkWork, sums: PlanSums) -> None:
+    keys = {each.name for each in business_keys(work.load.dataset)}
+    names = [each.name for each in user_columns(work.load.dataset)]
+    for name in names:
+        code = "NULL_KEY" if name in keys else "NULL_VALUE"
+        _refuse(code, f"{name} is NULL in {{rows}} of the stage.", sums, NULL + name)
+    for name in names:
+        _refuse("VALUE_TOO_LONG", f"{name} is too long in {{rows}} of the stage.", sums, LONG + name)
+    _refuse("DUPLICATE_KEY", "Rows of the stage share a business key.", sums, STAGE_TWICE)
+
+
+def _refuse_base(work: SparkWork, sums: PlanSums, moved: Callable[[], list[str]]) -> None:
+    load, dataset = work.load, work.load.dataset
+    _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, BASE_TWICE)
+    compared = counted_match(BASE, sums.counts)
+    appeared, _, vanished, kept, _ = compared.sizes
+    if appeared and (vanished or kept) and (keys := moved()):
+        raise rejection("KEYS_CHANGED", KEYS_CHANGED, keys)
+    whole = load.deletes_base and not load.delete_scope
+    lost = whole and compared.stored and not compared.delivered
+    if lost and not dataset.historization.allow_empty_snapshot:
+        raise rejection("EMPTY_SNAPSHOT", f"The stage of {dataset.name} is empty.")
+
+
+def _refuse_history(work: SparkWork, sums: PlanSums) -> None:
+    """P1 to P4, P6 and P7."""
+    dataset, rules = work.load.dataset, work.load.dataset.historization
+    _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, NO_KEY)
+    _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, NO_HASH)
+    _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, LIVE_TWICE)
+    _refuse("MULTIPLE_OPEN", "Keys have more than one open version.", sums, OPEN_TWICE)
+    _refuse("spoilt-table", NO_BEGINNING, sums, NEVER_BEGAN)
+    compared = counted_match(OPEN, sums.counts)
+    if compared.stored and not compared.delivered and not rules.allow_empty_snapshot:
+        raise rejection("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
+    if many := mass_delete(rules, compared.sizes[2], compared.stored):
+        raise rejection("MASS_DELETE", many, sampled_keys(sums, DELETED))
+    if rules.effective_dating:
+        dated = rules.effective_dating.column
+        _refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dated} than before.", sums, EARLIER_DATE)
+
+
+def refuse_late(sums: PlanSums) -> None:
+    """P5: raises Refused where the history knows a later instant of a record that changes."""
+    late = "Versions begin or end at or after the load's timestamp."
+    for fault in (ENDS_EARLY, BEGINS_EARLY):
+        _refuse("NON_MONOTONIC_TIMESTAMP", late, sums, fault)
+
+
+def _refuse(code: str, told: str, sums: PlanSums, fault: str) -> None:
+    if count := sums.counts.get(fault, 0):
+        rows = f"{count} row{'' if count == 1 else 's'}"
+        raise rejection(code, told.replace("{rows}", rows), sampled_keys(sums, fault))

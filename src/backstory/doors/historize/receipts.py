@@ -1,4 +1,7 @@
-"""What a load did, and what it could not do (design: interface, section 5)."""
+"""What a load did, and what it could not do (design: interface, section 5).
+
+What a caller asks of a load.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -9,6 +12,27 @@ from backstory.errors import BackstoryError, Failed
 from backstory.model.instant import iso
 from backstory.model.receipt import Receipt
 from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """What a caller asks of a load.
+
+    `hash_change` decides what a switched hash profile means: `version` lets every record have a new
+    version, `rehash` computes the open versions' hashes anew. `relabel` gives stored states the
+    model's labels. `allow_empty` and `max_delete_ratio` override the model's guards once.
+    """
+
+    dataset: str | None = None
+    run_id: str | None = None
+    load_timestamp: str | datetime | None = None
+    skip_base: bool = False
+    dry_run: bool = False
+    allow_empty: bool = False
+    max_delete_ratio: float | None = None
+    hash_change: str | None = None
+    relabel: bool = False
+
 
 Status = Literal["success", "unchanged", "rejected", "failed"]
 

@@ -1,22 +1,177 @@
-"""Fill in what a model leaves out, and refuse what cannot be loaded (section 1)."""
+"""Fill in what a model leaves out, and refuse what cannot be loaded (section 1).
 
-from collections.abc import Collection
-from typing import Any
+Read a model's YAML; errors name path and line.
 
-from backstory.doors.historize.columns import business_keys, every_column, user_columns
-from backstory.doors.historize.document import ModelDocument
-from backstory.doors.historize.hashing import STRICT
-from backstory.doors.historize.model import GENERATED, Model, ModelColumn, ModelDataset, TargetSchema
-from backstory.doors.historize.rules import (
-    LONGEST,
-    Place,
-    refuse_columns,
-    refuse_placeholders,
-    refuse_references,
-    refuse_twice,
+What columns and references of a model may not be (section 1.1).
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Final
+
+from backstory import documents
+from backstory.documents import DocumentKind, validate
+from backstory.doors.historize.hashes import STRICT
+from backstory.doors.historize.model import (
+    GENERATED,
+    TECHNICAL,
+    ColumnRole,
+    HistState,
+    Model,
+    ModelColumn,
+    ModelDataset,
+    TargetSchema,
+    business_keys,
+    every_column,
+    key_name,
+    user_columns,
 )
 from backstory.doors.historize.stage import parse_input
 from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.placeholders import PLACEHOLDER
+
+MODEL: Final = DocumentKind("model", absent_code="no-model", wrong_code="wrong-model")
+
+
+class ModelDocument(documents.Document):
+    """A model's YAML, and on which line each of its parts stands."""
+
+    def __init__(self, name: str, tree: Any) -> None:
+        super().__init__(name, tree, MODEL)
+
+
+def read_model(path: Path) -> tuple[Model, ModelDocument]:
+    """The model that a file holds, as written, and its document."""
+    document = _read(path)
+    return validate(Model, document), document
+
+
+def read_state(path: Path) -> HistState | None:
+    """The history's metadata in a lock file, None if there is no such file."""
+    try:
+        text = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError:
+        text = b""
+    return _state(path, text)
+
+
+@lru_cache(maxsize=256)
+def _state(path: Path, _text: bytes) -> HistState:
+    """Read anew only when the text is another: a load asks twice, and YAML with its lines takes long."""
+    return validate(HistState, _read(path))
+
+
+def _read(path: Path) -> ModelDocument:
+    found = documents.read_document(path, MODEL)
+    return ModelDocument(found.name, found.tree)
+
+
+LONGEST = 63
+Place = tuple[str | int, ...]
+
+
+def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
+    """Names that the tool keeps for itself, that stand there twice, or that are too long."""
+    reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
+    reserved |= {reference.column for reference in dataset.references}
+    for number, column in enumerate(dataset.target_columns):
+        if column.name in reserved:
+            raise document.wrong(
+                (*place, "target_columns", number),
+                f"{column.name} is a reserved name.",
+                f"Rename the column to {column.name}_src.",
+            )
+    refuse_repeats(
+        document,
+        "target_columns",
+        [column.name for column in dataset.target_columns],
+        place,
+    )
+    names: set[str] = set()
+    for number, column in enumerate(dataset.target_columns):
+        if column.system_role is ColumnRole.BUSINESS_KEY and column.active:
+            if key_name(column) in names:
+                raise document.wrong(
+                    (*place, "target_columns", number),
+                    f"the key already has {key_name(column)}; one of the two would be lost.",
+                    "Give the column a key_name of its own.",
+                )
+            names.add(key_name(column))
+    columns = [reference.column for reference in dataset.references]
+    refuse_repeats(document, "references", columns, place)
+    for number, name in enumerate(columns):
+        if len(name) > LONGEST:
+            raise document.wrong(
+                (*place, "references", number), f"its column {name} is longer than {LONGEST} characters."
+            )
+    if len(dataset.key) > LONGEST:
+        raise document.wrong(
+            (*place, "target_dataset_name"), f"the key {dataset.key} is longer than {LONGEST} characters."
+        )
+
+
+def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
+    """Names of the stage that hold what stands for a value in statements."""
+    for number, column in enumerate(dataset.target_columns):
+        for name in (column.input, column.key_name):
+            if name is not None and PLACEHOLDER.search(name):
+                raise document.wrong(
+                    (*place, "target_columns", number),
+                    f"a part of {name!r} looks like a placeholder of a statement.",
+                    "Rename the column in the stage.",
+                )
+
+
+def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocument, place: Place) -> None:
+    """References to what is not there, or whose columns would make other keys than the parent's."""
+    children = {column.name: column for column in user_columns(dataset)}
+    for number, reference in enumerate(dataset.references):
+        path = (*place, "references", number)
+        parent = next(
+            (each for each in model.target_datasets if each.name == reference.referenced_dataset), None
+        )
+        if parent is None:
+            continue  # see `findings`
+        mapped = Counter(part.to for part in reference.key_components)
+        wanted = {column.name: column for column in business_keys(parent)}
+        if mapped != Counter(wanted.keys()):
+            raise document.wrong(
+                (*path, "key_components"),
+                f"each business key of {parent.name} ({', '.join(wanted)}) must be mapped exactly once.",
+            )
+        for part in reference.key_components:
+            child = children.get(part.from_)
+            if child is None:
+                raise document.wrong((*path, "key_components"), f"there is no column {part.from_!r}.")
+            if _key_format(child) != _key_format(wanted[part.to]):
+                raise document.wrong(
+                    (*path, "key_components"),
+                    f"{part.from_} is a {child.datatype} and {part.to} a {wanted[part.to].datatype}: "
+                    "equal values would have different keys.",
+                )
+
+
+def _key_format(column: ModelColumn) -> tuple[Any, ...]:
+    """What decides how a value is written in a key."""
+    if column.datatype in {Datatype.INTEGER, Datatype.BIGINT}:
+        return (Datatype.BIGINT,)
+    return column.datatype, column.decimal_scale, column.hash_as
+
+
+def refuse_repeats(
+    document: ModelDocument, what: str, names: Iterable[str], place: Sequence[str | int] = ()
+) -> None:
+    """Names that are not unique."""
+    seen: set[str] = set()
+    for number, name in enumerate(names):
+        if name in seen:
+            raise document.wrong((*place, what, number), f"{name} is named twice.")
+        seen.add(name)
+
 
 RAWCORE = "rawcore"
 HIST = "_hist"
@@ -29,21 +184,21 @@ def resolve(model: Model, document: ModelDocument) -> Model:
 
     Resolving what was resolved gives the same.
     """
-    schemas = [_schema(schema, model) for schema in model.target_schemas]
+    schemas = [_fill_schema(schema, model) for schema in model.target_schemas]
     by_name = {schema.short_name: schema for schema in schemas}
-    refuse_twice(document, "target_schemas", [schema.short_name for schema in schemas])
-    refuse_twice(document, "source_datasets", [source.name for source in model.source_datasets])
+    refuse_repeats(document, "target_schemas", [schema.short_name for schema in schemas])
+    refuse_repeats(document, "source_datasets", [source.name for source in model.source_datasets])
     datasets = []
     for number, dataset in enumerate(model.target_datasets):
         place: Place = ("target_datasets", number)
         schema = by_name.get(dataset.target_schema)
         if schema is None:
             raise document.wrong((*place, "target_schema"), f"there is no layer {dataset.target_schema!r}.")
-        filled = _dataset(dataset, schema, model, document, place)
+        filled = _fill_dataset(dataset, schema, model, document, place)
         _refuse_dataset(filled, schema, model, document, place)
         datasets.append(filled)
-    refuse_twice(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
-    refuse_twice(document, "target_datasets", [each.lineage_key or each.name for each in datasets])
+    refuse_repeats(document, "target_datasets", [f"{each.target_schema}.{each.name}" for each in datasets])
+    refuse_repeats(document, "target_datasets", [each.lineage_key or each.name for each in datasets])
     resolved = model.model_copy(update={"target_schemas": tuple(schemas), "target_datasets": tuple(datasets)})
     for number, dataset in enumerate(datasets):
         refuse_references(dataset, resolved, document, ("target_datasets", number))
@@ -85,7 +240,7 @@ def findings(model: Model) -> list[str]:
     return suffixes + elsewhere
 
 
-def _schema(schema: TargetSchema, model: Model) -> TargetSchema:
+def _fill_schema(schema: TargetSchema, model: Model) -> TargetSchema:
     rawcore = schema.short_name == RAWCORE
     defaults: dict[str, Any] = {
         "schema_name": schema.short_name,
@@ -94,26 +249,26 @@ def _schema(schema: TargetSchema, model: Model) -> TargetSchema:
         "incremental_strategy_default": "merge" if rawcore else "full",
         "hash_profile": model.hash_profile,
     }
-    return _filled(schema, defaults)
+    return _fill(schema, defaults)
 
 
-def _filled(part: Any, defaults: dict[str, Any]) -> Any:
+def _fill(part: Any, defaults: dict[str, Any]) -> Any:
     return part.model_copy(
         update={name: value for name, value in defaults.items() if getattr(part, name) is None}
     )
 
 
-def _dataset(
+def _fill_dataset(
     dataset: ModelDataset, schema: TargetSchema, model: Model, document: ModelDocument, place: Place
 ) -> ModelDataset:
-    stage, columns = _staged(dataset, document, place)
+    stage, columns = _find_stage(dataset, document, place)
     source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
     if dataset.incremental_source and source is None:
         raise document.wrong(
             (*place, "incremental_source"), f"there is no source dataset {dataset.incremental_source!r}."
         )
     strategy = schema.incremental_strategy_default if source and source.incremental else "full"
-    return _filled(
+    return _fill(
         dataset.model_copy(update={"input": stage, "target_columns": tuple(columns)}),
         {
             "historize": schema.default_historize and dataset.incremental_strategy != "historize",
@@ -125,7 +280,7 @@ def _dataset(
     )
 
 
-def _staged(
+def _find_stage(
     dataset: ModelDataset, document: ModelDocument, place: Place
 ) -> tuple[str | None, list[ModelColumn]]:
     """The one table or file that the columns come from, and the columns with their names there."""
@@ -150,13 +305,13 @@ def _staged(
                     (*path, "input"), f"the dataset's other columns come from {stage}.", "Name one input."
                 )
             stage, name = found[0], found[1]
-        columns.append(_column(column.model_copy(update={"input": name}), document, path))
+        columns.append(_fill_column(column.model_copy(update={"input": name}), document, path))
     if dataset.input is not None and parse_input(dataset.input) is None:
         raise document.wrong((*place, "input"), "this names neither a table (schema.table) nor a file.")
     return stage, columns
 
 
-def _column(column: ModelColumn, document: ModelDocument, path: Place) -> ModelColumn:
+def _fill_column(column: ModelColumn, document: ModelDocument, path: Place) -> ModelColumn:
     if column.datatype is Datatype.DECIMAL:
         precision, scale = column.decimal_precision, column.decimal_scale
         column = column.model_copy(

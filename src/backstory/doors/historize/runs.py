@@ -1,14 +1,31 @@
-"""The registry of runs and the logs of loads: their tables and rows (section 6)."""
+"""The registry of runs and the logs of loads: their tables and rows (section 6).
 
+One dataset's load as the places that run it know it.
+
+What the logs say of a load; what fails here never fails one (R48).
+"""
+
+import hashlib
 import re
-from collections.abc import Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
-from backstory.doors.historize.model import ModelColumn, ModelDataset
-from backstory.doors.historize.receipts import LoadOutcome
+import structlog
+
+from backstory.doors.historize.load import Load
+from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, StateLabels
+from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, status_of
+from backstory.doors.historize.resolve import namespace_of
+from backstory.doors.historize.scopes import source_of
+from backstory.doors.historize.stage import Stage
+from backstory.errors import BackstoryError
+from backstory.model.instant import iso
 from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, UNCHANGED
 
 META = "meta"
@@ -59,7 +76,7 @@ TABLES: Mapping[str, list[ModelColumn]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class LoadTold:
+class LoadEntry:
     """What is logged of a load: its row, its steps, and what the registry says of its run.
 
     The latter two are empty of a load that was not begun.
@@ -92,17 +109,17 @@ def earlier_key(dataset: ModelDataset) -> str:
     return dataset.lineage_key or f"{dataset.target_schema}:{dataset.name}"
 
 
-def names_of(dataset: ModelDataset) -> list[str]:
+def base_names(dataset: ModelDataset) -> list[str]:
     """The names that the base may have: that of now, and former ones, the latest first."""
     return [dataset.name, *reversed(dataset.former_names)]
 
 
 def hist_names(dataset: ModelDataset) -> list[str]:
     """The names that the history may have."""
-    return [f"{name}_hist" for name in names_of(dataset)]
+    return [f"{name}_hist" for name in base_names(dataset)]
 
 
-def wrote(receipt: Mapping[str, Any]) -> bool:
+def wrote_versions(receipt: Mapping[str, Any]) -> bool:
     """Whether a run began or ended versions."""
     return any(count for name, count in receipt["counts"].items() if name != UNCHANGED)
 
@@ -119,7 +136,7 @@ _REGISTERED = {
 }
 
 
-def counted(outcome: LoadOutcome) -> dict[str, Any]:
+def registered_counts(outcome: LoadOutcome) -> dict[str, Any]:
     """The counts of a load as the registry has them."""
     rows = {step.name: step.rows for step in outcome.steps}
     return {
@@ -127,3 +144,201 @@ def counted(outcome: LoadOutcome) -> dict[str, Any]:
         **{column: rows.get(name, 0) for name, column in _REGISTERED.items()},
         UNCHANGED: outcome.counts[UNCHANGED],
     }
+
+
+LONGEST_PLACE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """A run of one dataset: its id and instant, and what was asked for.
+
+    `rehash` computes the hashes of open versions anew before the load, `rehash_base` those of the base's
+    rows, which a delta does not all bring; `relabel` has the labels that stand in the table until now.
+    """
+
+    dataset: ModelDataset
+    schema: str
+    run_id: str
+    instant: datetime
+    began: datetime
+    attempt: int = 1
+    stage: Stage | None = None
+    cutoff: datetime | None = None
+    skip_base: bool = False
+    dry_run: bool = False
+    rehash: bool = False
+    rehash_base: bool = False
+    relabel: StateLabels | None = None
+
+    @property
+    def key(self) -> str:
+        """The dataset in the registry."""
+        return dataset_key(self.schema, self.dataset)
+
+
+def place_name(address: str) -> str:
+    """A warehouse or database by a word of its address and a digest of all of it.
+
+    Two places never have one name, wherever a model is loaded to.
+    """
+    words = re.findall(r"[A-Za-z0-9_-]+", re.sub(r"\.\w+$", "", address.rstrip("/")))
+    digest = hashlib.sha256(address.encode()).hexdigest()[:8]
+    return "-".join([*words[-1:], digest])[-LONGEST_PLACE:]
+
+
+class Target(ABC):
+    """Where tables stand and loads run."""
+
+    dialect: Dialect
+    system: ClassVar[str] = ""
+    # Whether runs that changed nothing are logged, too.
+    logs_unchanged: ClassVar[bool] = True
+
+    @property
+    @abstractmethod
+    def place(self) -> str:
+        """The warehouse or database as a part of a file's name; see `place_name`."""
+
+    @abstractmethod
+    def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
+        """The columns of a table with their types; None if there is no such table."""
+
+    @abstractmethod
+    def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> AbstractContextManager[None]:
+        """While it lasts no other run loads the dataset; TryAgain (CONCURRENT_RUN) if one does now."""
+
+    @abstractmethod
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+        """What is registered of a run; a success only if what it wrote still stands in the tables."""
+
+    @abstractmethod
+    def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
+        """The greatest start or end in the first of these tables that is there."""
+
+    @abstractmethod
+    def register(self, run: LoadRun) -> None:
+        """Register a run that begins; without it no load starts."""
+
+    @abstractmethod
+    def load(
+        self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
+    ) -> LoadOutcome:
+        """Base, schema and history, committed; with `dry_run` nothing is. Raises Refused with a code."""
+
+    @abstractmethod
+    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
+        """Register how a run ended that did not end well."""
+
+    @abstractmethod
+    def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        """The rows of log tables that tell of these loads."""
+
+    @abstractmethod
+    def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Add rows to a log table."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what the target holds."""
+
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class RunLog:
+    """The log of a batch, written at its end; silent in a dry run."""
+
+    model: Model
+    target: Target
+    batch: str
+    run_id: str
+    silent: bool
+    clock: Callable[[], datetime]
+    loads: list[LoadEntry] = field(default_factory=list)
+
+    def add_blocked(self, dataset: ModelDataset, upstream: str) -> None:
+        """A dataset that was not begun."""
+        told = {"mode": "orchestration", "run_kind": "orchestration"}
+        told |= {"status_reason": "blocked_by_dependency", "blocked_by": upstream}
+        self.loads.append(LoadEntry({**self._row(dataset, self.clock(), "skipped"), **told}))
+
+    def add_failure(
+        self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
+    ) -> None:
+        """A load that was not made; `run` is None where it did not come to be one."""
+        if self.silent:
+            return
+        with _log_errors():
+            if run:
+                self.target.register_failure(run, error)
+        status = {"status": "error", "status_reason": error.code, "error_message": error_text(error.message)}
+        row = {**self._row(dataset, began, "error"), **status, "attempt_no": run.attempt if run else 1}
+        step = {"step_no": 1, "step": "preflight", "rows_affected": 0, "duration_ms": 0}
+        step |= {"status": "error", "error_code": error.code}
+        instant = iso(run.instant) if run else None
+        ended = {"status": status_of(error), "load_timestamp": instant, "dataset_key": self._key(dataset)}
+        self.loads.append(LoadEntry(row, [step], ended))
+
+    def success(
+        self, dataset: ModelDataset, run: LoadRun, outcome: LoadOutcome, receipt: HistoryReceipt
+    ) -> None:
+        """A load and its steps."""
+        row = self._row(dataset, run.began, "success")
+        rows = sum(step.rows for step in outcome.steps if step.name != "merge")  # it is the four in one
+        took = sum(step.milliseconds for step in outcome.steps)
+        told = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
+        steps = [
+            {
+                "step_no": number,
+                "step": step.name,
+                "rows_affected": step.rows,
+                "duration_ms": step.milliseconds,
+                "status": "success",
+            }
+            for number, step in enumerate(outcome.steps, start=1)
+        ]
+        ended = {**receipt.to_dict(), "dataset_key": self._key(dataset), **registered_counts(outcome)}
+        self.loads.append(LoadEntry({**row, **told, "delta_cutoff": run.cutoff}, steps, ended))
+
+    def _key(self, dataset: ModelDataset) -> str:
+        return dataset_key(namespace_of(self.model, dataset), dataset)
+
+    def _row(self, dataset: ModelDataset, began: datetime, status: str) -> dict[str, Any]:
+        source = source_of(self.model, dataset)
+        return {
+            "batch_run_id": self.batch,
+            "load_run_id": self.run_id,
+            "target_schema": namespace_of(self.model, dataset),
+            "target_dataset": dataset.hist_name,
+            "target_system": self.target.dialect.DIALECT_NAME,
+            "profile": self.model.environment,
+            "run_kind": "sql",
+            "source_dataset": source.name if source else dataset.input,
+            "mode": "historize",
+            "handle_deletes": dataset.handle_deletes,
+            "historize": bool(dataset.historize),
+            "started_at": began,
+            "finished_at": self.clock(),
+            "status": status,
+            "attempt_no": 1,
+        }
+
+    def write(self, *, changed: bool) -> None:
+        """Write what the batch has told, at most once a table; nothing where it changed nothing.
+
+        On a database, whose registry has the run anyway, a run that changed nothing is logged as well.
+        """
+        if self.loads and not self.silent and (changed or self.target.logs_unchanged):
+            for table, rows in self.target.log_rows(self.loads).items():
+                with _log_errors():
+                    self.target.log(table, rows)
+
+
+@contextmanager
+def _log_errors() -> Iterator[None]:
+    try:
+        yield
+    except BackstoryError as error:
+        log.warning(f"the run log could not be written completely: {error}")

@@ -8,8 +8,14 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
-from backstory.doors.historize.columns import user_columns
-from backstory.doors.historize.model import HistState, IncrementPolicy, Model, ModelDataset, SourceDataset
+from backstory.doors.historize.model import (
+    HistState,
+    IncrementPolicy,
+    Model,
+    ModelDataset,
+    SourceDataset,
+    user_columns,
+)
 from backstory.errors import UsageError
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import PLACEHOLDER
@@ -35,7 +41,7 @@ def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias
         return None
     names = [(column.input or column.name, column.name) for column in user_columns(dataset)]
     text = CUTOFF.sub(_CUTOFF_NAME, source.increment_filter)
-    return _bound(text, names, dialect, alias, f"the increment_filter of {source.name}")
+    return _bind_condition(text, names, dialect, alias, f"the increment_filter of {source.name}")
 
 
 def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: str = "h") -> str | None:
@@ -44,10 +50,12 @@ def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: 
     if scope is None:
         return None
     names = [(column.name, column.name) for column in hist.target_columns]
-    return _bound(scope, names, dialect, alias, f"the delete_scope of {dataset.name}")
+    return _bind_condition(scope, names, dialect, alias, f"the delete_scope of {dataset.name}")
 
 
-def _bound(text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias: str, what: str) -> str:
+def _bind_condition(
+    text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias: str, what: str
+) -> str:
     """The condition on the alias's columns; `names` has what users call them, and what they are called."""
 
     def wrong(why: str) -> UsageError:
@@ -93,12 +101,12 @@ def delta_cutoff(model: Model, dataset: ModelDataset, now: datetime) -> datetime
     if policy is None:
         return None
     try:
-        return _back(now, policy)
+        return _step_back(now, policy)
     except (OverflowError, ValueError):  # before the first year
         return datetime.min.replace(tzinfo=UTC)
 
 
-def _back(now: datetime, policy: IncrementPolicy) -> datetime:
+def _step_back(now: datetime, policy: IncrementPolicy) -> datetime:
     length = policy.increment_interval_length
     if policy.increment_interval_unit == "day":
         return now - timedelta(days=length)

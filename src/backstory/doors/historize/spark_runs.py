@@ -1,31 +1,144 @@
-"""The registry of runs on Spark: the commits of base and history that still stand (decision H6)."""
+"""The registry of runs on Spark: the commits of base and history that still stand (decision H6).
+
+The log of loads on Spark: one table, and views of its runs and steps (section 6).
+"""
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.runs import (
+    LOADS,
+    META,
     RUNS,
+    STEPS,
+    TABLES,
+    LoadEntry,
     RegisteredRun,
+    base_names,
     dataset_key,
     earlier_key,
     hist_names,
-    names_of,
-    wrote,
+    wrote_versions,
 )
-from backstory.doors.historize.spark_log import LOG, sources
-from backstory.doors.historize.spark_work import BASE, RECEIPT, TIMESTAMP, token_of
-from backstory.model.change import TOKEN
+from backstory.doors.historize.spark_work import BASE, DOOR, RECEIPT, TIMESTAMP, token_of
+from backstory.doors.historize.stage import column_type
+from backstory.engine.deliver import TableChange, deliver
+from backstory.formats.delivered import rows_as
+from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import EPOCH, iso, parse_instant
+from backstory.model.layout import Layout
+from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.snapshots import CommitNote, commits
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import Store, StoredTable, existing, exists, load
+from backstory.stores.port import require_layout
+from backstory.upkeep.table_views import OF, make_views
+
+LOG: Final = TableName(META, LOADS)
+# Earlier versions wrote tables of the views' names; whoever wants the views moves them to such a name.
+EARLIER: Final = "_earlier"
+# JSON that the views read: what the registry's row of a run says and its receipt, and the rows of its steps.
+TOLD: Final = ("steps", "receipt")
+_COLUMNS = (
+    *(Column(each.name, column_type(each)) for each in TABLES[LOADS]),
+    *(Column(name, ColumnType(Kind.STRING)) for name in TOLD),
+)
+_SHAPE: Final = Shape(LOG, _COLUMNS, (), Layout.RUN_LOG)
+# Columns of the views that the log has itself.
+_OF_LOADS = {
+    **{name: name for name in ("load_run_id", "attempt_no", "error_message", "started_at", "finished_at")},
+    "engine": "target_system",
+    "status": "if(status = 'success', status, told.status)",
+    "error_code": "status_reason",
+    "receipt": "if(status = 'success', receipt, NULL)",
+}
+_OF_STEPS = {"dataset_key": "told.dataset_key", **{name: name for name in ("load_run_id", "attempt_no")}}
+
+
+def log_row(load: LoadEntry) -> Mapping[str, Any]:
+    """A load's row of the log."""
+    told = {"steps": load.steps, "receipt": load.run}
+    return {**load.row, **{name: json.dumps(value) for name, value in told.items() if value}}
+
+
+def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Add rows to the log in one commit; to one of an earlier version the columns that it lacks.
+
+    A log that is new to its views gets them: raises Refused, with the rows written, where something else
+    has the name of one.
+    """
+    new = False
+
+    def plan() -> tuple[StoredTable | None, Change]:
+        nonlocal new
+        log, into = load(store, LOG), _SHAPE
+        if log is not None:
+            shape = require_layout(log, Layout.RUN_LOG).shape
+            missing = (each for each in _COLUMNS if shape.column(each.name) is None)
+            into = replace(shape, columns=(*shape.columns, *missing))
+        new = log is None or into != log.shape
+        come = rows_as(into.columns, rows)
+        return log, Change({"inserted": len(rows)}, come=come, into=into if new else None)
+
+    deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
+    for name in (RUNS, STEPS) if new else ():
+        columns = [Column(each.name, column_type(each)) for each in TABLES[name]]
+        create_view(store, TableName(META, name), columns, _query(store, name), {OF: str(LOG)})
+
+
+def log_views(store: Store, *, dry_run: bool = False) -> list[dict[str, Any]]:
+    """Make the views of runs and of steps, anew if they are there; what `make_views` gives.
+
+    Raises Refused for a name that something else has.
+    """
+    queries = {TableName(META, name): _query(store, name) for name in (RUNS, STEPS)}
+    wanted = {name: query for name, query in queries.items() if query}
+    return make_views(store, LOG, wanted, dry_run=dry_run)
+
+
+def _query(store: Store, name: str) -> str:
+    return " UNION ALL ".join(query for _, query in sources(store, name))
+
+
+def sources(store: Store, name: str) -> list[tuple[StoredTable, str]]:
+    """The tables that tell of runs or of steps, the log and earlier ones, each with its query."""
+    found, names = [], [each.name for each in TABLES[name]]
+    log = load(store, LOG)
+    if log is not None and log.shape.column("receipt"):
+        found.append((log, _log_query(store, name, names)))
+    others = (TableName(META, each) for each in (name, f"{name}{EARLIER}"))
+    for earlier in (existing(store, each) for each in others if exists(store, each)):
+        there = (each if earlier.shape.column(each) else f"NULL AS {each}" for each in names)
+        found.append((earlier, f"SELECT {', '.join(there)} FROM {store.sql_name(earlier.shape.table)}"))
+    return found
+
+
+def _log_query(store: Store, name: str, names: Sequence[str]) -> str:
+    """The query of runs or of steps on the log."""
+    told = f"(SELECT *, from_json(receipt, '{_fields(RUNS)}') AS told FROM {store.sql_name(LOG)})"
+    if name == RUNS:
+        listed = (f"{_OF_LOADS.get(each, f'told.{each}')} AS {each}" for each in names)
+        return f"SELECT {', '.join(listed)} FROM {told} WHERE told.load_timestamp IS NOT NULL"
+    listed = (f"{_OF_STEPS.get(each, f'step.{each}')} AS {each}" for each in names)
+    each_step = f"explode(from_json(steps, 'array<struct<{_fields(STEPS)}>>')) AS step"
+    return f"SELECT {', '.join(listed)} FROM {told} LATERAL VIEW {each_step}"
+
+
+def _fields(name: str) -> str:
+    """What is read of JSON: the columns of a view, with their types."""
+    return ", ".join(f"{each.name} {spark_type(column_type(each))}" for each in TABLES[name])
+
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -72,7 +185,7 @@ def find_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> R
     Only ancestors of the current snapshots count, and the log of a run that made no commit only while
     the versions stand that it found.
     """
-    base = first_of(store, schema, names_of(dataset))
+    base = first_of(store, schema, base_names(dataset))
     hist = first_of(store, schema, hist_names(dataset))
     if base is None or hist is None:
         return None
@@ -83,11 +196,11 @@ def find_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> R
         standing, gone = _notes_of_run(past, tokens)
         for told in standing:
             if told.get(RECEIPT):
-                return _of(told) if _stands(of_base, told) else None
-            begun = begun or _of(told)
+                return _registered_run(told) if _stands(of_base, told) else None
+            begun = begun or _registered_run(told)
         if gone and not standing:
             return None  # it was rolled back
-    return _logged(store, schema, dataset, run_id, hist) or begun
+    return _find_logged_run(store, schema, dataset, run_id, hist) or begun
 
 
 def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
@@ -99,17 +212,17 @@ def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
     if not runs or not tokens:
         return frozenset(tokens)
     token = concat_ws(" ", "dataset_key", "load_run_id")
-    rows = _ended_well(store, runs).where(token.isin(*tokens)).select(token).collect()
+    rows = _successful_runs(store, runs).where(token.isin(*tokens)).select(token).collect()
     return frozenset(tokens - {row[0] for row in rows})
 
 
-def _ended_well(store: Store, runs: Sequence[tuple[StoredTable, str]]) -> "DataFrame":
+def _successful_runs(store: Store, runs: Sequence[tuple[StoredTable, str]]) -> "DataFrame":
     """What the logs say of runs that ended well."""
     told = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
     return told.where(column("status") == "success").where(column("receipt").isNotNull())
 
 
-def _of(told: Mapping[str, str]) -> RegisteredRun:
+def _registered_run(told: Mapping[str, str]) -> RegisteredRun:
     receipt = told.get(RECEIPT)
     return RegisteredRun(parse_instant(told[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
@@ -129,7 +242,7 @@ def _stands(base: Sequence[CommitNote], told: Mapping[str, str]) -> bool:
     return made_from is None or made_from.stands
 
 
-def _logged(
+def _find_logged_run(
     store: Store, schema: str, dataset: ModelDataset, run_id: str, hist: StoredTable
 ) -> RegisteredRun | None:
     """A run that changed nothing made no commit, and old commits expire: the log knows them."""
@@ -137,22 +250,22 @@ def _logged(
     if not any(may_have(store.jvm, table.iceberg, "load_run_id", run_id) for table, _ in runs):
         return None  # most runs are new, and need no query to be told so
     own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
-    success = _ended_well(store, runs)
+    success = _successful_runs(store, runs)
     mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))
     rows = mine.select("finished_at", "dataset_key", "receipt").collect()
     found = {row["dataset_key"]: row["receipt"] for row in sorted(rows)}
     key = own if own in found else earlier
-    if key not in found or (key == earlier and not _named(store, schema, dataset, run_id)):
+    if key not in found or (key == earlier and not _log_has_run(store, schema, dataset, run_id)):
         return None
     receipt = json.loads(found[key])
     instant: datetime | None = parse_instant(receipt["load_timestamp"])
-    if not wrote(receipt):
+    if not wrote_versions(receipt):
         instant = _last_that_wrote(success.where(column("dataset_key") == key), receipt["load_timestamp"])
     known = RegisteredRun(parse_instant(receipt["load_timestamp"]), 1, receipt)
     return known if _has_versions(store, hist, instant, known.load_timestamp) else None
 
 
-def _named(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> bool:
+def _log_has_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> bool:
     """Whether the log of loads has the run for this schema: earlier rows of `hist_run` do not tell."""
     if load(store, LOG) is None:
         return False

@@ -6,11 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from backstory.doors.historize.columns import base_columns, user_columns
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import ColumnRole, ModelColumn
-from backstory.doors.historize.stage import Stage
-from backstory.doors.historize.stage_rows import column_type, read_stage
+from backstory.doors.historize.model import ColumnRole, ModelColumn, base_columns, user_columns
+from backstory.doors.historize.stage import Stage, column_type, read_stage
 from backstory.errors import Refused
 from backstory.model.layout import DELETED, Layout
 from backstory.model.places import FILE, POSITION
@@ -60,7 +58,7 @@ def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout
     return Shape(TableName(plan.schema, name), live, tuple(key), layout)
 
 
-def stage_rows(
+def stage_rows_and_load_columns(
     store: Store, stage: Stage, plan: Load, beside: Mapping[str, str]
 ) -> tuple["DataFrame", frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns that it brings.
@@ -100,7 +98,7 @@ def stage_rows(
         if _marks_deletion(plan)
         else current_table_rows(store, found)
     )
-    rows = rows.select(*_renamed(rows, columns), *(column(name) for name in sorted(brought)))
+    rows = rows.select(*_stage_columns(rows, columns), *(column(name) for name in sorted(brought)))
     return with_values(store, rows, beside), brought
 
 
@@ -130,7 +128,7 @@ def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
         yield from read_stage(stage, columns).to_batches(max_chunksize=1 << 16)
 
 
-def _renamed(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
+def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
     """Stage columns as the base's; naive times are taken for UTC, which is the zone of a load's session."""
     sources = ((each, each.input or each.name) for each in columns)
     return [

@@ -1,41 +1,305 @@
-"""Loads on Spark; the registry of runs is the properties of the commits (decisions H2 and H6)."""
+"""Loads on Spark; the registry of runs is the properties of the commits (decisions H2 and H6).
 
+What is done on Spark to stored rows before a load when the user asks for it (sections 7.2 and 7.6).
+
+Base and history of a load stand or fall together, though each has a commit of its own (section 3.8).
+
+While a load is between the two, the history's properties say so: whose load it is, until when it is
+waited for, and what the base was before. The history's own commit takes that away. A load that fails
+there, or one that finds it left by a process that was killed, puts the base back.
+"""
+
+import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
-from datetime import datetime
-from typing import Any
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
 
-from backstory.doors.historize.load import Load
-from backstory.doors.historize.load_terms import load_terms
-from backstory.doors.historize.model import ModelDataset
-from backstory.doors.historize.planned_load import PlannedLoad, plan_rows, planned_load
+import structlog
+
+from backstory.doors.historize.load import Load, with_archive
+from backstory.doors.historize.load_plan import PlannedLoad, assemble_load, plan_rows
+from backstory.doors.historize.load_sides import load_terms, pruned_versions
+from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
-from backstory.doors.historize.preparing import with_archive
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
-from backstory.doors.historize.runs import LOADS, LoadTold, RegisteredRun, dataset_key
-from backstory.doors.historize.spark_lease import hold_lease, recover, refuse_leased
-from backstory.doors.historize.spark_log import append_loads, log_row
-from backstory.doors.historize.spark_maintenance import (
-    asks_for_upkeep,
-    maintain,
-    maintained,
-    maintained_base,
+from backstory.doors.historize.runs import (
+    LOADS,
+    LoadEntry,
+    LoadRun,
+    RegisteredRun,
+    Target,
+    base_names,
+    dataset_key,
+    hist_names,
+    place_name,
 )
-from backstory.doors.historize.spark_runs import find_run, newest_of
+from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, first_of, log_row, newest_of
 from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
-from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.spark_work import DOOR, SparkWork
+from backstory.doors.historize.statements import label_changes, new_hash, new_label
 from backstory.doors.historize.table_plan import TablePlan, apply_shape, plan_table
-from backstory.doors.historize.work import LoadRun, Target, place_name
-from backstory.errors import BackstoryError, Refused
-from backstory.model.change import Change
+from backstory.engine.deliver import TableChange, deliver_once
+from backstory.errors import BackstoryError, Refused, TryAgain
+from backstory.model.change import TOKEN, Change, Note
+from backstory.model.instant import iso, parse_instant
+from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.conditions import change_where
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.locks import writing
 from backstory.stores.port import LOADING
+from backstory.stores.refusals import conflict
 from backstory.stores.sql.dialects.spark import Spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+# A column of a model has no blank in its name.
+KEY, KNOWN, AT, CONTINUES = "record key", "past known", "past end", "past continues"
+
+
+def asks_for_upkeep(run: LoadRun) -> bool:
+    """Whether stored rows are to be changed before the load."""
+    return run.rehash or run.rehash_base or run.relabel is not None
+
+
+def maintain(work: SparkWork) -> None:
+    """Make hashes of the base and of open versions anew, or give states other labels, as the run asks."""
+    if work.run.rehash_base:  # a delta brings some of its rows only
+        every = column(work.load.dataset.key).isNotNull()
+        _update(work, base_shape(work.load), every, lambda rows: _rehash_base(work, rows))
+    if work.run.rehash:
+        open_ = column(ColumnRole.ENDED).isNull()
+        _update(work, hist_shape(work.load), open_, lambda rows: _rehash_versions(work, rows))
+    if work.run.relabel is not None:
+        named = column(ColumnRole.STATE).isin(_renamed_states(work))
+        table = work.store.sql_name(hist_shape(work.load).table)
+        _update(
+            work,
+            hist_shape(work.load),
+            named,
+            lambda rows: _relabel_versions(work, rows, work.store.spark.table(table)),
+        )
+
+
+def preview_base(work: SparkWork, before: TablePlan) -> TablePlan:
+    """The rows of the base with the hashes that they are about to have."""
+    if not work.run.rehash_base:
+        return before
+    return replace(before, read=lambda: _rehash_base(work, before.rows), is_preview=True)
+
+
+def preview_history(work: SparkWork, before: TablePlan) -> TablePlan:
+    """The versions with the hashes and labels that they are about to have."""
+    if not (work.run.rehash or work.run.relabel is not None):
+        return before
+
+    def read() -> "DataFrame":
+        rows = _rehash_versions(work, before.rows) if work.run.rehash else before.rows
+        return rows if work.run.relabel is None else _relabel_versions(work, rows, rows)
+
+    return replace(before, read=read, is_preview=True)
+
+
+def _update(
+    work: SparkWork, shape: Shape, where: "Column", becoming: "Callable[[DataFrame], DataFrame]"
+) -> None:
+    table = existing(work.store, shape.table)
+    change = change_where(work.store, table, where, becoming)
+    work.commit(table, change, replace(work.note(), token=""))
+
+
+def _rehash_base(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+    return rows.alias("b").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load, "b")))
+
+
+def _rehash_versions(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+    return rows.alias("h").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load)))
+
+
+def _renamed_states(work: SparkWork) -> list[str]:
+    before, now = work.run.relabel, work.load.labels
+    assert before is not None
+    apart = (before.new, before.reappeared) if now.new != now.reappeared else ()
+    return list(dict.fromkeys((*label_changes(before, now), *apart)))
+
+
+def _relabel_versions(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "DataFrame":
+    """The rows with today's labels; `versions` are all of the history.
+
+    An open version that began when its record came back is told from one that began as new.
+    """
+    from pyspark.sql.functions import lit, when
+
+    before, now, names = work.run.relabel, work.load.labels, rows.columns
+    assert before is not None
+    label = work.sql(new_label(work.load, label_changes(before, now)))
+    if now.new == now.reappeared:
+        return rows.alias("h").withColumn(ColumnRole.STATE, label)
+    closed = versions.where(column(ColumnRole.ENDED).isNotNull())
+    key, changed = column(work.load.dataset.key), column(ColumnRole.STATE) == before.changed
+    known = closed.select(key.alias(KEY))
+    if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
+        known = known.unionByName(pruned.select(column(work.load.archive.key).alias(KEY)))
+    known = known.distinct().withColumn(KNOWN, lit(True))
+    ends = closed.where(changed).select(key.alias(KEY), column(ColumnRole.ENDED).alias(AT)).distinct()
+    rows = rows.join(known, key == column(KEY), "left").drop(KEY)
+    follows = (key == column(KEY)) & (column(ColumnRole.STARTED) == column(AT))
+    rows = rows.join(ends.withColumn(CONTINUES, lit(True)), follows, "left")
+    again = column(ColumnRole.ENDED).isNull() & column(ColumnRole.STATE).isin(before.new, before.reappeared)
+    again &= column(KNOWN).isNotNull() & column(CONTINUES).isNull()
+    state = when(again, lit(now.reappeared)).otherwise(label)
+    return rows.alias("h").withColumn(ColumnRole.STATE, state).select(*map(column, names))
+
+
+# Writing both tables can take long; a run that was killed goes on at once under its own id.
+LASTS = timedelta(hours=1)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class LoadLease:
+    """A load between its two commits: whose it is, its end, and the snapshot that the base had before."""
+
+    load: str
+    run_id: str
+    until: str
+    base: int | None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether its load may still go on."""
+        return parse_instant(self.until) > datetime.now(UTC)
+
+
+def lease_of(table: StoredTable | None) -> LoadLease | None:
+    """The lease that a history's properties tell."""
+    told = table and table.iceberg.properties().get(LOADING)
+    return LoadLease(**json.loads(told)) if told else None
+
+
+def refuse_leased(table: StoredTable | None) -> None:
+    """Raises TryAgain (CONCURRENT_RUN) while another load is between its commits."""
+    lease = lease_of(table)
+    if table is not None and lease is not None:
+        raise _concurrent(table, lease)
+
+
+def recover(work: SparkWork) -> None:
+    """Put the base back that an interrupted load left ahead of its history.
+
+    A run goes on at once where it was killed itself. Raises TryAgain (CONCURRENT_RUN) while another
+    load may go on, and in a dry run.
+    """
+    store, schema, dataset = work.store, work.load.schema, work.load.dataset
+    hist = first_of(store, schema, hist_names(dataset))
+    lease = lease_of(hist)
+    if hist is None or lease is None:
+        return
+    if lease.lasts and lease.load != work.token:
+        raise _concurrent(hist, lease)
+    if work.run.dry_run:
+        raise _interruption(hist, lease)
+    base = first_of(store, schema, base_names(dataset))
+    if base is None:
+        _write_lease(store, hist, None)  # nothing is left to put back
+    else:
+        put_back(store, base, hist, lease)
+
+
+@contextmanager
+def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterator[StoredTable]:
+    """Hold the history for a load of both tables, and give it as it then stands.
+
+    What fails in it puts the base back. Raises TryAgain if the history is not what was planned on.
+    """
+    until = datetime.now(UTC) + LASTS
+    lease = LoadLease(work.token, work.run.run_id, iso(until), snapshot_of(base))
+    held = _write_lease(work.store, hist, lease)
+    try:
+        yield held
+    except BaseException:
+        try:
+            put_back(work.store, base, held, lease)
+        except BackstoryError as error:
+            # The lease stays, and the next load puts the base back.
+            log.warning(f"the base {base.shape.table} could not be restored: {error}")
+        raise
+
+
+def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: LoadLease) -> None:
+    """Give the base the rows that it had before the lease, then end the lease.
+
+    Nothing is done if the history has another lease by now, or none: its load is over.
+    """
+    hist = existing(store, hist.shape.table)
+    if lease_of(hist) != lease:
+        return
+    # Written anew first: a commit of the leased load that is still on its way cannot hold any more.
+    ended = replace(lease, until=iso(datetime.now(UTC)))
+    hist = _write_lease(store, hist, ended)
+    _roll_back(store, existing(store, base.shape.table), lease)
+    _write_lease(store, hist, None)
+
+
+def snapshot_of(table: StoredTable) -> int | None:
+    """The id of a table's snapshot; None for one that never had rows."""
+    snapshot = table.iceberg.currentSnapshot()
+    return None if snapshot is None else int(snapshot.snapshotId())
+
+
+def _write_lease(store: Store, hist: StoredTable, lease: LoadLease | None) -> StoredTable:
+    """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
+    name, before = hist.shape.table, snapshot_of(hist)
+    told = {LOADING: None if lease is None else json.dumps(asdict(lease))}
+    built = _commit(store, hist, Change(properties=told))
+    held = existing(store, name)
+    if lease_of(held) != lease or snapshot_of(held) != (built or before):
+        raise conflict(name)
+    return held
+
+
+def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> int | None:
+    """The snapshot, if the commit made one."""
+    note = Note(DOOR, "", more)
+    built = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
+    return built.snapshot_id if built else None
+
+
+def _roll_back(store: Store, base: StoredTable, lease: LoadLease) -> None:
+    current = base.iceberg.currentSnapshot()
+    if current is None or int(current.snapshotId()) == lease.base:
+        return
+    name, expired = base.shape.table, lease.base is not None and base.iceberg.snapshot(lease.base) is None
+    if current.summary().get(TOKEN) != lease.load or expired:
+        log.warning(f"{name} was changed after an interrupted load, and stays as it is")
+        return
+    if lease.base is None:
+        _commit(store, base, Change(whole=True, snapshot=True), **{UNDONE: lease.load})
+    else:
+        _commit(store, base, Change(back_to=lease.base))
+
+
+def _concurrent(table: StoredTable, lease: LoadLease) -> TryAgain:
+    return TryAgain(
+        "CONCURRENT_RUN",
+        f"Another run ({lease.run_id}) is loading {table.shape.table}; its lease ends at {lease.until}.",
+        "Wait until it ends; a killed run can be continued at once under its own run id.",
+    )
+
+
+def _interruption(table: StoredTable, lease: LoadLease) -> TryAgain:
+    return TryAgain(
+        "CONCURRENT_RUN",
+        f"The run {lease.run_id} was interrupted while it loaded {table.shape.table}.",
+        "Load without `dry_run=True`: the load restores the base first, which a dry run does not.",
+    )
 
 
 class SparkTarget(Target):
@@ -60,7 +324,7 @@ class SparkTarget(Target):
         return types_of(self._store, TableName(schema, table))
 
     @contextmanager
-    def holding(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
+    def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         del run_id
         # Other processes are kept out by the commits, which hold only on what was read, and by the lease.
         with writing(self._store, TableName("", dataset_key(schema, dataset))):
@@ -69,7 +333,7 @@ class SparkTarget(Target):
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         return find_run(self._store, schema, dataset, run_id)
 
-    def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
+    def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for name in tables:
             table = load(self._store, TableName(schema, name))
             if table is not None:
@@ -79,7 +343,7 @@ class SparkTarget(Target):
     def register(self, run: LoadRun) -> None:
         """The commits are the registry."""
 
-    def refused(self, run: LoadRun, error: BackstoryError) -> None:
+    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
         """A load that made no commit is in none."""
 
     def load(
@@ -94,16 +358,16 @@ class SparkTarget(Target):
             )
         work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
         with hold_settings(self._store.session):
-            return self._loaded(work, finished)
+            return self._load(work, finished)
 
-    def _loaded(self, work: SparkWork, finished: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
+    def _load(self, work: SparkWork, finished: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
         """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
         before = LoadOutcome(warnings=self._foreign_writes(work))
         recover(work)
         base, hist = self._table_plans(work)
         work = replace(work, base=base.table)
         if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
-            with self._planned(work, base, hist, before) as planned:
+            with self._plan(work, base, hist, before) as planned:
                 before = replace(before, schema_changes=planned.history.outcome.schema_changes)
             # Spark runs no frame any more whose table got other columns: it is planned anew below.
             apply_shape(work, base)
@@ -112,7 +376,7 @@ class SparkTarget(Target):
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
             base, hist = self._table_plans(work)
             work = replace(work, base=base.table)
-        with self._planned(work, base, hist, before) as planned:
+        with self._plan(work, base, hist, before) as planned:
             of_base, history = planned.base, planned.history
             if work.run.dry_run:
                 counts = {} if of_base is None else of_base.counts
@@ -156,7 +420,7 @@ class SparkTarget(Target):
         return base, hist
 
     @contextmanager
-    def _planned(
+    def _plan(
         self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
     ) -> Iterator[PlannedLoad]:
         """Base and history compared; `before` has what the load did and found already."""
@@ -166,11 +430,11 @@ class SparkTarget(Target):
         began = time.monotonic()
         newest = None if hist.table is None else newest_of(work.store, hist.table)
         terms = load_terms(work, newest)
-        base, hist = maintained_base(work, base), maintained(work, hist)
+        base, hist = preview_base(work, base), preview_history(work, hist)
         with plan_rows(work, base, hist, terms) as rows:
-            yield planned_load(work, rows, loaded, newest, began)
+            yield assemble_load(work, rows, loaded, newest, began)
 
-    def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         return {LOADS: [log_row(load) for load in loads]}
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:

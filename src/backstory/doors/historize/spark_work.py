@@ -1,22 +1,69 @@
-"""What base and history loads on Spark share: expressions, the commit and what it says of itself."""
+"""What base and history loads on Spark share: expressions, the commit and what it says of itself.
 
+How the rows of a base or a history of a warehouse are hashed, as its table records it for `check`.
+"""
+
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from backstory.doors.historize.hashes import row_hash_of
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ModelDataset
-from backstory.doors.historize.runs import dataset_key
-from backstory.doors.historize.spark_hashes import hashes_to_record
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.runs import LoadRun, dataset_key
 from backstory.doors.historize.spark_tables import with_values
-from backstory.doors.historize.work import LoadRun
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
+from backstory.model.layout import Layout
 from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.placeholders import resolved
+from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
+
+
+def hashes_to_record(
+    store: Store, load: Load, table: StoredTable, base: StoredTable | None
+) -> Mapping[str, str | None]:
+    """What changes of the table's property when the load writes rows; `base` is as it was before the load.
+
+    A table that had rows before it kept the property tells nothing, nor does a history of such a base: nobody
+    knows how these rows were hashed. A history is copied from its base, and so tells all that the base tells.
+    """
+    if table.shape.layout not in {Layout.BASE, Layout.HIST}:
+        return {}
+    text, ids = _property_of(table), _ids(store, table)
+    known = _hashes_of(table, ids)
+    if known is None and (table.rows or text):
+        return {}
+    of_base = list[RowHash]()
+    if table.shape.layout is Layout.HIST and base is not None and base.rows:
+        told = _hashes_of(base, _ids(store, base))
+        if told is None or not {each.name for hashed in told for each in hashed.columns} <= set(ids):
+            return {} if text is None else {ROW_HASHES: None}
+        of_base = told
+    today = row_hash_of(schema_of(load.model, load.dataset), load.dataset)
+    kept = hashes_to_keep([*(known or []), *of_base, today], ids)
+    return {} if kept == text else {ROW_HASHES: kept}
+
+
+def _hashes_of(table: StoredTable, ids: Mapping[str, int]) -> list[RowHash] | None:
+    return hashes_of_property(_property_of(table), {id_: name for name, id_ in ids.items()})
+
+
+def _property_of(table: StoredTable) -> str | None:
+    """One property: all of them would be many calls of Java."""
+    found: str | None = table.iceberg.properties().get(ROW_HASHES)
+    return found
+
+
+def _ids(store: Store, table: StoredTable) -> Mapping[str, int]:
+    return {each["name"]: int(each["id"]) for each in fields_of(store.jvm, table.iceberg.schema())}
+
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -48,9 +95,9 @@ class SparkWork:
         """SQL of the dialect as an expression; the pepper is a column beside, never a text in a plan."""
         from pyspark.sql.functions import expr
 
-        return expr(self.resolved(text, self.load.dialect, quoted(PEPPER)))
+        return expr(self.fill_placeholders(text, self.load.dialect, quoted(PEPPER)))
 
-    def resolved(self, text: str, dialect: Dialect, pepper: str) -> str:
+    def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
         """SQL of a dialect with the values of this run in it; `pepper` is where it finds the secret."""
         values = {
             "load_timestamp": dialect.timestamp_literal(self.run.instant),
@@ -62,7 +109,7 @@ class SparkWork:
             values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.run.cutoff)
         return resolved(text, values)
 
-    def peppered(self, rows: "DataFrame", alias: str) -> "DataFrame":
+    def with_pepper(self, rows: "DataFrame", alias: str) -> "DataFrame":
         """The rows under an alias, the pepper beside each."""
         return with_values(self.store, rows.alias(alias), self.secret)
 

@@ -1,4 +1,7 @@
-"""Loads on a database: one transaction for a dataset, its registry row in it (sections 3.8 and 6.3)."""
+"""Loads on a database: one transaction for a dataset, its registry row in it (sections 3.8 and 6.3).
+
+The registry of runs and the logs of loads in a database (section 6.3).
+"""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,36 +11,39 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from backstory.doors.historize import preflight
-from backstory.doors.historize.collisions import collisions, differing, warn_of_collisions
-from backstory.doors.historize.load import Load
-from backstory.doors.historize.maintenance import base_maintenance, maintenance
+from backstory.doors.historize.load import Load, with_archive
 from backstory.doors.historize.model import ColumnRole, ModelDataset
-from backstory.doors.historize.preparing import with_archive
+from backstory.doors.historize.preflight import collisions_query, text_differences, warn_of_collisions
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep, status_of
 from backstory.doors.historize.runs import (
     LEASE_MINUTES,
     LOADS,
+    META,
     STEPS,
-    LoadTold,
+    TABLES,
+    LoadEntry,
+    LoadRun,
     RegisteredRun,
-    counted,
+    Target,
+    base_names,
     dataset_key,
+    earlier_key,
     error_text,
     hist_names,
-    names_of,
-    wrote,
+    place_name,
+    registered_counts,
+    wrote_versions,
 )
-from backstory.doors.historize.sql_history import load_history, run_statements
-from backstory.doors.historize.sql_registry import Registry
-from backstory.doors.historize.sql_tables import (
+from backstory.doors.historize.sql_load import (
     apply_shape,
+    load_history,
     refresh_views,
     refuse_empty_stage,
     require_base,
-    staged,
+    run_statements,
+    with_stage,
 )
-from backstory.doors.historize.steps import base_steps
-from backstory.doors.historize.work import LoadRun, Target, place_name
+from backstory.doors.historize.statements import base_maintenance, base_steps, maintenance
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.stores.sql.columns import instant_text
@@ -45,6 +51,117 @@ from backstory.stores.sql.dialects.dialect import Dialect
 from backstory.stores.sql.engines.engine import Engine
 from backstory.stores.sql.placeholders import PEPPER, PLACEHOLDER
 from backstory.upkeep.pruning import in_utc
+
+
+class Registry:
+    """The tables of the schema `meta`; what is written belongs to the transaction that is open."""
+
+    def __init__(self, dialect: Dialect, engine: Engine) -> None:
+        self.dialect = dialect
+        self._engine = engine
+
+    def find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
+        """Another run that loads the dataset now; one of an earlier version may be of another schema."""
+        if self._engine.introspect_table(META, "hist_run") is None:
+            return None
+        text = self.dialect.string_literal
+        found = self._engine.fetch_all(
+            f"SELECT load_run_id FROM {self._meta('hist_run')} WHERE {self._is_dataset(schema, dataset)} "
+            f"AND status = 'running' AND load_run_id <> {text(run_id)} "
+            f"AND lease_until > {self.dialect.timestamp_literal(datetime.now(UTC))}"
+        )
+        return found[0][0] if found else None
+
+    def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
+        """The rows of a dataset, those of earlier versions among them."""
+        keys = (dataset_key(schema, dataset), earlier_key(dataset))
+        return f"dataset_key IN ({', '.join(map(self.dialect.string_literal, keys))})"
+
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+        """What is registered of a run, whether or not it still stands."""
+        stored = self._engine.introspect_table(META, "hist_run")
+        if stored is None:
+            return None
+        text = self.dialect.string_literal
+        told = "receipt" if "receipt" in stored else "NULL"
+        found = self._engine.fetch_all(
+            f"SELECT load_timestamp, attempt_no, status, {told}, dataset_key FROM {self._meta('hist_run')} "
+            f"WHERE {self._is_dataset(schema, dataset)} AND load_run_id = {text(run_id)}"
+        )
+        own = [row for row in found if row[-1] == dataset_key(schema, dataset)]
+        if not own and found and self._log_has_run(schema, dataset, run_id):
+            own = found
+        if not own:
+            return None
+        instant, attempt, status, receipt, _ = own[0]
+        ended_well = status == "success" and receipt
+        return RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
+
+    def _log_has_run(self, schema: str, dataset: ModelDataset, run_id: str) -> bool:
+        """Whether the log of loads has the run for this schema: the registry's earlier rows do not tell."""
+        if self._engine.introspect_table(META, "load_run_log") is None:
+            return False
+        text = self.dialect.string_literal
+        sql = (
+            f"SELECT 1 FROM {self._meta('load_run_log')} WHERE target_schema = {text(schema)} "
+            f"AND target_dataset IN ({', '.join(map(text, hist_names(dataset)))}) "
+            f"AND load_run_id = {text(run_id)} LIMIT 1"
+        )
+        return bool(self._engine.fetch_all(sql))
+
+    def last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
+        """The instant of the last run up to then that began or ended versions."""
+        key = self.dialect.string_literal(dataset_key(schema, dataset))
+        counts = "closed_changed + closed_deleted + inserted_changed + inserted_new"
+        (found,) = self._engine.fetch_all(
+            f"SELECT MAX(load_timestamp) FROM {self._meta('hist_run')} WHERE dataset_key = {key} "
+            f"AND status = 'success' AND {counts} > 0 "
+            f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
+        )
+        return found[0] and in_utc(found[0])
+
+    def _meta(self, table: str) -> str:
+        return self.dialect.render_table_identifier(META, table)
+
+    def ensure(self, table: str) -> None:
+        """Make a table, or add the columns that it lacks."""
+        self._engine.execute(self.dialect.render_create_schema_if_not_exists(META))
+        stored = self._engine.introspect_table(META, table)
+        if stored is None:
+            sql = self.dialect.render_create_table_if_not_exists_from_columns(
+                self._meta(table), TABLES[table]
+            )
+            self._engine.execute(sql)
+            return
+        for column in TABLES[table]:
+            if column.name not in stored:
+                self._engine.execute(self.dialect.render_add_column(self._meta(table), column))
+
+    def write(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
+        """Register a run, in the place of what was registered of it."""
+        row = {
+            "dataset_key": run.key,
+            "load_run_id": run.run_id,
+            "load_timestamp": run.instant,
+            "engine": self.dialect.DIALECT_NAME,
+            "status": status,
+            "attempt_no": run.attempt,
+            "started_at": run.began,
+            "finished_at": None if status == "running" else datetime.now(UTC),
+            **more,
+        }
+        text = self.dialect.string_literal
+        self._engine.execute(
+            f"DELETE FROM {self._meta('hist_run')} WHERE dataset_key = {text(run.key)} "
+            f"AND load_run_id = {text(run.run_id)}"
+        )
+        self.add("hist_run", row)
+
+    def add(self, table: str, row: Mapping[str, Any]) -> None:
+        """Add a row to a table."""
+        names = ", ".join(self.dialect.render_identifier(name) for name in row)
+        values = ", ".join(self.dialect.render_literal(value) for value in row.values())
+        self._engine.execute(f"INSERT INTO {self._meta(table)} ({names}) VALUES ({values})")
 
 
 class _TakenBack(Exception):
@@ -73,9 +190,9 @@ class SqlTarget(Target):
         return self._engine.introspect_table(schema, table)
 
     @contextmanager
-    def holding(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
+    def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         with self._engine.lock(f"backstory {dataset_key(schema, dataset)}") as taken:
-            other = self._registry.leased(schema, dataset, run_id) if taken else None
+            other = self._registry.find_other_run(schema, dataset, run_id) if taken else None
             if not taken or other:
                 raise TryAgain(
                     "CONCURRENT_RUN",
@@ -96,10 +213,10 @@ class SqlTarget(Target):
         Of a run that wrote none: those of the last one before it that did.
         """
         histories = [name for name in hist_names(dataset) if self.columns(schema, name) is not None]
-        if not histories or all(self.columns(schema, name) is None for name in names_of(dataset)):
+        if not histories or all(self.columns(schema, name) is None for name in base_names(dataset)):
             return False
         instant: datetime | None = known.load_timestamp
-        if not wrote(known.receipt or {}):
+        if not wrote_versions(known.receipt or {}):
             instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
         started, moment = ColumnRole.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
         # Where none wrote before it: the history is not younger than the run.
@@ -117,7 +234,7 @@ class SqlTarget(Target):
             self._engine.fetch_all(f"SELECT 1 FROM {name} WHERE {condition} LIMIT 1") for name in names
         )
 
-    def newest(self, schema: str, tables: Sequence[str]) -> datetime | None:
+    def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
         for table in tables:
             columns = self.columns(schema, table)
             if columns and {ColumnRole.STARTED, ColumnRole.ENDED} <= set(columns):
@@ -145,16 +262,16 @@ class SqlTarget(Target):
             if run.dry_run:
                 raise _TakenBack
             told = finished(outcome).to_dict()
-            self._registry.write(run, "success", {"receipt": json.dumps(told), **counted(outcome)})
+            self._registry.write(run, "success", {"receipt": json.dumps(told), **registered_counts(outcome)})
         return outcome
 
-    def refused(self, run: LoadRun, error: BackstoryError) -> None:
+    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
         with self._engine.transaction():
             self._registry.ensure("hist_run")
             told = {"error_code": error.code, "error_message": error_text(error.message)}
             self._registry.write(run, status_of(error), told)
 
-    def log_rows(self, loads: Sequence[LoadTold]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         steps = []
         for load in loads:
             ids = {name: load.row[name] for name in ("load_run_id", "attempt_no")}
@@ -176,16 +293,16 @@ class SqlTarget(Target):
         if run.skip_base:
             require_base(engine, load)
         else:
-            load = staged(engine, load, run.stage)
+            load = with_stage(engine, load, run.stage)
         changes = apply_shape(engine, load, dataset.name, load.base_columns, dataset.former_names)
         if not run.skip_base:
             preflight.run_checks(engine, load, preflight.stage_checks(load), values)
             preflight.run_checks(engine, load, preflight.base_checks(load), values)
             refuse_empty_stage(engine, load, values)
             run_statements(engine, list(base_maintenance(load, run)), values)
-            if query := collisions(load):
+            if query := collisions_query(load):
                 (counts,) = engine.query(query, values)
-                warn_of_collisions(load, dict(zip(differing(load, "s", "b"), counts, strict=True)))
+                warn_of_collisions(load, dict(zip(text_differences(load, "s", "b"), counts, strict=True)))
             steps += run_statements(engine, base_steps(load), values)
         hist = load.hist
         changes += apply_shape(engine, load, dataset.hist_name, hist.target_columns, hist.former_names)

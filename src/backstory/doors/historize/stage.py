@@ -1,14 +1,35 @@
-"""The stage input of a base table: a table, or a file, and which of its columns (decision H7)."""
+"""The stage input of a base table: a table, or a file, and which of its columns (decision H7).
+
+The columns of a model in the words of `formats`: rows of a stage file (decision H7).
+"""
 
 import re
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Final
 
-from backstory.doors.historize.model import ModelDataset
+import pyarrow as pa
+
+from backstory.doors.historize.model import ModelColumn, ModelDataset
+from backstory.errors import Refused
+from backstory.formats.csv.header import refuse_repeated
+from backstory.formats.csv.inference import with_commas
+from backstory.formats.csv.separators import refuse_whole_header
+from backstory.formats.csv.source import file_source
+from backstory.formats.csv.table import CsvTable, csv_table
+from backstory.formats.csv.typed_rows import WantedTable, typed_rows
+from backstory.formats.delivered import arrow_schema
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.unchanged import Stamp, stamp_of
-from backstory.formats.wrapping.batch_file import Format
+from backstory.formats.parquet import typed_rows as parquet
+from backstory.formats.rows import Rows
+from backstory.formats.unchanged import Stamp, stamp_of, while_unchanged
+from backstory.formats.values.leniency import EXACT
+from backstory.formats.values.texts import WITH_POINT
+from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
+from backstory.model.types import ColumnType, Kind
+from backstory.stores.sql.columns import Datatype
 
 # `data/customers.csv`, and `data/customers.csv.customer_id` with a column.
 FILE = re.compile(r"(?P<file>.+\.(?:csv|parquet))(?:[.:#](?P<column>.+))?", re.IGNORECASE | re.DOTALL)
@@ -64,3 +85,142 @@ def stage_of(dataset: ModelDataset, folder: Path) -> Stage | None:
     elif stage.format is Format.PARQUET:
         stage.written.refuse_all("Parquet files")
     return stage
+
+
+_KINDS = {
+    Datatype.STRING: Kind.STRING,
+    Datatype.INTEGER: Kind.INT,
+    Datatype.BIGINT: Kind.LONG,
+    Datatype.FLOAT: Kind.DOUBLE,
+    Datatype.BOOLEAN: Kind.BOOLEAN,
+    Datatype.DATE: Kind.NAIVE_DATE,
+    Datatype.TIME: Kind.NAIVE_TIME,
+    Datatype.TIMESTAMP: Kind.UTC_DATETIME,
+    Datatype.BINARY: Kind.BINARY,
+    Datatype.UUID: Kind.STRING,
+    Datatype.JSON: Kind.JSON,
+}
+PLAIN: Final = Encoding()
+FIX_FILE: Final = "Nothing was written; fix the file."
+BELOW: Final = "below `input`"
+ENCODED: Final = (
+    f"Nothing was written; fix the file, or add `read: {{encoding: cp1252}}` or its like {BELOW}."
+)
+# Types of which an empty text is a value.
+_TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
+
+
+def column_type(column: ModelColumn) -> ColumnType:
+    """The type that a table of ours has for the column."""
+    if column.datatype is Datatype.DECIMAL:
+        return ColumnType.decimal(column.decimal_precision or 0, column.decimal_scale or 0)
+    return ColumnType(_KINDS[column.datatype])
+
+
+def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
+    """The rows of a stage file under the base's names; those of a file may differ by case only.
+
+    In CSV an empty cell is NULL; quoted, in a column of text, it is an empty text. The columns are found
+    by the header, and others than those that the model names are passed over. Raises Refused for a
+    missing file or column, broken CSV and an unreadable cell, with the line.
+    """
+    types = arrow_schema({each.name: column_type(each) for each in columns})
+    return pa.concat_tables([types.empty_table(), *stage_batches(stage, columns)]).combine_chunks()
+
+
+def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.Table]:
+    """The same rows, some at a time."""
+    assert stage.path is not None
+    if not stage.path.is_file():
+        told = f"The stage input {stage.path} does not exist."
+        raise Refused("no-stage", told, "Provide the file, or fix the model.")
+    wanted = _stage_types(stage, columns)
+    file, stamp = BatchFile(stage.path), stage.stamp
+    if stage.format is Format.PARQUET:
+        parts = _parquet(file, wanted)
+    else:
+        texts = frozenset(column.input or column.name for column in columns if column.datatype in _TEXTS)
+        parts = _csv(stage, file, wanted, texts)
+    schema = arrow_schema(wanted)
+    for part in while_unchanged(parts, stamp):
+        rows = part.aligned(schema).values
+        yield pa.table({each.name: rows[each.input or each.name] for each in columns})
+
+
+def _stage_types(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnType]:
+    wanted: dict[str, ColumnType] = {}
+    for column in columns:
+        source, type_ = column.input or column.name, column_type(column)
+        if wanted.setdefault(source, type_) != type_:
+            raise Refused(
+                "STAGE_TYPE",
+                f"{stage.name}.{source} feeds columns of two types.",
+                "Add a column to the stage for each.",
+                [source],
+            )
+    return wanted
+
+
+def _csv(
+    stage: Stage, file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]
+) -> Iterator[Rows]:
+    """The rows of a CSV file; in a column that is none of the `texts` an empty cell is NULL (O27)."""
+    options = stage.written.csv()
+    source = file_source(file.path, file.name, options.encoding, FIX_FILE, ENCODED)
+    table = csv_table(source, options)
+    if table.names is None:
+        raise _unreadable(file, "it is empty" if table.empty else "line 1 is not a header")
+    if stage.written.separator is None:
+        refuse_whole_header(source, options, lambda told: f"add `read: {{separator: {told!r}}}` {BELOW}")
+    refuse_repeated(file.name, table.names, FIX_FILE)
+    _refuse_missing(file, wanted, table.names)
+    return _with_points(typed_rows(table, WantedTable(wanted, texts, leniency=EXACT), file), table, wanted)
+
+
+def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
+    """The rows; where numbers have decimal commas that nobody named, the refusal says so."""
+    try:
+        yield from rows
+    except Refused as stop:
+        numbers = [name for name, type_ in wanted.items() if type_.kind in WITH_POINT]
+        commas = with_commas(table, numbers) if stop.code == "unreadable-cell" else ()
+        if not commas:
+            raise
+        told = f"{stop.message} Column {', '.join(commas)} has decimal commas."
+        raise Refused(
+            stop.code, told, f"Nothing was written; add `read: {{decimal: ','}}` {BELOW}."
+        ) from None
+
+
+def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
+    def chosen(names: Sequence[str]) -> Mapping[str, ColumnType]:
+        _refuse_missing(file, wanted, names)
+        return wanted
+
+    if not file.size():
+        raise _unreadable(file, "it is not Parquet")
+    try:
+        yield from parquet.typed_rows(file, PLAIN, chosen, EXACT, _ignore_size)
+    except Refused as refused:
+        if refused.code == "unreadable-file":  # in the words of a stage: nobody sent it, and it has no key
+            raise _unreadable(file, "it is not Parquet") from None
+        raise
+
+
+def _ignore_size(_size: int) -> None:
+    """A stage file is the operator's own: what it takes is not held against it."""
+
+
+def _unreadable(file: BatchFile, why: str) -> Refused:
+    return Refused("unreadable-file", f"{file.name} cannot be read: {why}.", FIX_FILE)
+
+
+def _refuse_missing(file: BatchFile, wanted: Mapping[str, ColumnType], header: Sequence[str]) -> None:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        raise Refused(
+            "missing-column",
+            f"{file.name} has no column {', '.join(missing)}.",
+            f"Its columns are {', '.join(header[:20])}; fix the model or the file.",
+            missing,
+        )

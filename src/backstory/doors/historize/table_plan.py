@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.spark_tables import empty_rows
 from backstory.doors.historize.spark_work import SparkWork
-from backstory.doors.historize.stage_rows import column_type
+from backstory.doors.historize.stage import column_type
 from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.model.places import FILE, POSITION, ROW_ID
@@ -44,8 +44,8 @@ class TablePlan:
     plan: ddl.DdlPlan[ModelColumn]
     snapshot: int | None = None
     former: str | None = None
-    evolved: Shape | None = None
-    becomes: bool = False
+    new_shape: Shape | None = None
+    is_preview: bool = False
 
     @cached_property
     def rows(self) -> "DataFrame":
@@ -64,7 +64,7 @@ class TablePlan:
     @property
     def into(self) -> Shape:
         """The shape that the table will have."""
-        return self.evolved or self.wanted
+        return self.new_shape or self.wanted
 
     @property
     def changes(self) -> list[str]:
@@ -78,7 +78,7 @@ class TablePlan:
     @property
     def as_stored(self) -> bool:
         """Whether the rows are those that are stored, in the table's own columns."""
-        return not (self.becomes or self.changes)
+        return not (self.is_preview or self.changes)
 
     @property
     def evolves(self) -> bool:
@@ -112,7 +112,7 @@ def plan_table(
     types = {each.name: spark_type(each.type) for each in table.shape.columns}
     plan = ddl.plan(wanted.table.name, columns, types, dialect)
     allowed(plan)
-    into = _evolved(_renamed(table.shape, plan.renamed), plan, wanted)
+    into = _evolve_shape(_rename_columns(table.shape, plan.renamed), plan, wanted)
     snapshot = table.iceberg.currentSnapshot()
     return TablePlan(
         wanted,
@@ -131,7 +131,7 @@ def _rows(store: Store, table: StoredTable, plan: ddl.DdlPlan[ModelColumn], into
         rows = store.spark.table(store.sql_name(table.shape.table))
         types = {each.name: spark_type(each.type) for each in into.columns}
         found = {each.name: spark_type(each.type) for each in table.shape.columns}
-        now = {name: _now(name, plan.renamed) for name in found}
+        now = {name: _new_name(name, plan.renamed) for name in found}
         kept = (
             quoted(new) if (old, found[old]) == (new, types[new]) else column(old).cast(types[new]).alias(new)
             for old, new in now.items()
@@ -141,7 +141,7 @@ def _rows(store: Store, table: StoredTable, plan: ddl.DdlPlan[ModelColumn], into
         return rows.select(*kept, FILE, POSITION, *ids, *added)
 
 
-def _now(name: str, renamed: Mapping[str, str]) -> str:
+def _new_name(name: str, renamed: Mapping[str, str]) -> str:
     """What a column is called after the renames, which are made in order."""
     for old, new in renamed.items():
         name = new if name == old else name
@@ -155,25 +155,25 @@ def apply_shape(work: SparkWork, before: TablePlan) -> StoredTable:
     """
     name, stored, snapshot = before.wanted.table, before.table, before.snapshot
     if stored is None:
-        return _changed(work, None, Change(into=before.wanted), None)[0]
+        return _commit_shape(work, None, Change(into=before.wanted), None)[0]
     if before.former:
         renamed = Change(into=replace(stored.shape, table=name))
-        stored, snapshot = _changed(work, stored, renamed, snapshot)
+        stored, snapshot = _commit_shape(work, stored, renamed, snapshot)
     for old, new in before.plan.renamed.items():
         # One at a time, in the plan's order: a name may be free only after another rename.
         one = {old: new}
-        change = Change(into=_renamed(stored.shape, one), renamed=one)
-        stored, snapshot = _changed(work, stored, change, snapshot)
-    into = _evolved(stored.shape, before.plan, before.wanted)
+        change = Change(into=_rename_columns(stored.shape, one), renamed=one)
+        stored, snapshot = _commit_shape(work, stored, change, snapshot)
+    into = _evolve_shape(stored.shape, before.plan, before.wanted)
     if into != stored.shape:
-        stored, snapshot = _changed(work, stored, Change(into=into), snapshot)
+        stored, snapshot = _commit_shape(work, stored, Change(into=into), snapshot)
     newest = stored.iceberg.currentSnapshot()
     if (None if newest is None else int(newest.snapshotId())) != snapshot:
         raise conflict(name)
     return stored
 
 
-def _changed(
+def _commit_shape(
     work: SparkWork, table: StoredTable | None, change: Change, snapshot: int | None
 ) -> tuple[StoredTable, int | None]:
     """The table after the change, and the snapshot that it should have then."""
@@ -183,12 +183,12 @@ def _changed(
     return existing(work.store, change.into.table), newest or snapshot
 
 
-def _renamed(shape: Shape, renamed: Mapping[str, str]) -> Shape:
-    columns = tuple(replace(each, name=_now(each.name, renamed)) for each in shape.columns)
-    return replace(shape, columns=columns, key=tuple(_now(name, renamed) for name in shape.key))
+def _rename_columns(shape: Shape, renamed: Mapping[str, str]) -> Shape:
+    columns = tuple(replace(each, name=_new_name(each.name, renamed)) for each in shape.columns)
+    return replace(shape, columns=columns, key=tuple(_new_name(name, renamed) for name in shape.key))
 
 
-def _evolved(shape: Shape, plan: ddl.DdlPlan[ModelColumn], wanted: Shape) -> Shape:
+def _evolve_shape(shape: Shape, plan: ddl.DdlPlan[ModelColumn], wanted: Shape) -> Shape:
     types = {each.name: column_type(each) for each, _ in plan.widened}
     columns = []
     for each in shape.columns:

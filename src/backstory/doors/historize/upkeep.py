@@ -9,16 +9,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from backstory.doors.historize.load import Load
-from backstory.doors.historize.lock import find_state, write_state
+from backstory.doors.historize.hist_state import find_state, sync_hist, write_state
+from backstory.doors.historize.load import Load, adopt_state, prepare_load, stored_history
 from backstory.doors.historize.model import ColumnRole, HistState, Model, ModelDataset
-from backstory.doors.historize.preparing import adopted, prepare_load
+from backstory.doors.historize.model_load import datasets_to_load
 from backstory.doors.historize.resolve import namespace_of
-from backstory.doors.historize.run import datasets_to_load
-from backstory.doors.historize.runs import dataset_key
-from backstory.doors.historize.stored_histories import stored_history
-from backstory.doors.historize.sync import sync_hist
-from backstory.doors.historize.work import Target
+from backstory.doors.historize.runs import Target, dataset_key
 from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.instant import instant_of, iso
@@ -67,7 +63,7 @@ class Upkeep:
         found = find_state(self.dataset, self.folder, self.schema, self.target)
         stored = self.target.columns(self.schema, self.dataset.hist_name)
         if found is None and stored is not None:
-            told = adopted(self.dataset, self.dataset.name, stored, self.target.dialect)
+            told = adopt_state(self.dataset, self.dataset.name, stored, self.target.dialect)
             found = sync_hist(self.dataset, told, self.clock())
         if found is None:
             raise UsageError("no-history", f"{self.name} has no history yet.", "Load it first.")
@@ -145,12 +141,12 @@ class Upkeep:
                 "Set allow_prune: true in its historization.",
             )
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
-        with self.target.holding(self.schema, self.dataset, run):
-            pruned = self._pruned(cut, run)
+        with self.target.hold(self.schema, self.dataset, run):
+            pruned = self._prune(cut, run)
         self._log(run, "prune", pruned.versions, began)
         return pruned
 
-    def _pruned(self, cut: Cut, run: str) -> Pruned:
+    def _prune(self, cut: Cut, run: str) -> Pruned:
         with self.engine.transaction():
             self._views(drop_views(self.history()))
             pruning.prepare_archive(self.history(), self.engine)
@@ -170,7 +166,7 @@ class Upkeep:
         history = self.history()
         load = prepare_load(self.model, self.dataset, self.state, self.target.dialect)
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
-        with self.target.holding(self.schema, self.dataset, run), self.engine.transaction():
+        with self.target.hold(self.schema, self.dataset, run), self.engine.transaction():
             _refuse_present(load, history, self.engine, key)
             if not apply:
                 return sum(

@@ -27,9 +27,9 @@ from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.unchanged import stamp_of
 from backstory.formats.values.base64_cells import decode_base64
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
-from backstory.sources.databases.address import Database, quoted
+from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import copy_out, refuse_column, refuse_repeats
-from backstory.sources.databases.keys import Keys, unlisted
+from backstory.sources.databases.keys import Keys, catalog_error
 from backstory.spark.jars import fetch
 from backstory.stores.iceberg.store import Store
 
@@ -97,7 +97,7 @@ def declared_keys_by_jdbc(store: Store, database: Database) -> Keys:
     UsageError for another database, whose catalog is not known here, and what `read_by_jdbc` raises.
     """
     if not _OF_MYSQL.match(database.url):
-        raise unlisted(database)
+        raise catalog_error(database)
     server = _server(store.spark, database)
     with translate_jdbc(database, server.password):
         rows = server.rows(store.spark, _KEYS).collect()
@@ -147,7 +147,7 @@ class _Server:
         return datetime.fromisoformat(row["now"]).replace(tzinfo=UTC)
 
     def quoted(self, name: str) -> str:
-        return quoted(name, "`" if self.is_mysql else '"')
+        return quote_name(name, "`" if self.is_mysql else '"')
 
 
 def _server(spark: "SparkSession", database: Database) -> _Server:

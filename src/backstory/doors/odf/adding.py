@@ -8,17 +8,15 @@ from typing import Any, Literal
 
 from backstory.doors.odf import registry
 from backstory.doors.odf.arguments import check_manifest, is_same, read_datasets, refuse_repeated
-from backstory.doors.odf.columns import batch_columns
+from backstory.doors.odf.columns import batch_columns, expected_of
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of
-from backstory.doors.odf.dataset import Dataset
-from backstory.doors.odf.foreseeing import foreseen
 from backstory.doors.odf.lints import Lint
 from backstory.doors.odf.log_columns import log_columns
 from backstory.doors.odf.manifest.data_schema import DataSchema
-from backstory.doors.odf.manifests import find_manifests
-from backstory.doors.odf.merging import key_of
-from backstory.doors.odf.registry import SCHEMA, Registered, properties_of
-from backstory.doors.odf.schemas import expected_of
+from backstory.doors.odf.manifest.dataset import Dataset, find_manifests
+from backstory.doors.odf.manifest.merge import key_of
+from backstory.doors.odf.preprocess import lint_dataset
+from backstory.doors.odf.registry import SCHEMA, RegisteredDataset, properties_of
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import canonical
@@ -50,7 +48,7 @@ def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> l
     found = [
         each
         for file in files
-        for each in read_datasets(registry.stored(store, namespace), file, recursive=path.is_dir())
+        for each in read_datasets(registry.stored_datasets(store, namespace), file, recursive=path.is_dir())
     ]
     refuse_repeated(found)
     return [add_one(store, each, dry_run=dry_run) for each in found]
@@ -77,7 +75,7 @@ def _of_file(
     found: list[Added] = []
     name = None
     try:
-        for each in read_datasets(registry.stored(store, namespace), file, recursive=recursive):
+        for each in read_datasets(registry.stored_datasets(store, namespace), file, recursive=recursive):
             name = each.dataset.name
             refuse_repeated([each], first)
             found.append(replace(add_one(store, each, dry_run=dry_run), file=file))
@@ -86,31 +84,31 @@ def _of_file(
     return found
 
 
-def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added:
+def add_one(store: Store, wanted: RegisteredDataset, *, dry_run: bool = False) -> Added:
     """Create the dataset's table, or bring what is new in its manifest to the table.
 
     Raises UsageError for what the lints call an error, for a query that does not fit the declared columns,
     and for a change that would give stored rows another meaning.
     """
     dataset = wanted.dataset
-    told = check_manifest(dataset, partial(foreseen, store, wanted))
+    told = check_manifest(dataset, partial(lint_dataset, store, wanted))
     if wanted.table is None:
         try:
             registry.refuse_taken(store, wanted.name)
             _create(store, wanted, dry_run=dry_run)
         except BackstoryError:
             meanwhile = load(store, wanted.name)  # another process may have added it since it was looked for
-            if meanwhile is None or registry.registered(meanwhile) is None:
+            if meanwhile is None or registry.dataset_of(meanwhile) is None:
                 raise
             return add_one(store, replace(wanted, table=meanwhile), dry_run=dry_run)
         return Added(dataset.name, None, "added", told)
-    before = registry.registered(wanted.table)
+    before = registry.dataset_of(wanted.table)
     assert before is not None
     if is_same(before.dataset, dataset):
         return Added(dataset.name, None, "unchanged", told)
     _refuse_other_meaning(before, dataset)
     properties = properties_of(dataset)
-    schema = _extended(before, wanted)
+    schema = _extended_schema(before, wanted)
     if schema is not None:
         properties[SCHEMA] = canonical(schema)
     table, change = _change_of_manifest(before, wanted, properties, schema)
@@ -118,7 +116,7 @@ def add_one(store: Store, wanted: Registered, *, dry_run: bool = False) -> Added
     return Added(dataset.name, None, "updated", told)
 
 
-def _create(store: Store, wanted: Registered, *, dry_run: bool) -> None:
+def _create(store: Store, wanted: RegisteredDataset, *, dry_run: bool) -> None:
     dataset, columns = wanted.dataset, log_columns(wanted.dataset)
     document = wanted.schema
     expected = expected_of(document, columns.system, columns.time)
@@ -130,7 +128,7 @@ def _create(store: Store, wanted: Registered, *, dry_run: bool) -> None:
 
 
 def _change_of_manifest(
-    before: Registered, wanted: Registered, properties: Mapping[str, str], schema: Any
+    before: RegisteredDataset, wanted: RegisteredDataset, properties: Mapping[str, str], schema: Any
 ) -> tuple[StoredTable, Change]:
     """A dataset's table, and the change of its columns and properties for another manifest."""
     from pyspark.sql.types import StructType
@@ -151,7 +149,7 @@ def _change_of_manifest(
 
 
 def _deliver(
-    store: Store, wanted: Registered, table: StoredTable | None, change: Change, *, dry_run: bool
+    store: Store, wanted: RegisteredDataset, table: StoredTable | None, change: Change, *, dry_run: bool
 ) -> None:
     """The manifest was read against this table: another writer's change is told, and not tried again."""
     note = Note(DOOR, wanted.manifest_hash)
@@ -163,7 +161,7 @@ def _key(dataset: Dataset) -> tuple[str, ...]:
     return tuple(key_of(sources[0].merge)) if sources else ()
 
 
-def _refuse_other_meaning(before: Registered, dataset: Dataset) -> None:
+def _refuse_other_meaning(before: RegisteredDataset, dataset: Dataset) -> None:
     """What is stored keeps its meaning: strategy, key and encoding of a dataset with rows stay."""
     assert before.table is not None
     if not before.table.rows:
@@ -174,7 +172,7 @@ def _refuse_other_meaning(before: Registered, dataset: Dataset) -> None:
     data = {each["name"] for each in (before.schema or {}).get("fields", ())} - {*before.columns.system}
     taken = sorted(data & {*log_columns(dataset).system})
     if taken:
-        raise _refused(dataset, f"uses the column {taken[0]} as a system column")
+        raise _incompatible_error(dataset, f"uses the column {taken[0]} as a system column")
     if other or (new and old and not new & old):
         raise UsageError(
             "other-meaning",
@@ -184,13 +182,13 @@ def _refuse_other_meaning(before: Registered, dataset: Dataset) -> None:
         )
 
 
-def _extended(before: Registered, wanted: Registered) -> Mapping[str, Any] | None:
+def _extended_schema(before: RegisteredDataset, wanted: RegisteredDataset) -> Mapping[str, Any] | None:
     """The dataset's columns with the optional ones that are new; None if nothing is new.
 
     Raises UsageError for a column that is gone, renamed, retyped, or new and required (section 2.8).
     """
     known = before.schema
-    told = _declared(wanted.dataset)
+    told = _manifest_schema(wanted.dataset)
     if known is None:
         return told if wanted.dataset.schema is not None else None
     names = dict(zip(before.columns.vocabulary, wanted.columns.vocabulary, strict=True))
@@ -203,7 +201,7 @@ def _extended(before: Registered, wanted: Registered) -> Mapping[str, Any] | Non
 
 
 def _additions(
-    before: Registered, wanted: Registered, known: Mapping[str, Any], told: Mapping[str, Any]
+    before: RegisteredDataset, wanted: RegisteredDataset, known: Mapping[str, Any], told: Mapping[str, Any]
 ) -> list[Mapping[str, Any]]:
     """The new columns of what a manifest tells."""
     system = {*before.columns.system, *wanted.columns.system}
@@ -211,21 +209,21 @@ def _additions(
     new = {each["name"]: each["type"] for each in told["fields"] if each["name"] not in system}
     gone = [name for name in old if name not in new]
     if gone:
-        raise _refused(wanted.dataset, f"leaves out the column {gone[0]}")
+        raise _incompatible_error(wanted.dataset, f"leaves out the column {gone[0]}")
     retyped = [name for name in old if old[name] != new[name]]
-    days, time = before.dated, wanted.columns.time
+    days, time = before.is_dated, wanted.columns.time
     expected = expected_of(told, wanted.columns.system, time)
     if expected and None not in {days, expected.dated} and days is not expected.dated:
         retyped.append(time)
     if retyped:
-        raise _refused(wanted.dataset, f"changes the type of the column {retyped[0]}")
+        raise _incompatible_error(wanted.dataset, f"changes the type of the column {retyped[0]}")
     required = [name for name in new if name not in old and new[name].get("kind") != "Option"]
     if required:
-        raise _refused(wanted.dataset, f"adds the required column {required[0]}")
+        raise _incompatible_error(wanted.dataset, f"adds the required column {required[0]}")
     return [each for each in told["fields"] if each["name"] in new and each["name"] not in old]
 
 
-def _declared(dataset: Dataset) -> Mapping[str, Any] | None:
+def _manifest_schema(dataset: Dataset) -> Mapping[str, Any] | None:
     """The columns that a manifest says that the dataset has, in full types."""
     if dataset.schema is not None:
         return _in_full(dataset.schema)
@@ -240,7 +238,7 @@ def _in_full(schema: DataSchema) -> Mapping[str, Any]:
     return data_schema_of(arrow_schema(schema))
 
 
-def _refused(dataset: Dataset, what: str) -> UsageError:
+def _incompatible_error(dataset: Dataset, what: str) -> UsageError:
     return UsageError(
         "incompatible-schema",
         f"The manifest of {dataset.name} {what}.",

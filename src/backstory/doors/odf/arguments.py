@@ -5,12 +5,11 @@ from pathlib import Path
 from typing import Final
 
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
-from backstory.doors.odf.dataset import Dataset, fold
-from backstory.doors.odf.fetching import check
+from backstory.doors.odf.file_rows import read_options
 from backstory.doors.odf.lints import Lint, refuse_errors
-from backstory.doors.odf.manifests import ENDINGS, find_manifests, read_manifests
-from backstory.doors.odf.read_options import read_options
-from backstory.doors.odf.registry import Datasets, Known, Table
+from backstory.doors.odf.manifest.dataset import ENDINGS, Dataset, find_manifests, fold, read_manifests
+from backstory.doors.odf.polling import check
+from backstory.doors.odf.registry import DatasetRegistry, KnownDataset, Table
 from backstory.errors import UsageError
 from backstory.formats.reading import refuse_unwritable
 from backstory.model.table import TableName
@@ -35,14 +34,14 @@ def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
         )
 
 
-def find_datasets(datasets: Datasets[Table], wanted: Iterable[Argument]) -> list[Known[Table]]:
+def find_datasets(datasets: DatasetRegistry[Table], wanted: Iterable[Argument]) -> list[KnownDataset[Table]]:
     """The datasets that files, folders and names mean, each once; UsageError for any other argument."""
     read = [each for one in wanted for each in _datasets_of(datasets, one)]
     refuse_repeated(each for each in read if each.dataset.written is not None)
     return list({each.name: each for each in read}.values())
 
 
-def _datasets_of(datasets: Datasets[Table], one: Argument) -> list[Known[Table]]:
+def _datasets_of(datasets: DatasetRegistry[Table], one: Argument) -> list[KnownDataset[Table]]:
     if isinstance(one, TableName):
         return [datasets.existing(one.name)]
     path = Path(one)
@@ -53,7 +52,9 @@ def _datasets_of(datasets: Datasets[Table], one: Argument) -> list[Known[Table]]
     return read_datasets(datasets, path) if is_file(one) else [datasets.existing(str(one))]
 
 
-def read_datasets(datasets: Datasets[Table], path: Path, *, recursive: bool = False) -> list[Known[Table]]:
+def read_datasets(
+    datasets: DatasetRegistry[Table], path: Path, *, recursive: bool = False
+) -> list[KnownDataset[Table]]:
     """The datasets of a file as they would stand when it was added.
 
     Raises UsageError if two of its manifests are one dataset's.
@@ -63,12 +64,14 @@ def read_datasets(datasets: Datasets[Table], path: Path, *, recursive: bool = Fa
         known = datasets.find(snapshot.content.name)
         dataset = fold(snapshot, path.absolute().parent, known=known is not None, written=document)
         name = known.name if known else TableName(datasets.namespace, dataset.name)
-        found.append(Known(dataset, name, known.table if known else None))
+        found.append(KnownDataset(dataset, name, known.table if known else None))
     refuse_repeated(found)
     return found
 
 
-def refuse_repeated(found: Iterable[Known[ToldTable]], first: dict[str, Dataset] | None = None) -> None:
+def refuse_repeated(
+    found: Iterable[KnownDataset[ToldTable]], first: dict[str, Dataset] | None = None
+) -> None:
     """Raise UsageError for the second manifest of a dataset: names are compared without case (R7).
 
     `first` holds the first manifest of each name before these, and gets theirs. The same manifest may be

@@ -1,23 +1,258 @@
-"""A batch: rows after read and preprocess, in the columns of the dataset (sections 2.1, 2.8)."""
+"""A batch: rows after read and preprocess, in the columns of the dataset (sections 2.1, 2.8).
 
-from collections.abc import Mapping, Sequence
+The event time of delivered rows: an instant, a day, or a calendar year (decisions O5 and O13).
+
+A batch as Arrow, where its columns are those of its dataset already: Spark need not make them.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from backstory.doors.odf.columns import reserved
-from backstory.doors.odf.dataset import Source
-from backstory.doors.odf.delivered_rows import TakenColumns, taken_columns
-from backstory.doors.odf.event_times import HINT, event_time, in_utc
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.odf.columns import ExpectedColumns, conform_columns, reserved_names, storable
 from backstory.doors.odf.log_columns import LogColumns
-from backstory.doors.odf.manifest.merge import ChangelogStream, Snapshot, UpsertStream
-from backstory.doors.odf.merging import key_of
-from backstory.doors.odf.schemas import Expected, conformed, storable
-from backstory.engine.staging import ARRIVAL
+from backstory.doors.odf.manifest.dataset import DatasetSource
+from backstory.doors.odf.manifest.merge import ChangelogStream, Snapshot, UpsertStream, key_of
+from backstory.engine.staging import ARRIVAL, StagedRows
 from backstory.errors import Refused
 from backstory.spark.versions import frame_fields, require_fields, try_cast
 from backstory.stores.iceberg.literals import quoted
+from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.frames import holds_map
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+YEAR: Final = r"^[1-9][0-9]{3}$"
+CLOCK_TIME: Final = r"[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?"
+RFC3339: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({CLOCK_TIME})?$"
+ZONED: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{CLOCK_TIME}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})$"
+# The years 0001 to 9999, since 1970-01-01: Python has no others, and instants in the year 55840 are mistakes.
+LAST_SECOND: Final = 253_402_300_799
+INSTANTS: Final = (-62_135_596_800_000_000, LAST_SECOND * 1_000_000 + 999_999)
+DAYS: Final = (-719_162, 2_932_896)
+# Smaller numbers are more likely years, days or mistakes than UNIX seconds, greater ones milliseconds.
+SECONDS: Final = (100_000_000, LAST_SECOND)
+HINT: Final = (
+    "Convert it to a time in preprocess: make_date(year, 1, 1), timestamp_seconds(x), timestamp_millis(x), "
+    "to_timestamp(x)."
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EventTimeColumn:
+    """The event time as a column, whether it is a day, and which rows have one that cannot be read."""
+
+    value: "Column"
+    dated: bool
+    unreadable: "Column | None" = None
+
+
+def event_time(
+    name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool | None = None
+) -> EventTimeColumn:
+    """The event time that a column holds; `inferred` says that nobody declared its type.
+
+    `dated` says that the dataset's event times are days, or instants; None if that is open. A day that
+    nobody declared is its first instant, where instants are kept. Raises Refused for a type that holds no
+    times (section 2.1, step 1), and for the other one of the two.
+    """
+    found = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
+    if dated is None or found.dated is dated:
+        return found
+    if found.dated and inferred:
+        return _within_years(column, in_utc(column.cast("timestamp_ntz")))
+    expected = "date" if dated else "timestamp"
+    raise Refused(
+        "incompatible-schema",
+        f"The event-time column {name} has the wrong type: expected {expected}, but found "
+        f"{type_.simpleString()}.",
+        "Cast it in preprocess, or fix the source.",
+        [name],
+    )
+
+
+def _event_time(
+    name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool
+) -> EventTimeColumn:
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import (
+        DateType,
+        IntegralType,
+        NullType,
+        StringType,
+        TimestampNTZType,
+        TimestampType,
+    )
+
+    match type_:
+        case DateType():
+            return _within_years(column, column, dated=True)
+        case TimestampType():
+            return _within_years(column, column)
+        case TimestampNTZType():
+            return _within_years(column, in_utc(column))
+        case NullType():
+            return EventTimeColumn(lit(None).cast("date" if dated else "timestamp"), dated=dated)
+        case IntegralType():
+            return _number(column, inferred=inferred)
+        case StringType():
+            return _text(column, inferred=inferred)
+        case _:
+            raise Refused(
+                "bad-input-schema",
+                f"The event-time column {name} is of type {type_.simpleString()}, not a date or timestamp.",
+                HINT,
+                [name],
+            )
+
+
+def in_utc(naive: "Column") -> "Column":
+    """Times without a zone as instants, in whatever zone the session is."""
+    from pyspark.sql.functions import concat, lit
+
+    return concat(naive.cast("string"), lit("Z")).cast("timestamp")
+
+
+def _within_years(column: "Column", value: "Column", *, dated: bool = False) -> EventTimeColumn:
+    """What the column says; unreadable where that is nothing, or of a year before 0001 or after 9999."""
+    from pyspark.sql.functions import unix_date, unix_micros, when
+
+    good = unix_date(value).between(*DAYS) if dated else unix_micros(value).between(*INSTANTS)
+    value = when(good, value)
+    return EventTimeColumn(value, dated, unreadable=column.isNotNull() & value.isNull())
+
+
+def _year(column: "Column") -> "Column":
+    from pyspark.sql.functions import lit, make_timestamp_ltz
+
+    one, none = lit(1), lit(0)
+    return make_timestamp_ltz(column.cast("int"), one, one, none, none, none, lit("UTC"))
+
+
+def _number(column: "Column", *, inferred: bool) -> EventTimeColumn:
+    """A four-digit number is a year; a large one UNIX seconds, where nobody declared it."""
+    from pyspark.sql.functions import timestamp_seconds, when
+
+    year = column.between(1000, 9999)
+    seconds = column.between(*SECONDS)
+    value = when(year, _year(when(year, column)))
+    if inferred:
+        value = value.when(seconds, timestamp_seconds(column))
+    good = year | seconds if inferred else year
+    return EventTimeColumn(value, dated=False, unreadable=column.isNotNull() & ~good)
+
+
+def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
+    """A text of four digits is a year; one of RFC 3339 an instant, where nobody declared it."""
+    from pyspark.sql.functions import when
+
+    year = column.rlike(YEAR)
+    value = when(year, _year(when(year, column)))
+    if inferred:
+        value = value.when(column.rlike(ZONED), try_cast(column, "timestamp"))
+        value = value.when(column.rlike(RFC3339), in_utc(try_cast(column, "timestamp_ntz")))
+    return _within_years(column, value)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructField
+
+
+@dataclass(frozen=True, slots=True)
+class TakenColumns:
+    """The columns of a batch for those of a side; None stands for one that is all NULL, or 0 for `op`."""
+
+    data: Mapping[str, str | None]
+    op: str | None
+    time: str | None
+
+
+def taken_columns(
+    batch: "Mapping[str, StructField]",
+    names: Mapping[str, str],
+    data: "Sequence[StructField]",
+    system: Sequence[str | None],
+    *,
+    dated: bool,
+) -> TakenColumns | None:
+    """What to take of a batch; None where Spark makes something else of a column.
+
+    `names` are those that the columns have where they are read, `system` the ones for `op` (None where each
+    row adds) and for the event time.
+    """
+    from pyspark.sql import types as spark
+
+    op, time = (None if name is None else batch.get(name) for name in system)
+    if op is not None and not isinstance(op.dataType, spark.ByteType | spark.ShortType | spark.IntegerType):
+        return None
+    void = {name for name, field in batch.items() if isinstance(field.dataType, spark.NullType)}
+    if time is not None and time.name not in void:
+        kind = spark.DateType if dated else spark.TimestampType
+        if not isinstance(time.dataType, kind):
+            return None
+    if not all(each.name in void or _widens(batch[each.name].dataType, each.dataType) for each in data):
+        return None
+    return TakenColumns(
+        {each.name: None if each.name in void else names[each.name] for each in data},
+        None if op is None else names[op.name],
+        None if time is None or time.name in void else names[time.name],
+    )
+
+
+def _widens(found: "DataType", wanted: "DataType") -> bool:
+    """Whether a cast is of no consequence."""
+    from pyspark.sql import types as spark
+
+    match found, wanted:
+        case spark.DecimalType(), spark.DecimalType():
+            return found.scale == wanted.scale and found.precision <= wanted.precision
+        case (
+            (spark.ByteType() | spark.ShortType() | spark.IntegerType()),
+            (spark.IntegerType() | spark.LongType()),
+        ):
+            return True
+    return bool(found == wanted)
+
+
+def side_tables(read: StagedRows, taken: TakenColumns, schema: pa.Schema) -> Iterator[pa.Table]:
+    """The rows as a side of these columns, some at a time.
+
+    Raises Unreadable for a file that is spoilt, and for an event time of no year: Spark tells of them.
+    """
+    assert read.tables is not None
+    sources = {OP: taken.op, TIME: taken.time, **taken.data}
+    wanted = {name: source for name, source in sources.items() if name in schema.names and source}
+    first = 0
+    try:
+        for rows in read.tables(list(wanted.values())):
+            size = len(rows)
+            made = {OP: np.zeros(size, np.int32), PLACE: np.arange(first, first + size)}
+            made |= {name: rows[source] for name, source in wanted.items()}
+            values = [made.get(each.name, pa.nulls(size, each.type)) for each in schema]
+            side = pa.table(values, names=schema.names).cast(schema)
+            if TIME in schema.names:
+                _require_years(side[TIME])
+            first += size
+            yield side
+    except (OSError, pa.ArrowException) as fault:
+        raise Unreadable(str(fault)) from fault
+
+
+def _require_years(times: pa.ChunkedArray) -> None:
+    dated = pa.types.is_date32(times.type)
+    first, last = DAYS if dated else INSTANTS
+    for each in pc.min_max(times).values():
+        count = each.cast(pa.int32() if dated else pa.int64()).as_py()
+        if count is not None and not first <= count <= last:
+            raise Unreadable("an event time of no year")
+
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -49,11 +284,11 @@ class DeliveredSide:
     taken: TakenColumns | None = None
 
 
-def batch(
+def delivered_side(
     frame: "DataFrame",
-    source: Source,
+    source: DatasetSource,
     columns: LogColumns,
-    expected: Expected | None,
+    expected: ExpectedColumns | None,
     *,
     inferred: bool,
 ) -> DeliveredSide:
@@ -77,7 +312,7 @@ def batch(
     if columns.time in fields:
         type_ = fields.pop(columns.time).dataType
         time = event_time(columns.time, col(quoted(columns.time)), type_, inferred=inferred, dated=wanted)
-    data, values = _conformed(fields, expected)
+    data, values = _conform(fields, expected)
     _require_named(source, columns, [field.name for field in data], timed=time is not None)
     _require_comparable(source, data)
     dated = time.dated if time else bool(wanted)
@@ -107,8 +342,8 @@ def _is_void(field: "StructField") -> bool:
     return isinstance(field.dataType, NullType)
 
 
-def _conformed(
-    fields: "Mapping[str, StructField]", expected: Expected | None
+def _conform(
+    fields: "Mapping[str, StructField]", expected: ExpectedColumns | None
 ) -> "tuple[Sequence[StructField], Mapping[str, Column]]":
     from pyspark.sql.functions import col
     from pyspark.sql.types import TimestampNTZType
@@ -117,7 +352,7 @@ def _conformed(
     instants = {name: in_utc(col(quoted(name))) for name in naive}
     if expected is None:
         return [storable(each) for each in fields.values()], instants
-    data, values = conformed(fields, expected)
+    data, values = conform_columns(fields, expected)
     return data, instants | values
 
 
@@ -141,13 +376,13 @@ def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str)
 
 
 def _refused_or_renamed(
-    frame: "DataFrame", source: Source, columns: LogColumns, *, inferred: bool
+    frame: "DataFrame", source: DatasetSource, columns: LogColumns, *, inferred: bool
 ) -> "DataFrame":
     names = [name for name in frame.columns if name != ARRIVAL]
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise _bad(f"The batch has the column {twice[0]} twice.", "Name each column once.", twice)
-    taken = sorted(reserved(columns.vocab, source.merge) & set(names))
+    taken = sorted(reserved_names(columns.vocab, source.merge) & set(names))
     if taken and not inferred:
         raise _bad(
             f"The batch has the column {taken[0]}, which is a system column of the dataset.",
@@ -165,7 +400,7 @@ def _refused_or_renamed(
     return frame
 
 
-def _op(source: Source, columns: LogColumns, fields: "dict[str, StructField]") -> "Column":
+def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructField]") -> "Column":
     """What each row does: told by the `op` column of upserts and changelogs, an addition elsewhere."""
     from pyspark.sql.functions import col, lit
     from pyspark.sql.types import IntegralType, StringType
@@ -181,7 +416,7 @@ def _op(source: Source, columns: LogColumns, fields: "dict[str, StructField]") -
     return try_cast(col(quoted(name)), "int")
 
 
-def _require_named(source: Source, columns: LogColumns, names: Sequence[str], *, timed: bool) -> None:
+def _require_named(source: DatasetSource, columns: LogColumns, names: Sequence[str], *, timed: bool) -> None:
     """Key, compared and sequence columns must be there (D4, R33)."""
     known = {*names, columns.time} if timed else set(names)
     wanted = list(key_of(source.merge))
@@ -199,7 +434,7 @@ def _require_named(source: Source, columns: LogColumns, names: Sequence[str], *,
         )
 
 
-def _require_comparable(source: Source, data: "Sequence[StructField]") -> None:
+def _require_comparable(source: DatasetSource, data: "Sequence[StructField]") -> None:
     """Spark compares no maps: there are none where rows are told from their repetitions (section 2.1)."""
     maps = [field.name for field in data if holds_map(field.dataType)] if key_of(source.merge) else []
     if maps:

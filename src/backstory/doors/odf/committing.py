@@ -13,13 +13,13 @@ import pyarrow as pa
 import structlog
 
 from backstory.doors.odf.batch import DeliveredSide
+from backstory.doors.odf.columns import document_of
 from backstory.doors.odf.data_types import declared_schema
+from backstory.doors.odf.ingestion import Head, Ingestion, SourceFile, fetch_hash
 from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
-from backstory.doors.odf.schemas import document_of
 from backstory.doors.odf.sides import nest_data
-from backstory.doors.odf.work import Head, Meeting, Work, fetch_hash
 from backstory.engine.sorted_rows import sorted_rows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shaped
@@ -35,9 +35,9 @@ from backstory.stores.iceberg.literals import absent, literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.spark_types import columns_from, spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.strategies.events.happened import Happened
-from backstory.strategies.events.numbering import number_events, order
-from backstory.strategies.events.order import sorted_places
+from backstory.strategies.events.numbering import number_events, sort_order
+from backstory.strategies.events.plan import EventSummary
+from backstory.strategies.events.sides import sorted_places
 from backstory.strategies.events.terms import EventTerms
 
 if TYPE_CHECKING:
@@ -47,11 +47,11 @@ log = structlog.get_logger()
 
 DOOR = "odf"
 # Rows are hashed while their files are written.
-_BESIDE = ThreadPoolExecutor(1, thread_name_prefix="hash")
-TOLD = ("source_state", "fetch", "complete", "contents", "watermark")
+_HASHER = ThreadPoolExecutor(1, thread_name_prefix="hash")
+SOURCE_FIELDS = ("source_state", "fetch", "complete", "contents", "watermark")
 
 
-def event_of(meeting: Meeting, rows: int, watermark: datetime | None) -> dict[str, Any]:
+def event_of(meeting: Ingestion, rows: int, watermark: datetime | None) -> dict[str, Any]:
     """What the commit of so many rows says of itself; a manifest is told where it is another than before."""
     work, dataset, head = meeting.work, meeting.dataset, meeting.head
     contents = dict(head.event.get("contents") or {})
@@ -81,7 +81,7 @@ def event_of(meeting: Meeting, rows: int, watermark: datetime | None) -> dict[st
     return event
 
 
-def _source_progress(work: Work, head: Head) -> dict[str, Any]:
+def _source_progress(work: SourceFile, head: Head) -> dict[str, Any]:
     """What is known of the polling source: where it is, its state, and whether all that it had is here."""
     fetch, state = fetch_hash(work.source), work.fetched.state
     if fetch is None:
@@ -90,11 +90,11 @@ def _source_progress(work: Work, head: Head) -> dict[str, Any]:
         "source_state": state.to_dict() if state else None,
         "fetch": fetch,
         "complete": work.fetched.last,
-        "polled": head.polled + 1,
+        "polled": head.polls + 1,
     }
 
 
-def _snapshot_time(work: Work, head: Head) -> str | None:
+def _snapshot_time(work: SourceFile, head: Head) -> str | None:
     """The time of the newest snapshot; one that is of the run's own time tells nothing."""
     time, last = work.fetched.event_time, head.snapshot_time
     told = isinstance(work.source.merge, Snapshot) and time is not None and time != work.run.system_time
@@ -102,18 +102,18 @@ def _snapshot_time(work: Work, head: Head) -> str | None:
     return iso(newest) if newest else None
 
 
-def says_more(event: Mapping[str, Any], head: Head) -> bool:
+def records_more(event: Mapping[str, Any], head: Head) -> bool:
     """Whether an event without rows tells of a source what the head does not (section 2.1, step 10)."""
-    return any(event.get(name) != head.event.get(name) for name in TOLD)
+    return any(event.get(name) != head.event.get(name) for name in SOURCE_FIELDS)
 
 
 @contextmanager
 def rows_change(
-    meeting: Meeting,
+    meeting: Ingestion,
     event: dict[str, Any],
     arrived: DeliveredSide,
     events: "pa.Table | Pieces | DataFrame | None",
-    found: Happened,
+    found: EventSummary,
     terms: EventTerms,
 ) -> Iterator[Change]:
     """The events in their order, numbered, and the block that tells of them."""
@@ -129,10 +129,10 @@ def rows_change(
                 rows = columns.stored_rows(ordered, meeting.now, start)
         else:
             assert events is not None
-            by = order(terms, arrived.data)
+            by = sort_order(terms, arrived.data)
             frame = nest_data(events, arrived.data)
             frame = kept.enter_context(number_events(frame, found.rows, by, start))
-            rows = columns.stored(frame, names, literal(meeting.now))
+            rows = columns.stored_frame(frame, names, literal(meeting.now))
         yield block_change(meeting, event, arrived, rows, counts)
 
 
@@ -143,7 +143,7 @@ def _number_pieces(columns: LogColumns, events: Pieces, now: datetime, start: in
 
 
 def block_change(
-    meeting: Meeting,
+    meeting: Ingestion,
     event: dict[str, Any],
     arrived: DeliveredSide | None = None,
     rows: "DataFrame | pa.Table | Pieces | None" = None,
@@ -156,7 +156,7 @@ def block_change(
     if arrived is not None:
         wanted = columns_from(meeting.dataset.columns.schema(arrived.data, dated=arrived.dated))
         _refuse_retyped(table, wanted)
-        into = extended(table.shape, wanted)
+        into = extend_shape(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
     offset = meeting.dataset.columns.vocab.offset_column
     come, hash_text = _with_hash(rows, into or table.shape, offset, event)
@@ -185,7 +185,7 @@ def _with_hash(
         return None, lambda: None
     if isinstance(rows, pa.Table):
         rows = shaped(rows, shape.columns)
-        return rows, _BESIDE.submit(hash_of_table, rows, offset).result
+        return rows, _HASHER.submit(hash_of_table, rows, offset).result
     if isinstance(rows, Pieces):
         sums: list[np.ndarray] = []
         pieces = Pieces(partial(_hash_pieces, rows, shape, offset, sums))
@@ -201,17 +201,17 @@ def _hash_pieces(rows: Pieces, shape: Shape, offset: str, sums: list[np.ndarray]
     sums.clear()
     for each in rows.tables():
         piece = shaped(each, shape.columns)
-        words = _BESIDE.submit(sum_of_words, piece, offset)
+        words = _HASHER.submit(sum_of_words, piece, offset)
         yield piece
         sums.append(words.result())
 
 
-def note_of(work: Work) -> Note:
+def note_of(work: SourceFile) -> Note:
     """What a block's commit says of itself besides the block."""
     return Note(DOOR, work.token or "")
 
 
-def extended(shape: Shape, wanted: Sequence[Column]) -> Shape:
+def extend_shape(shape: Shape, wanted: Sequence[Column]) -> Shape:
     """The shape with the columns that it lacks; one of another type makes way for the wanted one."""
     types = {each.name: each for each in wanted}
     kept = [
@@ -258,7 +258,7 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
     return hash_of(written)
 
 
-def _properties(meeting: Meeting, arrived: DeliveredSide | None) -> dict[str, str]:
+def _properties(meeting: Ingestion, arrived: DeliveredSide | None) -> dict[str, str]:
     """The dataset's columns, once they are known."""
     if arrived is None or meeting.dataset.schema is not None:
         return {}

@@ -12,11 +12,10 @@ import pyarrow as pa
 import pyarrow.types as kind_of
 from pydantic import TypeAdapter
 
-from backstory.doors.odf.ddl import ddl_schema
 from backstory.doors.odf.manifest import data_schema as odf
-from backstory.doors.odf.manifest.data_schema import DataField, DataSchema, DataType
-from backstory.doors.odf.manifest.part import Part
-from backstory.doors.odf.manifest.read import Reading
+from backstory.doors.odf.manifest.data_schema import DataField, DataSchema, DataType, ddl_schema
+from backstory.doors.odf.manifest.events import Reader
+from backstory.doors.odf.manifest.part import ManifestPart
 from backstory.errors import Refused, UsageError
 
 # The metadata of a field: its type, and the attributes that the schema gives it.
@@ -64,7 +63,7 @@ UNITS: Final = {
 ANY_TYPE: Final[TypeAdapter[Any]] = TypeAdapter(DataType)
 
 
-def declared_schema(read: Reading) -> DataSchema | None:
+def declared_schema(read: Reader) -> DataSchema | None:
     """The schema that a reader is given, in either form; None if its columns are looked up in the data."""
     if read.ddl_schema is not None:
         return ddl_schema(read.ddl_schema)
@@ -76,7 +75,7 @@ def arrow_schema(schema: DataSchema) -> pa.Schema:
     return pa.schema([_arrow_field(each, top=True) for each in schema.fields_])
 
 
-def required(datatype: DataType) -> tuple[DataType, bool]:
+def unwrap_option(datatype: DataType) -> tuple[DataType, bool]:
     """The type without the Option around it, and whether there was none."""
     inner = datatype
     while isinstance(inner, odf.Option):
@@ -87,7 +86,7 @@ def required(datatype: DataType) -> tuple[DataType, bool]:
 def type_of(field: pa.Field) -> DataType:
     """The Open Data Fabric type of a field: the one that its metadata keep, else its own."""
     kept = (field.metadata or {}).get(TYPE)
-    inner, _ = required(ANY_TYPE.validate_json(kept) if kept else _from_arrow(field))
+    inner, _ = unwrap_option(ANY_TYPE.validate_json(kept) if kept else _from_arrow(field))
     if field.nullable and not isinstance(inner, odf.Null):
         return odf.Option(inner=inner)
     return inner
@@ -114,7 +113,7 @@ def _document(value: Any) -> Any:
     if isinstance(value, DataField):
         extra = {"extra": value.extra} if value.extra else {}
         return {"name": value.name, "type": type_document(value.type), **extra}
-    return type_document(value) if isinstance(value, Part) else value  # type: ignore[arg-type]
+    return type_document(value) if isinstance(value, ManifestPart) else value  # type: ignore[arg-type]
 
 
 def _field_document(field: pa.Field) -> dict[str, Any]:
@@ -125,7 +124,7 @@ def _field_document(field: pa.Field) -> dict[str, Any]:
 
 def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
     """The column; only a table's own columns keep their types, for these hold the types within them."""
-    inner, needed = required(field.type)
+    inner, needed = unwrap_option(field.type)
     if top and _is_empty(inner):
         raise UsageError(
             "empty-struct",
@@ -151,7 +150,7 @@ def _arrow(datatype: DataType) -> pa.DataType:
         return pa.list_(_arrow_field(DataField(name="element", type=datatype.item_type)))
     if isinstance(datatype, odf.Map):
         value = _arrow_field(DataField(name="value", type=datatype.value_type))
-        key, _ = required(datatype.key_type)
+        key, _ = unwrap_option(datatype.key_type)
         return pa.map_(_arrow(key), value)
     if isinstance(datatype, odf.Struct):
         return pa.struct([_arrow_field(each) for each in datatype.fields_])
@@ -160,7 +159,7 @@ def _arrow(datatype: DataType) -> pa.DataType:
 
 def _is_empty(datatype: DataType) -> bool:
     """Whether it is, or holds, a struct without fields."""
-    inner, _ = required(datatype)
+    inner, _ = unwrap_option(datatype)
     match inner:
         case odf.Struct():
             return not inner.fields_ or any(_is_empty(each.type) for each in inner.fields_)
@@ -188,13 +187,13 @@ def _from_arrow(field: pa.Field) -> DataType:  # noqa: PLR0911 - a branch for ea
         return odf.Duration(unit=UNITS[arrow.unit])
     if kind_of.is_fixed_size_binary(arrow):
         return odf.Binary.model_validate({"fixedLength": arrow.byte_width})
-    return _nested(field)
+    return _from_nested(field)
 
 
-def _nested(field: pa.Field) -> DataType:
+def _from_nested(field: pa.Field) -> DataType:
     arrow = field.type
     if kind_of.is_map(arrow):
-        key, _ = required(type_of(arrow.key_field))
+        key, _ = unwrap_option(type_of(arrow.key_field))
         return odf.Map.model_validate({"keyType": key, "valueType": type_of(arrow.item_field)})
     if kind_of.is_list(arrow) or kind_of.is_large_list(arrow):
         return odf.List.model_validate({"itemType": type_of(arrow.value_field)})

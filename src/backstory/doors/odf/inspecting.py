@@ -1,4 +1,7 @@
-"""What there is to know of a dataset: its manifest, schema, lints and head; and its newest rows."""
+"""What there is to know of a dataset: its manifest, schema, lints and head; and its newest rows.
+
+Small datasets read from files and metadata, without Spark: the same answers, or Unreadable.
+"""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,17 +13,29 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from backstory.doors.odf.data_types import data_schema_of
-from backstory.doors.odf.dataset import Dataset, fold
-from backstory.doors.odf.lints import Level, Lint, lints
-from backstory.doors.odf.manifests import read_manifests, resolved
-from backstory.doors.odf.registry import Known, Registered, schema_document
-from backstory.doors.odf.work import Head, head_of
+from backstory.documents import DocumentPath
+from backstory.doors.odf.data_types import data_schema_of, declared_schema
+from backstory.doors.odf.ingestion import Head, head_of
+from backstory.doors.odf.lints import Level, Lint, lints, lints_of
+from backstory.doors.odf.manifest.dataset import (
+    Dataset,
+    DatasetSource,
+    fold,
+    read_manifests,
+    resolve_defaults,
+)
+from backstory.doors.odf.registry import KnownDataset, RegisteredDataset, dataset_of, schema_document
 from backstory.errors import UsageError
+from backstory.journal.chain import read_blocks
+from backstory.journal.log_table import newest_block_in_files, snapshots_in_files
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.literals import quoted
 from backstory.stores.iceberg.store import Store
+from backstory.stores.metadata.described import Described
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
+from backstory.stores.metadata.values import integers
 from backstory.stores.port import ToldTable
 from backstory.strategies.events.terms import EventEncoding, Op
 
@@ -39,9 +54,9 @@ class Inspected:
     head: Mapping[str, Any] | None = None
 
     @property
-    def resolved(self) -> dict[str, Any]:
+    def resolved_manifest(self) -> dict[str, Any]:
         """The manifest with every default."""
-        return resolved(self.dataset)
+        return resolve_defaults(self.dataset)
 
     def to_dict(self) -> dict[str, Any]:
         """All of it, as `--output json` prints it."""
@@ -56,26 +71,26 @@ class Inspected:
         }
 
 
-def inspect_dataset(store: Store, dataset: Registered) -> Inspected:
+def inspect_dataset(store: Store, dataset: RegisteredDataset) -> Inspected:
     """A dataset of the warehouse."""
-    from backstory.doors.odf.foreseeing import foreseen
+    from backstory.doors.odf.preprocess import lint_dataset
 
-    return inspected(dataset, partial(foreseen, store, dataset), head_of(store, dataset))
+    return inspect_table(dataset, partial(lint_dataset, store, dataset), head_of(store, dataset))
 
 
-def inspected(dataset: Known[ToldTable], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
+def inspect_table(dataset: KnownDataset[ToldTable], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
     """A dataset with what is odd in its manifest and what its newest commit says, whoever read them."""
-    found = _foreseen(dataset, lint)
+    found = _lint_or_error(dataset, lint)
     return Inspected(dataset.dataset, found, str(dataset.name), _stored_schema(dataset), _head(head))
 
 
-def unread(name: TableName) -> dict[str, Any]:
+def unreadable_entry(name: TableName) -> dict[str, Any]:
     """A table of the schema of datasets that cannot be read, as `backstory list` tells it."""
     told = dict.fromkeys(("dataset", "source", "merge", "pulled", "records", "blocks", "watermark"))
     return {**told, "dataset": name.name, "merge": []}
 
 
-def in_a_row(dataset: Known[ToldTable], head: Head) -> dict[str, Any]:
+def list_entry(dataset: KnownDataset[ToldTable], head: Head) -> dict[str, Any]:
     """A dataset as `backstory list` tells it."""
     told = dataset.dataset
     return {
@@ -98,7 +113,7 @@ def inspected_file(path: Path) -> list[Inspected]:
     return found
 
 
-def _foreseen(dataset: Known[ToldTable], lint: Callable[[], list[Lint]]) -> list[Lint]:
+def _lint_or_error(dataset: KnownDataset[ToldTable], lint: Callable[[], list[Lint]]) -> list[Lint]:
     """What is odd in a manifest; a query that does not fit hides nothing else of the dataset."""
     try:
         return lint()
@@ -109,7 +124,7 @@ def _foreseen(dataset: Known[ToldTable], lint: Callable[[], list[Lint]]) -> list
         ]
 
 
-def newest_rows(store: Store, dataset: Registered, count: int, skip: int) -> "DataFrame":
+def newest_rows(store: Store, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
     """The newest rows without the very newest `skip`, by their offsets, oldest first."""
     from pyspark.sql.functions import col
 
@@ -120,7 +135,7 @@ def newest_rows(store: Store, dataset: Registered, count: int, skip: int) -> "Da
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 
-def symbols(dataset: Known[ToldTable]) -> dict[str, dict[Any, str]]:
+def symbols(dataset: KnownDataset[ToldTable]) -> dict[str, dict[Any, str]]:
     """For the column of operations, if the table has one, the symbols of its codes."""
     if dataset.columns.encoding is not EventEncoding.OP:
         return {}
@@ -146,7 +161,7 @@ def _kind_first(node: Any) -> Any:
     return [_kind_first(each) for each in node] if isinstance(node, list) else node
 
 
-def _stored_schema(dataset: Known[ToldTable]) -> Mapping[str, Any] | None:
+def _stored_schema(dataset: KnownDataset[ToldTable]) -> Mapping[str, Any] | None:
     """The columns of the table in its own order, once it has rows; else those that the manifest sets."""
     if dataset.table is None or dataset.schema is None:
         return dataset.schema
@@ -156,10 +171,10 @@ def _stored_schema(dataset: Known[ToldTable]) -> Mapping[str, Any] | None:
     return {**dataset.schema, "fields": [told.get(name) or own[name] for name in names]}
 
 
-def _system_fields(dataset: Known[ToldTable]) -> Any:
+def _system_fields(dataset: KnownDataset[ToldTable]) -> Any:
     """The system columns; only an event time may be NULL."""
     time = dataset.columns.time
-    fields = [field.with_nullable(field.name == time) for field in dataset.columns.own()]
+    fields = [field.with_nullable(field.name == time) for field in dataset.columns.system_schema()]
     return data_schema_of(pa.schema(fields))["fields"]
 
 
@@ -175,3 +190,48 @@ def _head(head: Head) -> dict[str, Any] | None:
         "watermark": iso(head.watermark) if head.watermark else None,
         "source_state": head.event.get("source_state"),
     }
+
+
+def dataset_here(files: Files) -> KnownDataset[Described]:
+    """The dataset that a table is; Unreadable for another table."""
+    found = dataset_of(files.table)
+    if found is None:
+        raise Unreadable("a table that is not a dataset")
+    return found
+
+
+def list_entry_here(files: Files) -> dict[str, Any]:
+    """A dataset as `backstory list` tells it."""
+    return list_entry(dataset_here(files), Head(newest_block_in_files(files)))
+
+
+def newest_rows_here(files: Files, count: int, skip: int) -> pa.Table:
+    """The newest rows without the very newest `skip`, by their offsets, oldest first."""
+    table, offset = files.table, dataset_here(files).columns.vocab.offset_column
+    end = Head(newest_block_in_files(files)).next_offset - skip
+    rows = files.rows(table.snapshot, table.fields, table.shape.names, MOST_IN_ARROW)
+    offsets = enumerate(rows[offset].to_pylist())
+    found = sorted((each, place) for place, each in offsets if each is not None and end - count <= each < end)
+    return rows.take(integers([place for _, place in found]))
+
+
+def inspect_here(files: Files, *, linted: bool) -> Inspected:
+    """A dataset of the warehouse; `linted` says whether anybody asks what is odd in its manifest."""
+    dataset = dataset_here(files)
+    lint = partial(lints_of, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
+    return inspect_table(dataset, lint, Head(newest_block_in_files(files)))
+
+
+def output_here(dataset: KnownDataset[Described], _: DocumentPath, source: DatasetSource) -> None:
+    """The columns after preprocess, where nobody knows them; Unreadable where Spark looks at the query."""
+    declared = declared_schema(source.read)
+    known = declared is not None and declared.fields_
+    if source.preprocess is not None and (known or not is_pulled_by(dataset)):
+        raise Unreadable("a query of preprocess")
+
+
+def is_pulled_by(dataset: KnownDataset[Described]) -> bool:
+    """Whether the newest commit was made under this very manifest, whose queries were looked at then."""
+    table = dataset.table
+    newest = None if table is None else next(read_blocks(snapshots_in_files(table)), None)
+    return newest is not None and newest.event.get("manifest_hash") == dataset.manifest_hash

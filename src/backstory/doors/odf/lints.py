@@ -1,28 +1,101 @@
-"""What is lawful in a manifest and yet a mistake, or likely one: lints L1 to L10 (section 2.11), and L11."""
+"""What is lawful in a manifest and yet a mistake, or likely one: lints L1 to L10 (section 2.11), and L11.
 
-from collections.abc import Callable, Iterable, Iterator
+Secrets in a manifest: whoever may read the table, or its files, can read them too.
+
+They belong into the environment, from where a template takes them when the source is asked (section 1.1).
+"""
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 from typing import Any, Final
+from urllib.parse import parse_qsl, urlsplit
 
 import pyarrow as pa
 
 from backstory.documents import DocumentPath, nearest_name
-from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved
-from backstory.doors.odf.dataset import Dataset, Source
-from backstory.doors.odf.literal_secrets import literal_secrets
-from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource
-from backstory.doors.odf.manifest.fetch import Url
-from backstory.doors.odf.manifest.merge import (
-    Append,
-    ChangelogStream,
-    Ledger,
-    Snapshot,
-    UpsertStream,
-)
-from backstory.doors.odf.source_rules import OLD_FIELDS
+from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved_names
+from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
+from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource, Url
+from backstory.doors.odf.manifest.merge import Append, ChangelogStream, Ledger, Snapshot, UpsertStream
+from backstory.doors.odf.manifest.rules import OLD_FIELDS
 from backstory.errors import UsageError
+from backstory.sources.templates import with_variables_as
+
+# What a variable fills in; no address has this letter.
+FILLED: Final = "\ue000"
+# Names of headers, of an address's parameters and of variables; `accessToken` is two words.
+NAMES: Final = re.compile(
+    r"(?:^|[-_.])(?:\w*(?:token|secret|password|passwd|passphrase|api[-_]?key)|authorization|cookie"
+    r"|credentials?|pwd|sig|signature)$",
+    re.IGNORECASE,
+)
+KEY: Final = re.compile(
+    r"(?:^|[-_.])(?:access|account|auth|client|private|secret|subscription)[-_.]?key$", re.IGNORECASE
+)
+# A parameter that is just called `key` may be a word, or the name of a series: `key=D.USD.EUR.SP00.A`.
+BARE_KEY: Final = re.compile(r"(?=.*\d)[\w-]+")
+# Where the next page of an answer begins.
+PAGES: Final = re.compile(r"(?:page|next|continuation|sync|cursor)[-_.]?token$", re.IGNORECASE)
+CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
+# Shorter ones are rather words than keys: `key=population`; shorter users rather names than tokens.
+SHORTEST_KEY, SHORTEST_USER = 16, 8
+# Users of FTP who give no password, or any; the key that public interfaces give to everybody.
+ANYBODY: Final = {"anonymous", "ftp"}
+EVERYBODY: Final = {"demo_key", "demo-key"}
+
+
+def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
+    """Where a manifest has a secret as it is, and what it is, also in events that newer ones replace."""
+    for number, event in enumerate(document["content"]["metadata"]):
+        for place, what in _of_fetch(event.get("fetch") or {}):
+            yield ("content", "metadata", number, "fetch", *place), what
+
+
+def _of_fetch(fetch: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
+    for key in ("url", "nodeUrl"):
+        yield from (((key,), what) for what in secrets_in_address(fetch.get(key) or ""))
+    for key in ("headers", "env"):
+        for number, each in enumerate(fetch.get(key) or ()):
+            if _is_secret(each["name"], each.get("value") or ""):
+                yield (key, number, "value"), f"the value of {each['name']}"
+    if _is_literal(with_variables_as(FILLED, fetch.get("password") or "")):
+        yield ("password",), "a password"
+
+
+def secrets_in_address(url: str) -> Iterator[str]:
+    """What an address has of secrets as they are, in words."""
+    try:
+        parts = urlsplit(with_variables_as(FILLED, url))
+    except ValueError:
+        return  # it is no address, and is refused when it is asked
+    user, _, password = parts.netloc.rpartition("@")[0].partition(":")
+    if password:
+        if _is_literal(password) and user.lower() not in ANYBODY:
+            yield "a password"
+    elif len(user) >= SHORTEST_USER and _is_literal(user) and parts.scheme.startswith("http"):
+        yield "a user without a password, which is a token"
+    for name, value in parse_qsl(parts.query):
+        if _is_secret(name, value):
+            yield f"the value of {name}"
+
+
+def _is_secret(name: str, value: str) -> bool:
+    name, text = CAMEL.sub("-", name), with_variables_as(FILLED, value)
+    if PAGES.search(name) or text.lower() in EVERYBODY:
+        return False
+    long = len(text) >= SHORTEST_KEY
+    named = NAMES.search(name) or (long and KEY.search(name))
+    bare = long and name.lower() == "key" and BARE_KEY.fullmatch(text)
+    return bool(named or bare) and _is_literal(text)
+
+
+def _is_literal(text: str) -> bool:
+    """Whether a text says all by itself; `Bearer ${TOKEN}` does not."""
+    return bool(text) and FILLED not in text
+
 
 REQUIRED: Final = "Remove the Option; in ddlSchema, use NOT NULL."
 
@@ -38,7 +111,7 @@ REMOVED: Final = {
     "negativeInf": "read a text and cast it in preprocess",
 }
 # The columns after the preprocess of a source, which stands at a path; None where there is nothing to know.
-Output = Callable[[DocumentPath, Source], pa.Schema | None]
+Output = Callable[[DocumentPath, DatasetSource], pa.Schema | None]
 
 
 class Level(StrEnum):
@@ -66,12 +139,12 @@ class Lint:
 
 
 @dataclass(frozen=True, slots=True)
-class _Desk:
+class _LintedSource:
     """A source on the desk: all that a lint looks at."""
 
     dataset: Dataset
     path: DocumentPath
-    source: Source
+    source: DatasetSource
     columns: Columns | None
 
     def error(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
@@ -107,7 +180,7 @@ def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | 
     for path, source in dataset.sources():
         if source_name is not None and getattr(source, "source_name", None) != source_name:
             continue
-        desk = _Desk(dataset, path, source, batch_columns(dataset, source, output))
+        desk = _LintedSource(dataset, path, source, batch_columns(dataset, source, output))
         found += [lint for look in LOOKS for lint in look(desk)]
     return found + secrets(dataset)
 
@@ -142,7 +215,7 @@ def refuse_errors(found: Iterable[Lint]) -> None:
             raise UsageError(f"lint-{lint.code}", f"{lint.place}: {lint.message}.", lint.remedy)
 
 
-def _l1(desk: _Desk) -> Iterator[Lint]:
+def _l1(desk: _LintedSource) -> Iterator[Lint]:
     merge, event_time = desk.source.merge, desk.dataset.vocab.event_time_column
     if not isinstance(merge, Ledger) or merge.event_time_in_key or desk.columns is None:
         return
@@ -156,13 +229,13 @@ def _l1(desk: _Desk) -> Iterator[Lint]:
         )
 
 
-def _l2(desk: _Desk) -> Iterator[Lint]:
+def _l2(desk: _LintedSource) -> Iterator[Lint]:
     if desk.columns is None:
         return
     vocab = desk.dataset.vocab
     # A dataset's own schema may leave system columns out.
     unsaid = () if desk.columns.of_batch else (vocab.event_time_column, vocab.operation_type_column)
-    for path, name in _named(desk):
+    for path, name in _merge_columns(desk):
         if name not in desk.columns.names and name not in unsaid:
             yield desk.error(
                 "L2",
@@ -172,7 +245,7 @@ def _l2(desk: _Desk) -> Iterator[Lint]:
             )
 
 
-def _named(desk: _Desk) -> Iterator[tuple[DocumentPath, str]]:
+def _merge_columns(desk: _LintedSource) -> Iterator[tuple[DocumentPath, str]]:
     """The columns that a merge names, and where."""
     merge = desk.source.merge
     yield from ((("primaryKey", number), name) for number, name in enumerate(desk.key))
@@ -186,7 +259,7 @@ def _named(desk: _Desk) -> Iterator[tuple[DocumentPath, str]]:
         yield ("kind",), desk.dataset.vocab.operation_type_column
 
 
-def _l3(desk: _Desk) -> Iterator[Lint]:
+def _l3(desk: _LintedSource) -> Iterator[Lint]:
     lint = partial(desk.error, "L3")
     if not desk.key and not isinstance(desk.source.merge, Append):
         yield lint(("merge", "primaryKey"), "the primary key is empty", "Name what identifies a row.")
@@ -195,7 +268,7 @@ def _l3(desk: _Desk) -> Iterator[Lint]:
             yield lint(("merge", "primaryKey", number), f"the key names {name} twice", "Remove one of them.")
 
 
-def _l4(desk: _Desk) -> Iterator[Lint]:
+def _l4(desk: _LintedSource) -> Iterator[Lint]:
     merge = desk.source.merge
     for number, name in enumerate((isinstance(merge, Snapshot) and merge.compare_columns) or ()):
         if name in desk.key:
@@ -207,7 +280,7 @@ def _l4(desk: _Desk) -> Iterator[Lint]:
             )
 
 
-def _l5(desk: _Desk) -> Iterator[Lint]:
+def _l5(desk: _LintedSource) -> Iterator[Lint]:
     if isinstance(desk.source, AddPushSource) and isinstance(desk.source.merge, Snapshot):
         yield desk.warning(
             "L5",
@@ -217,7 +290,7 @@ def _l5(desk: _Desk) -> Iterator[Lint]:
         )
 
 
-def _l6(desk: _Desk) -> Iterator[Lint]:
+def _l6(desk: _LintedSource) -> Iterator[Lint]:
     optional = desk.columns.optional if desk.columns else frozenset()
     for number, name in enumerate(desk.key):
         if name in optional:
@@ -237,7 +310,7 @@ def _l6(desk: _Desk) -> Iterator[Lint]:
         )
 
 
-def _l7(desk: _Desk) -> Iterator[Lint]:
+def _l7(desk: _LintedSource) -> Iterator[Lint]:
     event_time = desk.dataset.vocab.event_time_column
     field = desk.columns.field(event_time) if desk.columns else None
     if field is not None and not may_be_event_time(field):
@@ -249,7 +322,7 @@ def _l7(desk: _Desk) -> Iterator[Lint]:
         )
 
 
-def _l8(desk: _Desk) -> Iterator[Lint]:
+def _l8(desk: _LintedSource) -> Iterator[Lint]:
     source = desk.source
     if not isinstance(source, SetPollingSource) or not isinstance(source.merge, Snapshot):
         return
@@ -262,7 +335,7 @@ def _l8(desk: _Desk) -> Iterator[Lint]:
         )
 
 
-def _l9(desk: _Desk) -> Iterator[Lint]:
+def _l9(desk: _LintedSource) -> Iterator[Lint]:
     lint = partial(desk.warning, "L9")
     merge, read = desk.source.merge, desk.source.read
     for name, (attribute, _) in OLD_FIELDS.items():
@@ -278,11 +351,11 @@ def _l9(desk: _Desk) -> Iterator[Lint]:
             yield lint(("read", option), f"{option} was removed from Csv", f"Instead: {REMOVED[option]}.")
 
 
-def _l10(desk: _Desk) -> Iterator[Lint]:
+def _l10(desk: _LintedSource) -> Iterator[Lint]:
     if desk.columns is None or not desk.columns.of_batch:
         return
     for name in desk.columns.names:
-        if name in reserved(desk.dataset.vocab, desk.source.merge):
+        if name in reserved_names(desk.dataset.vocab, desk.source.merge):
             yield desk.error(
                 "L10",
                 desk.columns.path_of(name),

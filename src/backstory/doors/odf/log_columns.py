@@ -1,4 +1,7 @@
-"""The columns of a dataset's table: the system's own, in their order, and the data (decision O11)."""
+"""The columns of a dataset's table: the system's own, in their order, and the data (decision O11).
+
+A log in the other encoding: letters as pairs of operations, and the other way round (section 2.9, O2).
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 
-from backstory.doors.odf.dataset import Dataset
+from backstory.doors.odf.manifest.dataset import Dataset
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
 from backstory.stores.iceberg.literals import quoted
@@ -65,7 +68,7 @@ class LogColumns:
             vocab.event_time_column,
         )
 
-    def own(self, *, dated: bool = False) -> pa.Schema:
+    def system_schema(self, *, dated: bool = False) -> pa.Schema:
         """The system columns with their types; `dated` says that the event time is a day, not an instant."""
         vocab = self.vocab
         types = {
@@ -82,14 +85,14 @@ class LogColumns:
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructType
 
-        return StructType([*from_arrow_schema(self.own(dated=dated)), *data])
+        return StructType([*from_arrow_schema(self.system_schema(dated=dated)), *data])
 
-    def logged(self, rows: "DataFrame", data: Sequence[str]) -> "DataFrame":
+    def side_frame(self, rows: "DataFrame", data: Sequence[str]) -> "DataFrame":
         """The table's rows as a side of the plan."""
-        sides = self.sides(data)
+        sides = self.side_columns(data)
         return rows.select(*(value.alias(name) for name, value in sides.items()))
 
-    def sides(self, data: Sequence[str]) -> "dict[str, Column]":
+    def side_columns(self, data: Sequence[str]) -> "dict[str, Column]":
         """What the columns of a side are in the table's own."""
         from pyspark.sql.functions import col, struct
 
@@ -100,7 +103,7 @@ class LogColumns:
             PLACE: col(quoted(self.vocab.offset_column)),
         }
 
-    def stored(self, events: "DataFrame", data: Sequence[str], system_time: "Column") -> "DataFrame":
+    def stored_frame(self, events: "DataFrame", data: Sequence[str], system_time: "Column") -> "DataFrame":
         """Numbered events as rows of the table."""
         from pyspark.sql.functions import col
 
@@ -158,3 +161,84 @@ def log_columns(dataset: Dataset) -> LogColumns:
     """The columns that a dataset's sources ask for; all of them have the same encoding."""
     found = {encoding_of(source.merge) for _, source in dataset.sources()} - {None}
     return LogColumns(dataset.vocab, next(iter(found), None))
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+def encode_log(
+    rows: "DataFrame", columns: LogColumns, key: Sequence[str], encoding: EventEncoding
+) -> "DataFrame":
+    """The rows of a log in an encoding: its system columns with `op` or `observed`, then the data.
+
+    Offsets are the stored ones, so the halves of a pair share one. A `D` made of a retraction has the time of
+    its commit, which is the only one that the other encoding keeps of the observation. A log without
+    offsets, as older tools wrote it, is read in the order of its event times (R88).
+    """
+    if columns.encoding is encoding:
+        return rows
+    data = [name for name in rows.columns if name not in columns.system]
+    if encoding is EventEncoding.OP:
+        return _operations(rows, columns, key, data)
+    return _letters(rows, columns, data, timed=columns.time not in key)
+
+
+def _operations(
+    rows: "DataFrame", columns: LogColumns, key: Sequence[str], data: Sequence[str]
+) -> "DataFrame":
+    """`I` adds; `U` corrects what was there before it; `D` retracts that, with its own event time."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import array, col, explode, lag, lit, struct, when
+
+    vocab = columns.vocab
+    kept = [name for name in (vocab.offset_column, vocab.system_time_column) if name in rows.columns]
+    place = vocab.offset_column if vocab.offset_column in kept else columns.time
+    sides = columns.side_columns(data)
+    identity = [sides[ROW].getField(name) if name in data else sides[TIME] for name in key]
+    before = lag(struct(TIME, ROW)).over(Window.partitionBy("key").orderBy(PLACE))
+    stored = rows.select(
+        *map(quoted, kept),
+        *(sides[name].alias(name) for name in (OP, TIME, ROW)),
+        col(quoted(place)).alias(PLACE),
+        struct(*identity).alias("key"),
+    ).withColumn("before", before)
+
+    def event(op: Op, time: "Column", row: "Column") -> "Column":
+        return struct(lit(int(op)).alias(OP), time.alias(TIME), row.alias(ROW))
+
+    own, old = (col(TIME), col(ROW)), (col("before")[TIME], col("before")[ROW])
+    events = when(col(OP) == Op.CORRECT_TO, array(event(Op.CORRECT_FROM, *old), event(Op.CORRECT_TO, *own)))
+    events = events.when(col(OP) == Op.RETRACT, array(event(Op.RETRACT, *old)))
+    events = events.otherwise(array(event(Op.APPEND, *own)))
+    told = stored.select(*map(quoted, kept), explode(events).alias("event"))
+    values = {name: col(quoted(name)) for name in kept}
+    values = {vocab.operation_type_column: col("event")[OP], **values, columns.time: col("event")[TIME]}
+    order = [name for name in (vocab.offset_column, vocab.operation_type_column) if name in values]
+    order += [name for name in values if name not in order]
+    return told.select(
+        *(values[name].alias(name) for name in order),
+        *(col("event")[ROW].getField(name).alias(name) for name in data),
+    )
+
+
+def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str], *, timed: bool) -> "DataFrame":
+    """`+A` is `I`, `+C` is `U`, `-R` is `D`, timed where the key lets it, and `-C` is left out."""
+    from pyspark.sql.functions import col, date_from_unix_date, floor, unix_seconds, when
+    from pyspark.sql.types import DateType
+
+    vocab = columns.vocab
+    op, system = col(quoted(vocab.operation_type_column)), col(quoted(vocab.system_time_column))
+    kept = rows.where(op != Op.CORRECT_FROM)
+    letter = when(op == Op.APPEND, LETTERS[Op.APPEND]).when(op == Op.RETRACT, LETTERS[Op.RETRACT])
+    time = col(quoted(columns.time))
+    if isinstance(rows.schema[columns.time].dataType, DateType):  # a cast would ask for the session's zone
+        system = date_from_unix_date(floor(unix_seconds(system) / 86_400).cast("int"))
+    told = when(op == Op.RETRACT, system).otherwise(time) if timed else time
+    return kept.select(
+        quoted(vocab.offset_column),
+        quoted(vocab.system_time_column),
+        told.alias(columns.time),
+        letter.otherwise(LETTERS[Op.CORRECT_TO]).alias(OBSERVED),
+        *map(quoted, data),
+    )

@@ -1,4 +1,7 @@
-"""Ask the polling source of a dataset what it has that is new (section 5); no row of it is read yet."""
+"""Ask the polling source of a dataset what it has that is new (section 5); no row of it is read yet.
+
+The fetch step of a manifest in the words of `sources` (sections 1.3 and 1.4).
+"""
 
 import os
 from collections.abc import Callable, Iterable
@@ -8,21 +11,74 @@ from pathlib import Path
 
 import structlog
 
-from backstory.doors.odf.fetching import source_of
+from backstory.doors.odf.ingestion import DatasetReceipt, Head, PullRun
 from backstory.doors.odf.lints import secrets
-from backstory.doors.odf.manifest.events import SetPollingSource
-from backstory.doors.odf.manifest.fetch import FilesGlob
-from backstory.doors.odf.receipts import DatasetReceipt
-from backstory.doors.odf.registry import Known
-from backstory.doors.odf.work import Head, PullRun
-from backstory.errors import BackstoryError
+from backstory.doors.odf.manifest import events as manifest
+from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
+from backstory.doors.odf.registry import KnownDataset
+from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import Block
 from backstory.model.foreign_writes import BY_OTHERS
 from backstory.settings import Rights
-from backstory.sources.asking import Asking, Progress, silent
-from backstory.sources.fetched import Answer
-from backstory.sources.polling import fetch
+from backstory.sources import fetching
+from backstory.sources.fetching import fetch
+from backstory.sources.source import (
+    Answer,
+    Asking,
+    EventTime,
+    FetchStep,
+    GlobOfFiles,
+    MetadataTime,
+    PathTime,
+    Progress,
+    Resource,
+    SystemTime,
+    silent,
+)
 from backstory.stores.port import ToldTable
+
+
+def source_of(step: manifest.Fetch) -> FetchStep:
+    """What the step asks for; UsageError `unsupported-source` for a kind that is parsed only (O12)."""
+    match step:
+        case manifest.Url():
+            return Resource(
+                step.url,
+                tuple((header.name, header.value) for header in step.headers),
+                _event_time(step.event_time),
+                once=step.cache is not None,
+                always=step.refetch is manifest.Refetch.ALWAYS,
+            )
+        case manifest.FilesGlob():
+            return GlobOfFiles(
+                step.path,
+                _event_time(step.event_time),
+                by_event_time=step.order is manifest.Order.BY_EVENT_TIME,
+                once=step.cache is not None,
+            )
+    raise UsageError(
+        "unsupported-source",
+        f"Sources of kind {step.kind} cannot be pulled.",
+        "Export its data to files or to an HTTP server, and fetch them with Url or FilesGlob.",
+    )
+
+
+def check(step: manifest.Fetch) -> None:
+    """Raise UsageError if the step's scheme or event time cannot be had; other kinds are passed over."""
+    if isinstance(step, manifest.Url | manifest.FilesGlob):
+        fetching.check(source_of(step))
+
+
+def _event_time(told: manifest.EventTime | None) -> EventTime | None:
+    match told:
+        case manifest.FromMetadata():
+            return MetadataTime()
+        case manifest.FromSystemTime():
+            return SystemTime()
+        case manifest.FromPath():
+            return PathTime(told.pattern, told.timestamp_format)
+    return None
+
 
 log = structlog.get_logger()
 
@@ -56,7 +112,7 @@ class RunRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class PollContext:
     """What must be known of a dataset before its source is asked, whoever reads it.
 
     `cache` is the folder of its downloads, `logged` gives all of its blocks, and `allow_queries` raises
@@ -79,9 +135,9 @@ class Poll:
     asking: Asking
     answer: Answer
 
-    def nothing(self, dataset: Known[ToldTable]) -> DatasetReceipt:
+    def empty_receipt(self, dataset: KnownDataset[ToldTable]) -> DatasetReceipt:
         """The receipt where the answer has nothing new."""
-        receipt = unchanged(dataset, self.head)
+        receipt = unchanged_receipt(dataset, self.head)
         if self.answer.status == "uncacheable":
             return replace(receipt, status="uncacheable", hint=UNCACHEABLE)
         return receipt
@@ -93,35 +149,37 @@ class Poll:
         )
 
 
-def ask(dataset: Known[ToldTable], facts: Facts, asked: RunRequest, run: PullRun) -> Poll | DatasetReceipt:
+def ask(
+    dataset: KnownDataset[ToldTable], facts: PollContext, asked: RunRequest, run: PullRun
+) -> Poll | DatasetReceipt:
     """Ask the source; the receipt of a dataset that has none which may be asked."""
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
         why = NO_SOURCE if source is None else SWITCHED_OFF
-        return replace(unchanged(dataset, facts.head), status="disabled", hint=why)
+        return replace(unchanged_receipt(dataset, facts.head), status="disabled", hint=why)
     facts.allow_queries()
     asking = _asking(dataset, source, facts, asked, run)
     return Poll(run, facts.head, source, asking, fetch(source_of(source.fetch), asking))
 
 
-def unchanged(dataset: Known[ToldTable], head: Head) -> DatasetReceipt:
+def unchanged_receipt(dataset: KnownDataset[ToldTable], head: Head) -> DatasetReceipt:
     """The receipt of a dataset that has all there is."""
     name = dataset.dataset.name
     return DatasetReceipt(name, "up-to-date", watermark=head.watermark, system_time=head.system_time)
 
 
-def failed(dataset: Known[ToldTable], head: Head, error: BackstoryError) -> DatasetReceipt:
+def failed_receipt(dataset: KnownDataset[ToldTable], head: Head, error: BackstoryError) -> DatasetReceipt:
     """The receipt of a dataset that stays as it is."""
-    return replace(unchanged(dataset, head), status="failed", error=error)
+    return replace(unchanged_receipt(dataset, head), status="failed", error=error)
 
 
-def warn_of_secrets(dataset: Known[ToldTable]) -> None:
+def warn_of_secrets(dataset: KnownDataset[ToldTable]) -> None:
     """Log each secret that stands in the manifest, by its place."""
     for lint in secrets(dataset.dataset):
         log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
 
 
-def tell_notes(receipt: DatasetReceipt) -> DatasetReceipt:
+def log_notes(receipt: DatasetReceipt) -> DatasetReceipt:
     """The same receipt, once its notes are logged that the engine does not log."""
     for note in receipt.notes:
         if not note.startswith(BY_OTHERS):
@@ -130,7 +188,11 @@ def tell_notes(receipt: DatasetReceipt) -> DatasetReceipt:
 
 
 def _asking(
-    dataset: Known[ToldTable], source: SetPollingSource, facts: Facts, asked: RunRequest, run: PullRun
+    dataset: KnownDataset[ToldTable],
+    source: SetPollingSource,
+    facts: PollContext,
+    asked: RunRequest,
+    run: PullRun,
 ) -> Asking:
     head, seen = facts.head, frozenset[str]()
     if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:

@@ -9,70 +9,88 @@ from pathlib import Path
 import structlog
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
 from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.manifest.events import AddPushSource
+from backstory.doors.odf.ingestion import (
+    DatasetReceipt,
+    Head,
+    Ingestion,
+    PullRun,
+    SourceFile,
+    cache_of,
+    head_of,
+    head_to_extend,
+    sum_up,
+)
+from backstory.doors.odf.manifest.events import AddPushSource, Csv
 from backstory.doors.odf.manifest.merge import Append
-from backstory.doors.odf.manifest.read import Csv
-from backstory.doors.odf.polling import Facts, Poll, RunRequest, ask, failed, tell_notes, warn_of_secrets
-from backstory.doors.odf.receipts import DatasetReceipt, sum_up
-from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.work import Head, Meeting, PullRun, Work, cache_of, head_of, head_to_extend
+from backstory.doors.odf.polling import (
+    Poll,
+    PollContext,
+    RunRequest,
+    ask,
+    failed_receipt,
+    log_notes,
+    warn_of_secrets,
+)
+from backstory.doors.odf.preprocess import refuse_forbidden_queries
+from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused
 from backstory.journal.log_table import read_all_blocks
 from backstory.model.change import Committed
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.sources.fetched import Fetched
 from backstory.sources.savepoint import forget
+from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.store import Store
 
 log = structlog.get_logger()
 
 
-def pull(store: Store, dataset: Registered, asked: RunRequest, before: Poll | None = None) -> DatasetReceipt:
+def pull(
+    store: Store, dataset: RegisteredDataset, asked: RunRequest, before: Poll | None = None
+) -> DatasetReceipt:
     """Ask the polling source of a dataset; its error, if there is one, stands in the receipt.
 
     `before` is what was asked without the store; what came of it goes on from there.
     """
     run = before.run if before else asked.run()
     try:
-        return tell_notes(_pulled(store, dataset, asked, run, before))
+        return log_notes(_pull(store, dataset, asked, run, before))
     except BackstoryError as error:
         return failure_of(store, dataset, error)
 
 
-def failure_of(store: Store, dataset: Registered, error: BackstoryError) -> DatasetReceipt:
+def failure_of(store: Store, dataset: RegisteredDataset, error: BackstoryError) -> DatasetReceipt:
     """The receipt of a dataset that stays as it is."""
     head = Head()
     with suppress(BackstoryError):
         head = head_of(store, dataset)
-    return failed(dataset, head, error)
+    return failed_receipt(dataset, head, error)
 
 
-def _pulled(
-    store: Store, dataset: Registered, asked: RunRequest, run: PullRun, before: Poll | None
+def _pull(
+    store: Store, dataset: RegisteredDataset, asked: RunRequest, run: PullRun, before: Poll | None
 ) -> DatasetReceipt:
     poll: Poll | DatasetReceipt | None = before
     if poll is None:
         warn_of_secrets(dataset)
         head = head_to_extend(store, dataset)
         if asked.set_watermark is not None:
-            return _marked(store, dataset, asked.set_watermark, run)
+            return _set_watermark(store, dataset, asked.set_watermark, run)
         poll = ask(dataset, _facts(store, dataset, head), asked, run)
     if isinstance(poll, DatasetReceipt):
         return poll
     receipts: list[DatasetReceipt] = []
     try:
-        for receipt in _ingested(store, dataset, poll):
+        for receipt in _ingest(store, dataset, poll):
             receipts.append(receipt)  # noqa: PERF402 - what was committed before an error counts
     except BackstoryError as error:
         standing = failure_of(store, dataset, error)
         summary = replace(sum_up(receipts, standing), status="failed", error=error)
     else:
-        summary = sum_up(receipts, poll.nothing(dataset))
+        summary = sum_up(receipts, poll.empty_receipt(dataset))
     if not run.dry_run and summary.status != "updated":
         write_log(store, dataset.name)  # a run before may have ended between its commit and its log
     if run.dry_run and len(receipts) > 1:
@@ -82,8 +100,8 @@ def _pulled(
     return poll.with_warnings(summary)
 
 
-def _facts(store: Store, dataset: Registered, head: Head) -> Facts:
-    return Facts(
+def _facts(store: Store, dataset: RegisteredDataset, head: Head) -> PollContext:
+    return PollContext(
         head,
         cache_of(store, dataset.name),
         lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
@@ -91,9 +109,9 @@ def _facts(store: Store, dataset: Registered, head: Head) -> Facts:
     )
 
 
-def _ingested(store: Store, dataset: Registered, found: Poll) -> Iterator[DatasetReceipt]:
+def _ingest(store: Store, dataset: RegisteredDataset, found: Poll) -> Iterator[DatasetReceipt]:
     """Each file's receipt, as soon as it is committed: an interrupt or an error keeps those before (R79)."""
-    after, run = found.head.polled, found.run
+    after, run = found.head.polls, found.run
     for fetched in found.answer.deliveries:
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; a refetch asks the source again")
@@ -107,12 +125,14 @@ def _ingested(store: Store, dataset: Registered, found: Poll) -> Iterator[Datase
         yield receipt
 
 
-def _reloader(store: Store, dataset: Registered) -> Callable[[], Registered]:
+def _reloader(store: Store, dataset: RegisteredDataset) -> Callable[[], RegisteredDataset]:
     """A function that reads the dataset as it is when called; a dataset not yet added stays as given."""
     return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
 
 
-def _marked(store: Store, dataset: Registered, watermark: datetime, run: PullRun) -> DatasetReceipt:
+def _set_watermark(
+    store: Store, dataset: RegisteredDataset, watermark: datetime, run: PullRun
+) -> DatasetReceipt:
     """Set the watermark by hand, forward only; nothing is polled (decision O20)."""
     if dataset.table is None:
         raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
@@ -144,14 +164,16 @@ class WatermarkDelivery:
                 "A watermark only moves forward.",
             )
         by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
-        nothing = Fetched(Path(), "--set-watermark", None, None)
-        work = Work(store, by_hand, nothing, None, self.run, None, None, None, False, None, lambda: dataset)
+        nothing = FetchedFile(Path(), "--set-watermark", None, None)
+        work = SourceFile(
+            store, by_hand, nothing, None, self.run, None, None, None, False, None, lambda: dataset
+        )
         if watermark == head.watermark:
             same = DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
             yield Plan(dataset.table, None, note_of(work), lambda _: same)
             return
         now = max(filter(None, (self.run.system_time, head.system_time)))
-        meeting = Meeting(work, dataset, head, now)
+        meeting = Ingestion(work, dataset, head, now)
         change = block_change(meeting, event_of(meeting, 0, watermark))
 
         def ended(committed: Committed | None) -> DatasetReceipt:

@@ -9,19 +9,17 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.allowed_queries import refuse_forbidden_queries
 from backstory.doors.odf.committing import write_log
 from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.manifest.events import AddPushSource
+from backstory.doors.odf.ingestion import DatasetReceipt, head_of, sum_up
+from backstory.doors.odf.manifest.events import AddPushSource, Read
 from backstory.doors.odf.manifest.merge import Append
-from backstory.doors.odf.manifest.read import Read
-from backstory.doors.odf.polling import RunRequest, tell_notes
+from backstory.doors.odf.polling import RunRequest, log_notes
+from backstory.doors.odf.preprocess import refuse_forbidden_queries
 from backstory.doors.odf.pulling import failure_of
-from backstory.doors.odf.receipts import DatasetReceipt, sum_up
-from backstory.doors.odf.registry import Registered
-from backstory.doors.odf.work import head_of
+from backstory.doors.odf.registry import RegisteredDataset
 from backstory.errors import BackstoryError, Failed, UsageError
-from backstory.sources.fetched import Fetched
+from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.store import Store
 
 FORMATS = {
@@ -46,7 +44,7 @@ class Pushed:
     input_format: str | None = None
 
 
-def push(store: Store, dataset: Registered, pushed: Pushed, asked: RunRequest) -> DatasetReceipt:
+def push(store: Store, dataset: RegisteredDataset, pushed: Pushed, asked: RunRequest) -> DatasetReceipt:
     """Ingest files into a dataset; the first error ends it and stands in the receipt.
 
     What earlier files brought stays. Raises UsageError for a source that the dataset does not have.
@@ -64,19 +62,19 @@ def push(store: Store, dataset: Registered, pushed: Pushed, asked: RunRequest) -
             refuse_forbidden_queries(store, dataset.name, dataset.dataset)
             if not path.is_file():
                 raise Failed("not-found", f"There is no file {path}.", "Check its name.")
-            fetched = Fetched(path, path.name, pushed.event_time, None)
+            fetched = FetchedFile(path, path.name, pushed.event_time, None)
             read = _read_as(source, pushed.input_format)
             standing = partial(registry.reload, store, dataset.name)
             receipt, _ = deliver_file(store, dataset.name, standing, read, fetched, run)
         except BackstoryError as error:
             return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
-        receipts.append(tell_notes(receipt))
+        receipts.append(log_notes(receipt))
     if not run.dry_run and all(receipt.status == "up-to-date" for receipt in receipts):
         write_log(store, dataset.name)  # a run before may have ended between its commit and its log
     return replace(sum_up(receipts, nothing), before=head.watermark)
 
 
-def source_of(dataset: Registered, pushed: Pushed) -> AddPushSource | None:
+def source_of(dataset: RegisteredDataset, pushed: Pushed) -> AddPushSource | None:
     """The push source that is meant, None if it is disabled.
 
     A dataset without any source takes everything as it comes, by a source `auto` (section 3.6, B69).

@@ -7,10 +7,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from backstory.doors.odf.dataset import Dataset, from_document, same_name
+from backstory.doors.odf.columns import ExpectedColumns, expected_of
 from backstory.doors.odf.log_columns import LogColumns, log_columns
+from backstory.doors.odf.manifest.dataset import Dataset, from_document, same_name
 from backstory.doors.odf.manifest.merge import Append, Ledger
-from backstory.doors.odf.schemas import Expected, expected_of
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import canonical, sha3
 from backstory.journal.log_table import log_of
@@ -29,7 +29,7 @@ Told_co = TypeVar("Told_co", bound=ToldTable, covariant=True)
 
 
 @dataclass(frozen=True)  # no slots: a class that is called with its parameter notes this on what it makes
-class Known(Generic[Told_co]):
+class KnownDataset(Generic[Told_co]):
     """A dataset and its table as it stands, whoever reads it; no table if it is not added yet."""
 
     dataset: Dataset
@@ -48,15 +48,15 @@ class Known(Generic[Told_co]):
         return json.loads(text) if text else schema_document(self.dataset)
 
     @property
-    def expected(self) -> Expected | None:
+    def expected_columns(self) -> ExpectedColumns | None:
         """The columns that a batch must have; None before the first rows, unless they were set."""
         columns = self.columns
         found = expected_of(self.schema, columns.system, columns.time)
-        dated = self.dated
+        dated = self.is_dated
         return found if found is None or dated is None else replace(found, dated=dated)
 
     @property
-    def dated(self) -> bool | None:
+    def is_dated(self) -> bool | None:
         """Whether the stored event times are days; None as long as there are none."""
         if self.table is None or not self.table.rows:
             return None
@@ -69,7 +69,7 @@ class Known(Generic[Told_co]):
         return sha3(canonical(self.dataset.document))
 
 
-Registered: TypeAlias = Known[StoredTable]
+RegisteredDataset: TypeAlias = KnownDataset[StoredTable]
 
 
 def schema_document(dataset: Dataset) -> Mapping[str, Any] | None:
@@ -94,23 +94,23 @@ def properties_of(dataset: Dataset) -> dict[str, str]:
 
 
 @dataclass(frozen=True, slots=True)
-class Datasets(Generic[Table]):
+class DatasetRegistry(Generic[Table]):
     """The datasets of a schema, in a catalog that tells its tables and describes each."""
 
     namespace: str
     tables: Callable[[], Iterable[TableName]]
     load: Callable[[TableName], Table | None]
 
-    def find(self, name: str) -> Known[Table] | None:
+    def find(self, name: str) -> KnownDataset[Table] | None:
         """The dataset of this name, whatever its case; None if the warehouse has none."""
         wanted = name.rpartition("/")[2]
         table = self.load(TableName(self.namespace, wanted))
         if table is None:
             other = next((each for each in self.tables() if same_name(each.name, wanted)), None)
             table = None if other is None else self.load(other)
-        return None if table is None else registered(table)
+        return None if table is None else dataset_of(table)
 
-    def existing(self, name: str) -> Known[Table]:
+    def existing(self, name: str) -> KnownDataset[Table]:
         """The dataset of this name; UsageError if there is none."""
         found = self.find(name)
         if found is None:
@@ -122,35 +122,35 @@ class Datasets(Generic[Table]):
             )
         return found
 
-    def every(self) -> list[Known[Table]]:
+    def every(self) -> list[KnownDataset[Table]]:
         """Every dataset, by name, whose metadata can be read."""
-        return [each for each in self.all_or_errors().values() if isinstance(each, Known)]
+        return [each for each in self.all_or_errors().values() if isinstance(each, KnownDataset)]
 
-    def all_or_errors(self) -> dict[TableName, Known[Table] | BackstoryError]:
+    def all_or_errors(self) -> dict[TableName, KnownDataset[Table] | BackstoryError]:
         """Every dataset by its name, and for each table whose metadata cannot be read the error."""
-        entries: dict[TableName, Known[Table] | BackstoryError | None] = apart(
-            self.tables(), self._loaded, every=True
+        entries: dict[TableName, KnownDataset[Table] | BackstoryError | None] = apart(
+            self.tables(), self._load_dataset, every=True
         )
         return {name: each for name, each in entries.items() if each is not None}
 
-    def _loaded(self, name: TableName) -> Known[Table] | None:
+    def _load_dataset(self, name: TableName) -> KnownDataset[Table] | None:
         table = self.load(name)
-        return None if table is None else registered(table)
+        return None if table is None else dataset_of(table)
 
-    def chosen(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
+    def select_names(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
         """The datasets of these names, and all others behind them; UsageError for an unknown name."""
         found = [self.existing(name).name for name in names]
         return list(dict.fromkeys([*found, *(self.all_or_errors() if every else ())]))
 
 
-def stored(store: Store, namespace: str) -> Datasets[StoredTable]:
+def stored_datasets(store: Store, namespace: str) -> DatasetRegistry[StoredTable]:
     """The datasets of a schema as a store loads them."""
-    return Datasets(namespace, partial(tables, store, namespace), partial(load, store))
+    return DatasetRegistry(namespace, partial(tables, store, namespace), partial(load, store))
 
 
-def described(catalog: Catalog, namespace: str) -> Datasets[Described]:
+def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[Described]:
     """The datasets of a schema as their metadata tell of them."""
-    return Datasets(
+    return DatasetRegistry(
         namespace, lambda: (each for each in catalog.tables() if each.schema == namespace), catalog.describe
     )
 
@@ -173,14 +173,14 @@ def _name_in_use(name: TableName, why: str) -> UsageError:
     return UsageError("name-taken", f"A dataset cannot be called {name}: {why}.", "Give it another name.")
 
 
-def registered(table: Table) -> Known[Table] | None:
+def dataset_of(table: Table) -> KnownDataset[Table] | None:
     """A table as the dataset that it is; None if it is another table."""
     properties = table.properties
     manifest = properties.get(MANIFEST)
     if manifest is None or table.shape.layout is not Layout.ODF:
         return None
     dataset = from_document(json.loads(manifest), Path(properties.get(FOLDER) or "."))
-    return Known(dataset, table.shape.table, table)
+    return KnownDataset(dataset, table.shape.table, table)
 
 
 def renamings(table: ToldTable, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
@@ -188,7 +188,7 @@ def renamings(table: ToldTable, manifest: Mapping[str, Any]) -> Mapping[str, str
 
     None if the table is no dataset, or the manifest is none: a forged one names other columns.
     """
-    now = registered(table)
+    now = dataset_of(table)
     if now is None:
         return None
     try:
@@ -200,10 +200,10 @@ def renamings(table: ToldTable, manifest: Mapping[str, Any]) -> Mapping[str, str
     return {new: old for new, old in zip(now.columns.system, then.system, strict=False) if new != old}
 
 
-def reload(store: Store, name: TableName) -> Registered:
+def reload(store: Store, name: TableName) -> RegisteredDataset:
     """The dataset that a table is, as it stands now."""
     table = load(store, name)
-    found = None if table is None else registered(table)
+    found = None if table is None else dataset_of(table)
     if found is None:
         raise UsageError(
             "no-dataset", f"There is no dataset {name}.", "Add its manifest with `backstory add`."

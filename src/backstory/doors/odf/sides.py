@@ -1,4 +1,7 @@
-"""A batch as its dataset has it and the log that it meets, as the sides of a plan."""
+"""A batch as its dataset has it and the log that it meets, as the sides of a plan.
+
+The events of a log whose files are on this machine: of all records, or of the delivered keys.
+"""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -6,13 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.odf.batch import NULLS, UNREADABLE, UNREADABLE_TIME, DeliveredSide
-from backstory.doors.odf.delivered_rows import side_tables
-from backstory.doors.odf.logged_rows import logged_tables
-from backstory.doors.odf.registry import Registered
+from backstory.doors.odf.batch import NULLS, UNREADABLE, UNREADABLE_TIME, DeliveredSide, side_tables
+from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.manifest.merge import OBSERVED
+from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.parts import Rows
 from backstory.engine.planned import Planned, PlanTerms
 from backstory.engine.runner import run_plan
@@ -20,15 +24,59 @@ from backstory.engine.sides import LocalSide, Side, nothing
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.staging import StagedRows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
+from backstory.formats.rows import arrow_type
 from backstory.spark.on_disk import persist_on_disk
+from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.slice import searched_columns
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.events.numbering import close_gaps
-from backstory.strategies.events.numbering import field as field_of
+from backstory.strategies.events.numbering import struct_field as field_of
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names, parted_by
-from backstory.strategies.events.terms import EventTerms, Moment, Op, Strategy
+from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms, Moment, Op, Strategy
 from backstory.strategies.part_plan import PartPlan, Whole
+
+
+def logged_tables(
+    store: Store,
+    table: StoredTable,
+    columns: LogColumns,
+    schema: pa.Schema,
+    keys: pa.Table | None,
+    lease: MemoryLease,
+) -> Iterator[pa.Table]:
+    """The log as a side of these columns, some rows at a time; with `keys` not many more than theirs.
+
+    Raises Unreadable for what cannot be read exactly here.
+    """
+    vocab, data = columns.vocab, data_names(schema)
+    told = {EventEncoding.OP: [vocab.operation_type_column], EventEncoding.OBSERVED: [OBSERVED]}
+    told_by = told[columns.encoding] if columns.encoding else []
+    names = [vocab.offset_column, columns.time, *told_by, *data]
+    here = LocalRows(store, table, lease)
+    for rows in here.batches(names, among=_values_of_keys(table, keys)):
+        own = {OP: _ops(columns, rows, told_by), TIME: rows[columns.time], PLACE: rows[vocab.offset_column]}
+        values = [own[name] if name in own else rows[name] for name in schema.names]
+        yield pa.table(values, names=schema.names).cast(schema)
+
+
+def _values_of_keys(table: StoredTable, keys: pa.Table | None) -> dict[str, pa.Array]:
+    """The values of the keys by their columns, as far as the table has these in the same types."""
+    types = {each.name: arrow_type(each.type) for each in table.shape.columns}
+    keys = pa.table({}) if keys is None else keys
+    return {name: pc.unique(keys[name]) for name in keys.column_names if types.get(name) == keys[name].type}
+
+
+def _ops(columns: LogColumns, rows: pa.Table, told_by: list[str]) -> pa.ChunkedArray:
+    """What each event does, as its number."""
+    if not told_by:
+        return pa.chunked_array([np.zeros(len(rows), np.int32)])
+    told = rows[told_by[0]]
+    if columns.encoding is EventEncoding.OP:
+        return told
+    numbers = pa.array([int(op) for op in LETTERS], pa.int32())
+    return numbers.take(pc.index_in(told, value_set=pa.array(list(LETTERS.values()))))
+
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -38,11 +86,11 @@ DELIVERED, LOGGED = "delivered", "logged"
 
 
 @dataclass(frozen=True, slots=True)
-class Merge:
+class LogMerge:
     """A batch and the log that it meets; `read` is the batch as it was read, `held` its stack."""
 
     store: Store
-    dataset: Registered
+    dataset: RegisteredDataset
     read: StagedRows | None
     arrived: DeliveredSide
     terms: EventTerms
@@ -50,11 +98,11 @@ class Merge:
     held: ExitStack = field(compare=False)
 
     @contextmanager
-    def planned(self) -> Iterator[Planned]:
+    def open_plan(self) -> Iterator[Planned]:
         """The plan of the events that the batch adds to the log, while it lasts."""
-        terms, sides = self.terms, {DELIVERED: self._delivered()}
-        if (stored := self._stored) and self.dataset.table is not None:
-            sides[LOGGED] = self._logged(stored)
+        terms, sides = self.terms, {DELIVERED: self._delivered_side()}
+        if (stored := self._stored_count) and self.dataset.table is not None:
+            sides[LOGGED] = self._logged_side(stored)
         plan = partial(plan_part, terms, self.moment, tuple(self.arrived.required))
         key = parted_by(terms) if terms.looks_back else ()
         kinds = {EVENTS: events_schema(self.schema)}
@@ -77,7 +125,7 @@ class Merge:
         columns = [*compare, *times]
         required = [*self.arrived.required, *([TIME] if timed else [])]
         logged = ComparedSide(LOGGED, columns, (), takes_back=(OP, (Op.RETRACT, Op.CORRECT_FROM)))
-        return SiftTerms([(ComparedSide(DELIVERED, columns, required), logged)], _settled)
+        return SiftTerms([(ComparedSide(DELIVERED, columns, required), logged)], _count_unchanged)
 
     @property
     def schema(self) -> pa.Schema:
@@ -89,12 +137,12 @@ class Merge:
         return pa.schema([(OP, pa.int32()), (TIME, time), (PLACE, pa.int64()), *data])
 
     @property
-    def _stored(self) -> int:
+    def _stored_count(self) -> int:
         """How many events of the log count."""
         looks_back = self.terms.looks_back and self.moment.start
         return self.dataset.table.rows if self.dataset.table and looks_back else 0
 
-    def _delivered(self) -> Side:
+    def _delivered_side(self) -> Side:
         read = self.read
         size = None if read is None or not self.arrived.placed else read.size
         return Side(self.schema, self._delivered_frame, self._delivered_here, size)
@@ -123,7 +171,7 @@ class Merge:
     def _key_names(self) -> set[str]:
         return {*self.terms.key, *([TIME] if self.terms.time_in_key else [])}
 
-    def _logged(self, stored: int) -> Side:
+    def _logged_side(self, stored: int) -> Side:
         table, schema = self.dataset.table, self.schema
         assert table is not None
         meets = None if self.terms.strategy is Strategy.SNAPSHOT else DELIVERED
@@ -133,7 +181,7 @@ class Merge:
     def _log_frame(self) -> "DataFrame":
         rows = self.store.spark.table(self.store.sql_name(self.dataset.name))
         names = [each.name for each in self.arrived.data]
-        return flat(self.dataset.columns.logged(rows, names), self.arrived.data)
+        return flat(self.dataset.columns.side_frame(rows, names), self.arrived.data)
 
     def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
         """The events with keys of the delivery; all of them where those are more than memory holds."""
@@ -173,7 +221,7 @@ class Merge:
         return keys.rename_columns(names)
 
 
-def _settled(rows: Mapping[str, RowCounts]) -> dict[str, int]:
+def _count_unchanged(rows: Mapping[str, RowCounts]) -> dict[str, int]:
     """The counts of a plan of rows that are the same."""
     return {"unchanged": rows[DELIVERED].rows}
 

@@ -5,13 +5,20 @@ from functools import partial
 
 from backstory.doors.odf.adding import Added
 from backstory.doors.odf.arguments import Argument, check_manifest, find_datasets, is_same, require_some
+from backstory.doors.odf.ingestion import DatasetReceipt, Head, cache_in
+from backstory.doors.odf.inspecting import dataset_here, is_pulled_by, output_here
 from backstory.doors.odf.lints import lints_of
-from backstory.doors.odf.manifest.fetch import FilesGlob
-from backstory.doors.odf.polling import Facts, Poll, RunRequest, ask, failed, tell_notes, warn_of_secrets
-from backstory.doors.odf.receipts import DatasetReceipt
-from backstory.doors.odf.registry import Known, described, registered
-from backstory.doors.odf.small_datasets import dataset_here, is_pulled_by, output_here
-from backstory.doors.odf.work import Head, cache_in
+from backstory.doors.odf.manifest.events import FilesGlob
+from backstory.doors.odf.polling import (
+    Poll,
+    PollContext,
+    RunRequest,
+    ask,
+    failed_receipt,
+    log_notes,
+    warn_of_secrets,
+)
+from backstory.doors.odf.registry import KnownDataset, dataset_of, described_datasets
 from backstory.errors import BackstoryError
 from backstory.journal.log_table import all_blocks_in_files, log_is_complete, newest_block_in_files
 from backstory.model.table import TableName
@@ -29,9 +36,9 @@ def choose_datasets(
     Raises UsageError as a pull does, and Unreadable for a manifest to add and for one with queries.
     """
     require_some(wanted, every=every)
-    datasets = described(catalog, namespace)
+    datasets = described_datasets(catalog, namespace)
     chosen = find_datasets(datasets, wanted)
-    added = [_unchanged(each) for each in chosen if each.dataset.written is not None]
+    added = [_unchanged_manifest(each) for each in chosen if each.dataset.written is not None]
     names = [each.name for each in chosen]
     others = datasets.all_or_errors() if every else {}
     if any(isinstance(each, BackstoryError) for each in others.values()):
@@ -39,10 +46,10 @@ def choose_datasets(
     return added, list(dict.fromkeys([*names, *others]))
 
 
-def _unchanged(known: Known[Described]) -> Added:
+def _unchanged_manifest(known: KnownDataset[Described]) -> Added:
     dataset = known.dataset
     lints = check_manifest(dataset, partial(lints_of, dataset, partial(output_here, known)))
-    before = None if known.table is None else registered(known.table)
+    before = None if known.table is None else dataset_of(known.table)
     if before is None or not is_same(before.dataset, dataset):
         raise Unreadable("a manifest to add")
     return Added(dataset.name, None, "unchanged", lints)
@@ -59,13 +66,13 @@ def ask_source(files: Files, asked: RunRequest) -> Poll | DatasetReceipt:
     try:
         poll = ask(dataset, facts, asked, run)
     except BackstoryError as error:
-        return failed(dataset, facts.head, error)
+        return failed_receipt(dataset, facts.head, error)
     if isinstance(poll, DatasetReceipt) or poll.answer.status == "new":
         return poll
-    return tell_notes(poll.with_warnings(poll.nothing(dataset)))
+    return log_notes(poll.with_warnings(poll.empty_receipt(dataset)))
 
 
-def _facts(files: Files, dataset: Known[Described]) -> Facts:
+def _facts(files: Files, dataset: KnownDataset[Described]) -> PollContext:
     head = Head(newest_block_in_files(files))
     if files.table.rows != head.next_offset:
         raise Unreadable("rows missing from the newest known commit")
@@ -77,8 +84,8 @@ def _facts(files: Files, dataset: Known[Described]) -> Facts:
         raise Unreadable("queries that have not been checked yet")
     source = dataset.dataset.polling
     blocks = all_blocks_in_files(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
-    return Facts(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
+    return PollContext(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
 
 
-def _queries(dataset: Known[Described]) -> bool:
+def _queries(dataset: KnownDataset[Described]) -> bool:
     return any(source.preprocess is not None for _, source in dataset.dataset.sources())

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from urllib.parse import unquote_plus
 
 from backstory.errors import UsageError
-from backstory.sources.secrecy import without_secrets
+from backstory.sources.templates import without_secrets
 
 Kind = Literal["postgresql", "sqlite", "duckdb", "jdbc"]
 _KINDS: Final[dict[str, Kind]] = {
@@ -51,7 +51,7 @@ class Database:
         """What stands behind FROM; `mark` is what the database puts around names."""
         if self.query is not None:
             return f"({self.query.strip().rstrip(';')}) copied"
-        return ".".join(quoted(each, mark) for each in self.parts)
+        return ".".join(quote_name(each, mark) for each in self.parts)
 
     def file(self) -> Path:
         """The file of a database that is one; UsageError if it is not there."""
@@ -62,7 +62,7 @@ class Database:
         return path
 
 
-def quoted(name: str, mark: str = '"') -> str:
+def quote_name(name: str, mark: str = '"') -> str:
     """A name as SQL has it."""
     return mark + name.replace(mark, mark * 2) + mark
 
@@ -77,7 +77,7 @@ def parse_address(source: str, query: str | None = None) -> Database:
     source = _with_our_scheme(source)
     match = _TABLE.search(source)
     table = unquote_plus(match[2]) if match else None
-    url = source if match is None else _without(source, match)
+    url = source if match is None else _without_table(source, match)
     if bool(table) == bool(query):
         told = "both a table and a query" if table else "neither a table nor a query"
         remedy = "Add ?table=schema.table to the address, or use `query='SELECT ...'`."
@@ -108,7 +108,7 @@ def name_of(url: str) -> str:
     return _JDBC + without_secrets(url.removeprefix(_JDBC).partition(";")[0])
 
 
-def _without(source: str, match: re.Match[str]) -> str:
+def _without_table(source: str, match: re.Match[str]) -> str:
     """The address without the table; the first of other options is behind a question mark."""
     before, after = source[: match.start()], source[match.end() :]
     return before + (match[1] + after[1:] if after and match[1] == "?" else after)

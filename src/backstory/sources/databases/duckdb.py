@@ -10,7 +10,7 @@ import duckdb
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.model.types import ColumnType
-from backstory.sources.databases.address import Database, quoted
+from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
 # Types whose values are copied in another type, or as their text.
@@ -48,9 +48,9 @@ _NOT: Final[Mapping[str, tuple[str, str]]] = {
 def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """The rows as a Parquet file, of the time before the statement."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
-    with reading(database) as connection:
+    with open_duckdb(database) as connection:
         source = database.source()
-        columns = _described(connection, database, source)
+        columns = _describe(connection, database, source)
         _refuse_values(connection, database, source, columns)
         values = ", ".join(_value(name, type_) for name, type_ in columns.items())
         target = str(path).replace("'", "''")
@@ -59,7 +59,7 @@ def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 
 @contextmanager
-def reading(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
+def open_duckdb(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
     """A transaction that reads one state, and can write nothing."""
     try:
         with duckdb.connect(str(database.file()), read_only=True) as connection:
@@ -75,7 +75,7 @@ def reading(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
         raise Failed("database-failed", f"DuckDB: {_first_line(error)}.", "Check the database.") from None
 
 
-def _described(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, str]:
+def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, str]:
     """The types of the columns, in their order."""
     try:
         relation = connection.sql(f"SELECT * FROM {source}")  # noqa: S608
@@ -95,7 +95,7 @@ def _refuse_values(
     if not looked_at:
         return
     counts = (
-        f"count(*) FILTER (WHERE {condition.format(quoted(name))})"
+        f"count(*) FILTER (WHERE {condition.format(quote_name(name))})"
         for name, (condition, _) in looked_at.items()
     )
     row: Sequence[int] = connection.execute(f"SELECT {', '.join(counts)} FROM {source}").fetchone() or ()  # noqa: S608
@@ -106,7 +106,7 @@ def _refuse_values(
 
 def _value(name: str, type_: str) -> str:
     target = "VARCHAR" if type_.startswith("ENUM") else _AS.get(type_)
-    return quoted(name) if target is None else f"{quoted(name)}::{target} AS {quoted(name)}"
+    return quote_name(name) if target is None else f"{quote_name(name)}::{target} AS {quote_name(name)}"
 
 
 def _first_line(error: Exception) -> str:

@@ -42,10 +42,10 @@ def declared_keys(database: Database) -> Keys:
         return _of_duckdb(database)
     if database.kind == "sqlite":
         return _of_sqlite(database)
-    raise unlisted(database)
+    raise catalog_error(database)
 
 
-def unlisted(database: Database) -> UsageError:
+def catalog_error(database: Database) -> UsageError:
     """The error for a database whose catalog is not known here."""
     return UsageError(
         "no-catalog",
@@ -55,7 +55,7 @@ def unlisted(database: Database) -> UsageError:
 
 
 def _of_postgres(database: Database) -> Keys:
-    from backstory.sources.databases.postgres_connections import connect, translate_postgres
+    from backstory.sources.databases.postgres import connect, translate_postgres
 
     with translate_postgres(), connect(database.url) as connection:
         rows = connection.execute(_POSTGRES).fetchall()
@@ -63,17 +63,17 @@ def _of_postgres(database: Database) -> Keys:
 
 
 def _of_duckdb(database: Database) -> Keys:
-    from backstory.sources.databases.duckdb import reading
+    from backstory.sources.databases.duckdb import open_duckdb
 
-    with reading(database) as connection:
+    with open_duckdb(database) as connection:
         rows = connection.execute(_DUCKDB).fetchall()
     return {f"{schema}.{name}": tuple(key) for schema, name, key in rows}
 
 
 def _of_sqlite(database: Database) -> Keys:
-    from backstory.sources.databases.sqlite import reading
+    from backstory.sources.databases.sqlite import open_sqlite
 
-    with reading(database) as connection:
+    with open_sqlite(database) as connection:
         query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
         names = sorted(name for (name,) in connection.execute(query))
         return {name: _key_of_sqlite(connection, name) for name in names}

@@ -1,18 +1,83 @@
-"""A table of PostgreSQL, or the rows of a query, by COPY in one transaction that sees one state."""
+"""A table of PostgreSQL, or the rows of a query, by COPY in one transaction that sees one state.
 
-from collections.abc import Mapping, Sequence
+Connections to PostgreSQL, and its errors in words of ours.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import psycopg
 from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
 
-from backstory.errors import UsageError
+from backstory.errors import Failed, TryAgain, UsageError
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
-from backstory.sources.databases.postgres_connections import connect, translate_postgres
+
+# What may be otherwise later, by SQL states: serialization failures, deadlocks and locks; a server that is
+# not there, starts or ends; one that has no room, or gave a query up.
+_CONFLICT: Final = ("40", "55P03")
+_DOWN: Final = ("08", "57P")
+_BUSY: Final = ("53", "57")
+# What a server that answers says of a connection that it will not open later either; it has no code here.
+_TURNED_AWAY: Final = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
+
+
+def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
+    """A connection in UTC to `postgresql://user@host:port/db`; TryAgain if the server does not answer.
+
+    Raises UsageError for what is no such address, without a word of it, and for one that is turned away.
+    """
+    if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
+        raise UsageError(
+            "wrong-url",
+            "This is not an address of PostgreSQL.",
+            "Write postgresql://user@host:port/database; in a password, write @ and / as %40 and %2F.",
+        )
+    with translate_postgres():
+        try:
+            return psycopg.connect(url, autocommit=autocommit, options="-c TimeZone=UTC")
+        except psycopg.OperationalError as refused:
+            told = str(refused).split("\n", 1)[0].rpartition("FATAL:")[2].strip()
+            if not _TURNED_AWAY.search(told):
+                raise
+            remedy = "Create the database or the role, or fix the address or the password."
+            raise UsageError("no-database", f"PostgreSQL: {told}.", remedy) from None
+
+
+def _is_readable(url: str) -> bool:
+    """Whether the driver reads no part of a password as another part, which its errors would show."""
+    try:
+        parts = conninfo_to_dict(url)
+    except psycopg.ProgrammingError:
+        return False
+    host, port = str(parts.get("host") or ""), str(parts.get("port") or "")
+    return "@" not in host and not port.strip("0123456789,")
+
+
+@contextmanager
+def translate_postgres() -> Iterator[None]:
+    """Raise TryAgain for what may be otherwise later, and Failed for other errors of PostgreSQL."""
+    try:
+        yield
+    except psycopg.Error as error:
+        state = error.sqlstate or ("08" if isinstance(error, psycopg.OperationalError) else "")
+        told = error.diag.message_primary or str(error).split("\n", 1)[0]
+        if state.startswith(_CONFLICT):
+            raise TryAgain("conflict", f"PostgreSQL: {told}.", "Try again.") from None
+        if state.startswith(_DOWN):
+            raise TryAgain(
+                "database-down", f"PostgreSQL does not answer: {told}.", "Try again once it runs."
+            ) from None
+        if state.startswith(_BUSY):
+            raise TryAgain("database-busy", f"PostgreSQL: {told}.", "Try again later.") from None
+        raise Failed("database-failed", f"PostgreSQL: {told}.", "Check the database.") from None
+
 
 LOCK_TIMEOUT: Final = "60s"
 # One text for each value, whatever the server is set to. Setting them sees no state of the database yet.
@@ -67,7 +132,7 @@ def copy_postgres(database: Database, types: Mapping[str, ColumnType], folder: P
             connection.execute(statement)
         (instant,) = connection.execute("SELECT statement_timestamp()").fetchone() or ()
         source = _source(database)
-        columns = _described(connection, database, source)
+        columns = _describe(connection, database, source)
         kinds = {each.name: types.get(each.name) or _type_of(database, each) for each in columns}
         _refuse_endless(connection, database, source, [each for each in columns if each.name not in types])
         path = folder / "copy.csv"
@@ -82,7 +147,7 @@ def _source(database: Database) -> sql.Composable:
     return sql.Identifier(*database.parts)
 
 
-def _described(
+def _describe(
     connection: psycopg.Connection[Any], database: Database, source: sql.Composable
 ) -> list[_Column]:
     """The columns, in their order; UsageError for a table that is not there and for a query that is none."""

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.model.types import ColumnType
-from backstory.sources.databases.address import Database, quoted
+from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
 PATIENCE: Final = 60  # seconds, while another program writes
@@ -30,7 +30,7 @@ _EXACT: Final = 1 << 53
 def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """The rows as a Parquet file; SQLite has no clock of its own, so they are of the time before the read."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
-    with reading(database) as connection:
+    with open_sqlite(database) as connection:
         source = database.source()
         try:
             names = [each[0] for each in connection.execute(f"SELECT * FROM {source} LIMIT 0").description]  # noqa: S608
@@ -51,7 +51,7 @@ def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 
 @contextmanager
-def reading(database: Database) -> Iterator[sqlite3.Connection]:
+def open_sqlite(database: Database) -> Iterator[sqlite3.Connection]:
     """A transaction that reads one state, and can write nothing."""
     try:
         address = f"{database.file().absolute().as_uri()}?mode=ro"
@@ -72,7 +72,7 @@ def _types_of(
     connection: sqlite3.Connection, database: Database, source: str, names: Sequence[str]
 ) -> list[pa.DataType]:
     """The Arrow types of the columns, by the classes of all of their values."""
-    declared = _declared(connection, database)
+    declared = _declared_classes(connection, database)
     types = []
     for few in (names[place : place + 100] for place in range(0, len(names), 100)):
         counts = _counts(connection, source, few)
@@ -83,12 +83,12 @@ def _types_of(
     return types
 
 
-def _declared(connection: sqlite3.Connection, database: Database) -> Mapping[str, str]:
+def _declared_classes(connection: sqlite3.Connection, database: Database) -> Mapping[str, str]:
     """The class that each column is declared with; empty where its type asks for none (SQLite, 3.1)."""
     if database.query is not None:
         return {}
-    schema = f"{quoted(database.parts[0])}." if len(database.parts) > 1 else ""
-    columns = connection.execute(f"PRAGMA {schema}table_info({quoted(database.parts[-1])})")
+    schema = f"{quote_name(database.parts[0])}." if len(database.parts) > 1 else ""
+    columns = connection.execute(f"PRAGMA {schema}table_info({quote_name(database.parts[-1])})")
     return {name: _affinity(str(type_).upper()) for _, name, type_, *_ in columns}
 
 
@@ -108,8 +108,8 @@ def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -
         part
         for name in names
         for part in (
-            *(f"sum(typeof({quoted(name)}) = '{each}')" for each in _CLASSES),
-            f"sum(typeof({quoted(name)}) = 'integer' AND abs({quoted(name)}) > {_EXACT})",
+            *(f"sum(typeof({quote_name(name)}) = '{each}')" for each in _CLASSES),
+            f"sum(typeof({quote_name(name)}) = 'integer' AND abs({quote_name(name)}) > {_EXACT})",
         )
     ]
     (row,) = connection.execute(f"SELECT {', '.join(parts)} FROM {source}")  # noqa: S608 - names are quoted

@@ -6,8 +6,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.spark.on_disk import persist_on_disk
-from backstory.strategies.events.order import sort_columns
-from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME
+from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME, sort_columns
 from backstory.strategies.events.terms import EventTerms
 from backstory.strategies.frames import holds_map
 
@@ -18,20 +17,20 @@ ROWS_IN_PARTITION: Final = 100_000
 OFFSET: Final = "offset"
 
 
-def field(struct: str, name: str) -> "Column":
+def struct_field(struct: str, name: str) -> "Column":
     """A field of a struct, whatever its name."""
     from pyspark.sql.functions import col
 
     return col(struct).getField(name)
 
 
-def order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
+def sort_order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
     """How events are sorted whose `ROW` has these fields."""
     from pyspark.sql.functions import col
 
     names = sort_columns(terms, [each.name for each in row_fields if not holds_map(each.dataType)])
     own = {OP, TIME, LEAD, PLACE}
-    return [(col(name) if name in own else field(ROW, name)).asc_nulls_first() for name in names]
+    return [(col(name) if name in own else struct_field(ROW, name)).asc_nulls_first() for name in names]
 
 
 @contextmanager

@@ -2,18 +2,22 @@
 
 Records never meet in it, so it may be asked for all rows, or for the rows of some keys at a time, on the
 driver and in Spark's tasks. Events get their order and their numbers when they are committed.
+
+The outcome of a delivery for a log: its events, counts, and reasons to refuse it.
 """
 
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
-from backstory.errors import MAX_KEYS
-from backstory.strategies.events.happened import COUNTED, LATE, NEWEST, ROWS, problem_code
-from backstory.strategies.events.judged import JudgedSides, judge
+from backstory.errors import MAX_KEYS, Refused
+from backstory.model.instant import EPOCH
+from backstory.strategies.events.outcomes import JudgedSides, judge
 from backstory.strategies.events.sides import (
     LEAD,
     OP,
@@ -27,15 +31,86 @@ from backstory.strategies.events.sides import (
 )
 from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
 from backstory.strategies.matching import take_rows
-from backstory.strategies.part_plan import PartPlan
+from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.values import LACKING, identities
+
+# Outcomes of rows that make no events.
+COUNTED: Final = ("unchanged", "conflicts", "absent")
+# By the number of an operation or a problem: its events or rows, those that are late, the newest event time.
+ROWS, LATE, NEWEST = "rows ", "late ", "newest "
+
+
+@dataclass(frozen=True, slots=True)
+class EventSummary:
+    """The events that a delivery adds to a log.
+
+    `counts` are records by outcome, `problems` rows by problem, `rows` is the number of events. `newest` is
+    the greatest event time (of a day its midnight, UTC). `samples` are a few keys by operation or problem.
+    """
+
+    counts: Counter[str]
+    problems: Counter[str]
+    rows: int
+    newest: datetime | None
+    samples: Mapping[str, pa.Table]
+
+    @classmethod
+    def of(cls, sums: PlanSums) -> "EventSummary":
+        """The outcome of all parts."""
+
+        def rows(op: int) -> int:
+            return sums.counts[f"{ROWS}{int(op)}"]
+
+        counts = {
+            "appended": rows(Op.APPEND),
+            "retracted": rows(Op.RETRACT),
+            "corrected": rows(Op.CORRECT_TO),
+            **{name: sums.counts[name] for name in COUNTED},
+            "late": sums.counts[f"{LATE}{int(Op.APPEND)}"],
+        }
+        problems = {problem: rows(problem_code(problem)) for problem in PROBLEMS}
+        times = [time for name, time in sums.greatest.items() if name.startswith(NEWEST)]
+        newest = _instant(max(times)) if times else None
+        return cls(Counter(counts), Counter(problems), sum(map(rows, Op)), newest, sums.samples)
+
+    def keys(self, problem: str) -> list[dict[str, Any]]:
+        """Up to ten keys of the rows that have a problem."""
+        return self._keys(problem_code(problem))
+
+    def retracted_keys(self) -> list[dict[str, Any]]:
+        """Up to ten keys of records that are retracted."""
+        return self._keys(Op.RETRACT)
+
+    def _keys(self, op: int) -> list[dict[str, Any]]:
+        rows = self.samples.get(str(int(op)))
+        if rows is None:
+            return []
+        firsts = np.unique(identities(rows, rows.column_names), return_index=True)[1]
+        return rows.take(pa.array(np.sort(firsts))).to_pylist()
+
+
+def problem_code(problem: str) -> int:
+    """The number that stands for a problem among the operations."""
+    return -1 - PROBLEMS.index(problem)
+
+
+def _instant(microseconds: int) -> datetime:
+    try:
+        return EPOCH + timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise Refused(
+            "bad-event-time",
+            f"An event time is in the year {1970 + microseconds // 31_556_952_000_000}.",
+            "Nothing was written; the last year is 9999. Use timestamp_millis for milliseconds.",
+        ) from None
+
 
 DAY: Final = 86_400_000_000
 EVENTS: Final = "events"
 
 
 @dataclass(frozen=True, slots=True)
-class _Made:
+class _EventPlaces:
     """Events as places of rows; `leads` are the times that they sort by before their own."""
 
     ops: np.ndarray
@@ -43,8 +118,8 @@ class _Made:
     rows: Places
     leads: np.ndarray
 
-    def at(self, places: Places) -> "_Made":
-        return _Made(self.ops[places], self.times[places], self.rows[places], self.leads[places])
+    def at(self, places: Places) -> "_EventPlaces":
+        return _EventPlaces(self.ops[places], self.times[places], self.rows[places], self.leads[places])
 
 
 def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> PartPlan:
@@ -61,7 +136,7 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
         sides = fill_times(sides, terms, fallback)
     judged = judge(sides, terms, fallback)
-    made = _joined(list(_events_of_rows(judged, terms, fallback)))
+    made = _join_events(list(_events_of_rows(judged, terms, fallback)))
     counts = {name: len(judged.becomes.get(name, ())) for name in COUNTED}
     samples, newest = {}, {}
     for op in np.unique(made.ops).tolist():
@@ -86,7 +161,7 @@ def events_schema(side: pa.Schema) -> pa.Schema:
     return pa.schema([*own, *(side.field(name) for name in data_names(side))])
 
 
-def _events(made: _Made, sides: EventSides, type_: pa.DataType) -> pa.Table:
+def _events(made: _EventPlaces, sides: EventSides, type_: pa.DataType) -> pa.Table:
     data = take_rows(sides.data, made.rows)
     own = {
         OP: pa.array(made.ops, pa.int32()),
@@ -104,20 +179,20 @@ def _keys_of_few(rows: Places, sides: EventSides, terms: EventTerms) -> pa.Table
     return keys.take(pa.array(firsts[:MAX_KEYS]))
 
 
-def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_Made]:
+def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_EventPlaces]:
     """The events of rows, by what becomes of these; a problem keeps its row."""
     sides, stored = judged.sides, judged.stored
     filled = np.where(sides.times == LACKING, fallback, sides.times)
 
-    def events(op: int, rows: Places, told: Places, times: np.ndarray, leads: np.ndarray) -> _Made:
-        return _Made(np.full(len(rows), op), times[told], told, leads)
+    def events(op: int, rows: Places, told: Places, times: np.ndarray, leads: np.ndarray) -> _EventPlaces:
+        return _EventPlaces(np.full(len(rows), op), times[told], told, leads)
 
     for name, rows in judged.becomes.items():
         own = filled[rows]
         if name in PROBLEMS:
-            yield _Made(np.full(len(rows), problem_code(name)), own, rows, own)
+            yield _EventPlaces(np.full(len(rows), problem_code(name)), own, rows, own)
         elif name == "told":
-            yield _Made(sides.ops[rows], own, rows, own)
+            yield _EventPlaces(sides.ops[rows], own, rows, own)
         elif name == "appended":
             yield events(Op.APPEND, rows, rows, filled, own)
         elif name == "corrected":
@@ -127,13 +202,13 @@ def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> It
         elif name == "retracted":
             gone = stored[rows]
             times = sides.times[gone] if terms.retracts_in_place else np.full(len(rows), fallback)
-            yield _Made(np.full(len(rows), int(Op.RETRACT)), times, gone, times)
+            yield _EventPlaces(np.full(len(rows), int(Op.RETRACT)), times, gone, times)
 
 
-def _joined(parts: list[_Made]) -> _Made:
+def _join_events(parts: list[_EventPlaces]) -> _EventPlaces:
     empty = np.zeros(0, np.int64)
     columns = zip(*((each.ops, each.times, each.rows, each.leads) for each in parts), strict=True)
-    return _Made(*(np.concatenate(each) for each in columns)) if parts else _Made(*[empty] * 4)
+    return _EventPlaces(*(np.concatenate(each) for each in columns)) if parts else _EventPlaces(*[empty] * 4)
 
 
 def _number(time: Any, type_: pa.DataType) -> Any:

@@ -43,7 +43,7 @@ LOOKED_AT: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class CountedMatch:
     """How many records are in each state, as `sizes` of a match has them, and the rows of both sides."""
 
     sizes: tuple[int, int, int, int, int]
@@ -56,7 +56,7 @@ class Compared:
         return not any(self.sizes[:3])
 
 
-def refused_part(terms: LoadTerms, faults: Mapping[str, pa.Table]) -> PartPlan | None:
+def plan_of_faults(terms: LoadTerms, faults: Mapping[str, pa.Table]) -> PartPlan | None:
     """What speaks against a part, by the rows that do; None where no row does."""
     wrong = {fault: rows for fault, rows in faults.items() if len(rows)}
     if not wrong:
@@ -93,11 +93,11 @@ def counts_of_same(side: str, count: int) -> dict[str, int]:
     return {f"{side} same": count, f"{side} delivered": count, f"{side} stored": count}
 
 
-def compared_of(side: str, counts: Mapping[str, int]) -> Compared:
+def counted_match(side: str, counts: Mapping[str, int]) -> CountedMatch:
     """The comparison that all parts together are, by their counts."""
     appeared, changed, vanished, kept, same = (counts.get(f"{side} {name}", 0) for name in _OUTCOMES)
     delivered, stored = (counts.get(f"{side} {name}", 0) for name in ("delivered", "stored"))
-    return Compared((appeared, changed, vanished, kept, same), delivered, stored)
+    return CountedMatch((appeared, changed, vanished, kept, same), delivered, stored)
 
 
 def places_of(rows: pa.Table, chosen: pa.Array) -> pa.Table:

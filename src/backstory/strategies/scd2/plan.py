@@ -1,60 +1,261 @@
-"""What a base makes of its history, as Arrow tables: the versions that close and begin (section 9.1)."""
+"""What a base makes of its history, as Arrow tables: the versions that close and begin (section 9.1).
+
+Changes that a hash does not see, because it has the texts of values side by side (section 2.4).
+
+Rows of one key: which of them are one record's, and the one that stays of these (P3, section 3.6).
+
+What a stage makes of its base, as Arrow tables: a base mirrors its stage (section 3.7).
+
+A part of a load by key: stage, base and open versions come together once, as Arrow tables.
+
+Records of different keys never meet in it, so that it runs on the driver, over all rows or part by part, and
+in Spark's tasks.
+"""
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from decimal import ROUND_HALF_UP, Decimal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyarrow.types import is_binary, is_floating
 
+from backstory.formats.delivered import in_schema
 from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
-from backstory.model.places import FILE, POSITION
+from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.strategies.keys import key_codes
 from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
-from backstory.strategies.part_plan import PartPlan
+from backstory.strategies.part_plan import PartPlan, Whole, as_they_are
 from backstory.strategies.scd2.parts import (
     APPEARED,
+    BASE_GOES,
+    BASE_TWICE,
     BEGINS,
     BEGINS_EARLY,
+    BOTH,
+    CAME,
     CHANGED,
+    COMES,
     DELETED,
     EARLIER_DATE,
     ENDS,
     ENDS_EARLY,
+    FLAGGED,
     GOES,
     INTERRUPTED,
     LIVE_TWICE,
+    LONG,
     NEVER_BEGAN,
     NO_HASH,
     NO_KEY,
+    NULL,
     OPEN_TWICE,
+    PLACES,
     SEEN,
+    STAGE_TWICE,
+    UNSEEN,
+    WENT,
     counts_of,
-    refused_part,
+    places_of,
+    plan_of_faults,
     sample,
 )
-from backstory.strategies.scd2.repeats import one_each, with_key_of_others
-from backstory.strategies.scd2.terms import IN_SCOPE, OPEN, LoadTerms
+from backstory.strategies.scd2.terms import (
+    APPEARS,
+    BASE,
+    BEGINNING,
+    EARLIER,
+    IN_SCOPE,
+    LIVE,
+    OPEN,
+    STAGED,
+    Flag,
+    LoadTerms,
+)
 from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, State, Tally
+from backstory.strategies.values import alike
+
+
+def unseen_changes(
+    terms: LoadTerms, staged: pa.Table, stored: pa.Table, changed: tuple[pa.Array, pa.Array]
+) -> Mapping[str, int]:
+    """Of changed rows, by their places on both sides: those with one hash, by each column that differs."""
+    if not terms.unsure or not len(changed[0]):
+        return {}
+    names = [ROW_HASH, *terms.unsure]
+    sides = zip((staged, stored), changed, strict=True)
+    now, before = (take_rows(rows.select(names), places) for rows, places in sides)
+    same = pa.array(alike(now[ROW_HASH], before[ROW_HASH]))
+    now, before = now.filter(same), before.filter(same)
+    found = {
+        name: int((~_same_text(now[name], before[name], scale)).sum()) for name, scale in terms.unsure.items()
+    }
+    return {f"{UNSEEN}{name}": count for name, count in found.items() if count}
+
+
+def _same_text(now: pa.ChunkedArray, before: pa.ChunkedArray, scale: int | None) -> np.ndarray:
+    same = alike(now, before)
+    if scale is None:
+        return same
+    unit = Decimal(1).scaleb(-scale)
+    for place in np.flatnonzero(~same):
+        values = (now[place].as_py(), before[place].as_py())
+        if None not in values:
+            one, other = (Decimal(repr(value)).quantize(unit, ROUND_HALF_UP) for value in values)
+            same[place] = one == other
+    return same
+
+
+def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> tuple[pa.Table, pa.Table]:
+    """One row of each key, and the rows that share a key and are not one; `repeats` are those that share one.
+
+    Identical rows are one where the load collapses them: then the one that is live stays, of several the one
+    with the least texts. A row that is flagged as deleted is no duplicate of one that is live.
+    """
+    again = rows_that_share_keys(rows, terms.key, repeats)
+    if not len(again) or not terms.collapses:
+        return rows, again
+    if len(unlike := _conflicting_rows(terms, again)):
+        return rows, unlike
+    alone = pa.array(~repeats | np.asarray(rows[terms.key].is_null()))
+    return pa.concat_tables([rows.filter(alone), _least_rows(terms, again)]), again.slice(0, 0)
+
+
+def rows_that_share_keys(rows: pa.Table, key: str, repeats: np.ndarray) -> pa.Table:
+    """The rows that are `repeats` of a key; NULL is none."""
+    if not repeats.any():
+        return rows.slice(0, 0)
+    return rows.filter(pa.array(repeats & np.asarray(rows[key].is_valid())))
+
+
+def _conflicting_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
+    """The live rows whose key has several hashes or business keys: hashes of keys may collide."""
+    live = rows.filter(pc.fill_null(rows[LIVE], False)) if LIVE in rows.column_names else rows
+    states = live.group_by(list(dict.fromkeys([terms.key, *terms.business, ROW_HASH]))).aggregate([])
+    several = pc.value_counts(states[terms.key].combine_chunks())
+    several = several.field("values").filter(pc.greater(several.field("counts"), 1))
+    return live.filter(pc.is_in(live[terms.key], value_set=several))
+
+
+def _least_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
+    (codes,), _ = key_codes([rows.select([terms.key])], [terms.key])
+    beside = {LIVE, LOAD_RUN_ID, LOADED_AT}
+    dead = [pc.invert(pc.fill_null(rows[LIVE], False))] if LIVE in rows.column_names else []
+    texts = [_text(rows[name]) for name in rows.column_names if name not in beside]
+    columns = [pa.array(codes), *dead, *texts]
+    names = [str(number) for number in range(len(columns))]
+    order = pc.sort_indices(pa.table(columns, names=names), [(name, "ascending") for name in names])
+    firsts = np.unique(codes[np.asarray(order)], return_index=True)[1]
+    return rows.take(order.take(pa.array(firsts)))
+
+
+def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    as_it_is = is_floating(values.type) or is_binary(values.type)
+    return values if as_it_is else values.cast(pa.string())
+
+
+_BESIDE = (IN_SCOPE, FILE, POSITION, ROW_ID)
+
+
+def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
+    """The rows that a part of a base gets and loses, and the live rows that it has then; none if refused.
+
+    Where rows are flagged instead of deleted, stored rows have all columns.
+    """
+    codes = side_codes(staged, stored, [terms.key])
+    repeats = codes.repeats
+    one, unlike = keep_one_per_key(terms, staged, repeats[0])
+    again = rows_that_share_keys(stored, terms.key, repeats[1])
+    if refused := plan_of_faults(
+        terms, {**_invalid_rows(terms, staged), STAGE_TWICE: unlike, BASE_TWICE: again}
+    ):
+        return refused, None
+    codes = codes if one is staged else side_codes(one, stored, [terms.key])
+    matches = pair_rows(one, stored, codes, terms.compared, stored[IN_SCOPE])
+    goes = pa.concat_arrays([matches.changed[1], matches.vanished])
+    counts = Counter(counts_of(BASE, matches, one, stored))
+    counts.update(unseen_changes(terms, one, stored, matches.changed))
+    came, went = matches.appeared[:0], matches.vanished[:0]
+    if not terms.first:  # then a record may only seem to come, because keys are made in another way
+        came, went = matches.appeared, pa.concat_arrays([matches.vanished, matches.kept])
+    rows = {
+        COMES: _incoming_rows(one, stored, matches),
+        BASE_GOES: places_of(stored, goes),
+        CAME: take_rows(one.select(terms.business), came),
+        WENT: take_rows(stored.select(terms.business), went),
+    }
+    if terms.flag is not None:
+        rows[FLAGGED] = _flag_rows(terms, terms.flag, take_rows(stored, matches.vanished))
+    return PartPlan(rows, counts), _live_rows_after(terms, one, stored, matches)
+
+
+def _invalid_rows(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
+    """The rows of a stage that break a rule of a column: NULL where none may be, a text that is too long."""
+    nulls = {name: staged[name].is_null() for name in terms.needed if staged[name].null_count}
+    long = {
+        name: pc.fill_null(pc.greater(pc.utf8_length(staged[name]), most), False)
+        for name, most in terms.lengths.items()
+    }
+    return {
+        **{f"{NULL}{name}": staged.filter(wrong) for name, wrong in nulls.items()},
+        **{f"{LONG}{name}": staged.filter(wrong) for name, wrong in long.items() if pc.any(wrong).as_py()},
+    }
+
+
+def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
+    """The stage's rows that are new or others, the latter with the ids that they keep."""
+    rows, (changed, before) = one.drop_columns([LIVE]), matches.changed
+    appeared, came = take_rows(rows, matches.appeared), take_rows(rows, changed)
+    if ROW_ID in stored.column_names:
+        came = came.append_column(ROW_ID, stored[ROW_ID].take(before))
+        appeared = appeared.append_column(ROW_ID, pa.nulls(len(appeared), pa.int64()))
+    return pa.concat_tables([appeared, came])
+
+
+def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
+    """The rows, which stay and only get the flag."""
+    values = {flag.column: flag.value} | ({flag.at: terms.instant} if flag.at else {})
+    for name, value in values.items():
+        typed = pa.array([value]).cast(rows.schema.field(name).type)
+        rows = rows.set_column(rows.column_names.index(name), name, pa.repeat(typed[0], len(rows)))
+    return rows.drop_columns([FILE, POSITION, LIVE, IN_SCOPE])
+
+
+def _live_rows_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
+    """The rows that the base will have and that are not flagged as deleted."""
+    names = [name for name in one.column_names if name in stored.column_names and name not in _BESIDE]
+    came = take_rows(one.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
+    stays = np.zeros(len(stored), bool)
+    stays[np.concatenate([matches.same[1], matches.kept])] = True
+    rows = stored.select(names)
+    rows = pa.concat_tables([came, rows if stays.all() else rows.filter(pa.array(stays))])
+    live = pc.fill_null(rows[LIVE], False)
+    rows = rows if pc.all(live).as_py() else rows.filter(live)
+    if terms.flag is not None and terms.flag.live:
+        rows = pa.concat_tables([rows, take_rows(stored.select(names), matches.vanished)])
+    return rows
+
 
 INSTANT = pa.timestamp("us", "UTC")
 
 
-def _nobody() -> pa.Array:
+def _no_keys() -> pa.Array:
     return pa.array([], pa.string())
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class PastKeys:
     """Keys of records by what the history has of them beside open versions.
 
     `seen` have versions that ended, archived ones too, `interrupted` one that this very load ended as
     changed, and `later` one that begins at or ends after the load's instant.
     """
 
-    seen: pa.Array = field(default_factory=_nobody)
-    interrupted: pa.Array = field(default_factory=_nobody)
-    later: pa.Array = field(default_factory=_nobody)
+    seen: pa.Array = field(default_factory=_no_keys)
+    interrupted: pa.Array = field(default_factory=_no_keys)
+    later: pa.Array = field(default_factory=_no_keys)
 
 
 def earlier_columns(terms: LoadTerms) -> list[str]:
@@ -62,11 +263,11 @@ def earlier_columns(terms: LoadTerms) -> list[str]:
     return [terms.key, *((STARTED, ENDED, STATE) if terms.late else ())]
 
 
-def earlier_of(terms: LoadTerms, versions: pa.Table) -> Earlier:
+def past_keys_of(terms: LoadTerms, versions: pa.Table) -> PastKeys:
     """What these versions, which all ended, say of their records."""
     keys = versions[terms.key]
     if not terms.late:
-        return Earlier(pc.unique(keys).cast(pa.string()))
+        return PastKeys(pc.unique(keys).cast(pa.string()))
     instant = pa.scalar(terms.instant, INSTANT)
     changed = pc.equal(versions[STATE], terms.words[State.CHANGED])
     own = pc.and_(pc.equal(versions[ENDED], instant), changed)
@@ -74,7 +275,7 @@ def earlier_of(terms: LoadTerms, versions: pa.Table) -> Earlier:
     own, after = (
         pc.unique(keys.filter(pc.fill_null(each, False))).cast(pa.string()) for each in (own, after)
     )
-    return Earlier(pc.unique(keys).cast(pa.string()), own, after)
+    return PastKeys(pc.unique(keys).cast(pa.string()), own, after)
 
 
 def plan_history(
@@ -86,15 +287,15 @@ def plan_history(
     """
     codes = side_codes(live, open_, [terms.key])
     repeats = codes.repeats
-    one, unlike = one_each(terms, live, repeats[0])
+    one, unlike = keep_one_per_key(terms, live, repeats[0])
     faults = {
-        NO_KEY: _lacking(live, terms.key),
-        NO_HASH: _lacking(live, ROW_HASH),
+        NO_KEY: _rows_without(live, terms.key),
+        NO_HASH: _rows_without(live, ROW_HASH),
         LIVE_TWICE: unlike,
-        OPEN_TWICE: whole(with_key_of_others(open_, terms.key, repeats[1])),
-        NEVER_BEGAN: whole(_lacking(open_, STARTED)),
+        OPEN_TWICE: whole(rows_that_share_keys(open_, terms.key, repeats[1])),
+        NEVER_BEGAN: whole(_rows_without(open_, STARTED)),
     }
-    if refused := refused_part(terms, faults):
+    if refused := plan_of_faults(terms, faults):
         return refused
     codes = codes if one is live else side_codes(one, open_, [terms.key])
     matches = pair_rows(one, open_, codes, [ROW_HASH], open_[IN_SCOPE])
@@ -104,20 +305,20 @@ def plan_history(
     rows = {
         CHANGED: take_rows(beginning, matches.changed[0]),
         APPEARED: take_rows(beginning, matches.appeared),
-        ENDS: closes(terms, changed, vanished),
+        ENDS: closed_versions(terms, changed, vanished),
         GOES: ends.select([FILE, POSITION]),
     }
-    early = refused_part(terms, _early(terms, one, open_, matches, ends)) or PartPlan()
+    early = plan_of_faults(terms, _early_rows(terms, one, open_, matches, ends)) or PartPlan()
     kinds = {CHANGED: rows[CHANGED], APPEARED: rows[APPEARED], DELETED: vanished}
     samples = {kind: sample(terms, each) for kind, each in kinds.items()}
     return PartPlan(rows, counts_of(OPEN, matches, one, open_), samples) + early
 
 
-def _lacking(rows: pa.Table, name: str) -> pa.Table:
+def _rows_without(rows: pa.Table, name: str) -> pa.Table:
     return rows.filter(rows[name].is_null()) if rows[name].null_count else rows.slice(0, 0)
 
 
-def _early(
+def _early_rows(
     terms: LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches, ends: pa.Table
 ) -> dict[str, pa.Table]:
     """Rows effective before the version that they change, and versions that would end too early."""
@@ -132,19 +333,19 @@ def _early(
     return found
 
 
-def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: Earlier) -> PartPlan:
+def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
     """The versions that rows of the base begin, which have no keys yet, and what their records' pasts are."""
-    rows = {BEGINS: begins(terms, changed, appeared, earlier)}
+    rows = {BEGINS: begun_versions(terms, changed, appeared, earlier)}
     return PartPlan(rows) + pasts_of(terms, changed, appeared, earlier)
 
 
-def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: Earlier) -> PartPlan:
+def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
     """How many records that appear have a past; and those that may not begin a version so early (P5)."""
-    counts = {past: int(mask.sum()) for past, mask in _by_past(terms, appeared, earlier).items()}
+    counts = {past: int(mask.sum()) for past, mask in _masks_by_past(terms, appeared, earlier).items()}
     begun = pa.concat_tables([changed, appeared])
     early = {BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
     found = PartPlan(counts={SEEN: counts[Past.CLOSED], INTERRUPTED: counts[Past.INTERRUPTED]})
-    return found + (refused_part(terms, early) or PartPlan())
+    return found + (plan_of_faults(terms, early) or PartPlan())
 
 
 def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:
@@ -167,38 +368,38 @@ def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0
     return Tally(cases)
 
 
-def closes(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> pa.Table:
+def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> pa.Table:
     """The open versions whose record changed or vanished, given whole, with their end."""
     sides = ((changed, Now.OTHER), (vanished, Now.ABSENT))
     return pa.concat_tables(
-        _closed(terms, rows, terms.words[state])
+        _close_versions(terms, rows, terms.words[state])
         for rows, now in sides
         if (state := TRANSITIONS[Past.OPEN, now].closes) is not None
     )
 
 
-def begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: Earlier) -> pa.Table:
+def begun_versions(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> pa.Table:
     """The versions that begin, of the base's rows that changed or appeared, yet without keys of their own."""
-    pasts = _by_past(terms, appeared, earlier)
+    pasts = _masks_by_past(terms, appeared, earlier)
     cases = [
         (changed, Past.OPEN, Now.OTHER),
         *((take_rows(appeared, np.flatnonzero(mask)), past, Now.PRESENT) for past, mask in pasts.items()),
     ]
     return pa.concat_tables(
-        _begun(terms, rows, terms.words[state])
+        _begin_versions(terms, rows, terms.words[state])
         for rows, past, now in cases
         if (state := TRANSITIONS[past, now].begins) is not None
     )
 
 
-def _by_past(terms: LoadTerms, appeared: pa.Table, earlier: Earlier) -> dict[Past, np.ndarray]:
+def _masks_by_past(terms: LoadTerms, appeared: pa.Table, earlier: PastKeys) -> dict[Past, np.ndarray]:
     """Which records that appear have which past."""
     keys = appeared[terms.key]
     own, seen = (np.asarray(pc.is_in(keys, value_set=each)) for each in (earlier.interrupted, earlier.seen))
     return {Past.INTERRUPTED: own, Past.CLOSED: seen & ~own, Past.NOTHING: ~seen & ~own}
 
 
-def _begun(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
+def _begin_versions(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
     columns = {terms.key: terms.key, **terms.mirrored, ROW_HASH: ROW_HASH}
     begun = pa.table({name: rows[source] for name, source in columns.items()})
     begun = begun.append_column(STARTED, _instants(terms, begun))
@@ -208,7 +409,7 @@ def _begun(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
     return begun.append_column(LOADED_AT, _instants(terms, begun))
 
 
-def _closed(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
+def _close_versions(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
     rows = rows.drop_columns([name for name in (FILE, POSITION, IN_SCOPE) if name in rows.column_names])
     values = {
         ENDED: _instants(terms, rows),
@@ -222,3 +423,56 @@ def _closed(terms: LoadTerms, rows: pa.Table, word: str) -> pa.Table:
 
 def _instants(terms: LoadTerms, rows: pa.Table) -> pa.Array:
     return pa.repeat(pa.scalar(terms.instant, INSTANT), len(rows))
+
+
+def plan_load(
+    terms: LoadTerms,
+    sides: Mapping[str, pa.Table],
+    whole: Whole = as_they_are,
+) -> PartPlan:
+    """The rows of base and history to add and remove, counts, and what the load is refused for.
+
+    Without a stage the base stays as it is. `whole` gives all columns of some open versions.
+    """
+    if STAGED in sides:
+        part, live = plan_base(terms, sides[STAGED], sides[BASE])
+    else:
+        base = sides[BASE]
+        part, live = PartPlan(), base.filter(pc.fill_null(base[LIVE], False))
+    return part if live is None else part + plan_history(terms, live, sides[OPEN], whole)
+
+
+def plan_part(
+    terms: LoadTerms,
+    kinds: Mapping[str, pa.Schema],
+    sides: Mapping[str, pa.Table],
+    whole: Whole = as_they_are,
+) -> PartPlan:
+    """The same in the columns of the tables; rows that both tables get are held once."""
+    part = plan_load(terms, sides, whole)
+    rows = dict(part.rows)
+    if _all_begin_versions(rows):
+        del rows[APPEARED]
+        rows[BOTH] = rows.pop(COMES)
+    shaped = {kind: in_schema(each, kinds[kind]) for kind, each in rows.items() if kind not in PLACES}
+    return replace(part, rows={**rows, **shaped})
+
+
+def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
+    """Whether each row that comes into the base begins a version, and no other row does."""
+    come, appeared = rows.get(COMES), rows.get(APPEARED)
+    if come is None or appeared is None or not len(come) or len(come) != len(appeared):
+        return False
+    same = {*appeared.column_names} <= {*come.column_names}
+    return same and bool(come.select(appeared.column_names).equals(appeared))
+
+
+def plan_beginnings(
+    terms: LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Whole
+) -> PartPlan:
+    """The versions that rows of the base begin, in the columns of `schema`; earlier ones may be a side."""
+    rows = sides[BEGINNING]
+    appears, rows = rows[APPEARS], rows.drop_columns([APPEARS])
+    earlier = past_keys_of(terms, sides[EARLIER]) if EARLIER in sides else PastKeys()
+    part = plan_begins(terms, rows.filter(pc.invert(appears)), rows.filter(appears), earlier)
+    return replace(part, rows={BEGINS: in_schema(part.rows[BEGINS], schema)})

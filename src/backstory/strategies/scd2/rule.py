@@ -73,7 +73,7 @@ def historize(
     Raises Rejected with the codes P1 to P7 of section 3.6.
     """
     rows = _rows(base, rules)
-    open_ = _open(history)
+    open_ = _open_versions(history)
     if not rows and open_ and not rules.allow_empty:
         raise LoadRejected("EMPTY_SNAPSHOT")
     tally = Tally()
@@ -84,7 +84,7 @@ def historize(
         row, version = rows.get(key), open_.get(key)
         past = past_of(
             is_open=version is not None,
-            interrupted=_closed_now(history, key, started, rules.words),
+            interrupted=_is_interrupted(history, key, started, rules.words),
             seen=key in known,
         )
         now = now_of(
@@ -127,7 +127,7 @@ def _rows(base: Sequence[BaseRow], rules: Rules) -> dict[Any, BaseRow]:
     return found
 
 
-def _open(history: Sequence[Version]) -> dict[Any, Version]:
+def _open_versions(history: Sequence[Version]) -> dict[Any, Version]:
     found: dict[Any, Version] = {}
     for version in history:
         if version.ended is None:
@@ -139,7 +139,7 @@ def _open(history: Sequence[Version]) -> dict[Any, Version]:
     return found
 
 
-def _closed_now(history: Sequence[Version], key: Any, started: Any, words: Mapping[State, str]) -> bool:
+def _is_interrupted(history: Sequence[Version], key: Any, started: Any, words: Mapping[State, str]) -> bool:
     """Whether an interrupted load closed a version of the key, and did not come to the next."""
     changed = words[State.CHANGED]
     return any(v.key == key and v.ended == started and v.state == changed for v in history)

@@ -124,13 +124,13 @@ class Tally:
         return counts
 
     @property
-    def delivered(self) -> int:
+    def base_records(self) -> int:
         """The records that the base has."""
         gone = {Now.ABSENT, Now.SPARED}
         return sum(number for (_, now), number in self.cases.items() if now not in gone)
 
     @property
-    def opened(self) -> int:
+    def open_records(self) -> int:
         """The records with an open version, before the load."""
         return sum(number for (past, _), number in self.cases.items() if past is Past.OPEN)
 

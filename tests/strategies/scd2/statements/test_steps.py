@@ -8,11 +8,15 @@ import pytest
 
 from backstory.dialects import DuckDB
 from backstory.stores.sql.placeholders import resolved
-from backstory.strategies.scd2.pair import Archived, Pair
 from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
-from backstory.strategies.scd2.statements.count import tally
-from backstory.strategies.scd2.statements.merge import actions, hist_merge
-from backstory.strategies.scd2.statements.steps import hist_steps
+from backstory.strategies.scd2.statements import (
+    ArchiveTable,
+    Pair,
+    actions,
+    count_cases,
+    hist_merge,
+    hist_steps,
+)
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, WORDS, Past, State
 
 HIST = (
@@ -36,7 +40,7 @@ def pair(words=WORDS):
     return Pair(
         DuckDB(), "h1", "b1", "k", "id", {"a": "a"}, dict.fromkeys(columns, "VARCHAR"), words,
         version_key=lambda alias: f"{alias}.k || '@' || {{{{ load_timestamp_text }}}}",
-        live=lambda alias: f" AND {alias}.a <> 'flagged'", scope="h.a <> 'spared'", archive=Archived("z1", "k"),
+        live=lambda alias: f" AND {alias}.a <> 'flagged'", scope="h.a <> 'spared'", archive=ArchiveTable("z1", "k"),
     )  # fmt: skip
 
 
@@ -90,7 +94,7 @@ def loaded(database, told, versions, archived, base, *, merges):
             database.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
     at = f"'{text_of(10)}'"
     values = {"load_timestamp": f"TIMESTAMP {at}", "load_timestamp_text": at, "load_run_id": "'r1'"}
-    counted = tally(told, lambda sql: database.execute(resolved(sql, values)).fetchall())
+    counted = count_cases(told, lambda sql: database.execute(resolved(sql, values)).fetchall())
     if merges:  # a MERGE of DuckDB reads rows of its source that it has written already
         database.execute(f"CREATE OR REPLACE TEMPORARY TABLE kept AS {resolved(actions(told), values)}")
     statements = [hist_merge(told, "kept")] if merges else hist_steps(told)
@@ -135,7 +139,10 @@ def test_statements_and_merge_do_what_the_rule_does(words):
                 )
                 assert after == sorted(listed, key=repr), (seed, merges)
                 assert (counted.counts, counted.rows) == (found.counts, found.rows), (seed, merges)
-                assert (counted.delivered, counted.opened) == (found.delivered, found.opened)
+                assert (counted.base_records, counted.open_records) == (
+                    found.base_records,
+                    found.open_records,
+                )
                 assert touched == ({"merge": sum(found.rows.values())} if merges else found.rows)
             reached |= {past for (past, _), number in found.cases.items() if number}
     assert reached == set(Past)

@@ -1,11 +1,17 @@
-"""The schema of a dataset or of a source, and its types (section 1.9)."""
+"""The schema of a dataset or of a source, and its types (section 1.9).
 
+The older form of a schema: a list of `name TYPE [NOT NULL]` (section 1.6).
+"""
+
+import re
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from backstory.doors.odf.manifest.part import ByKind, Part, cased, worded, wrong
+from backstory.doors.odf.manifest.part import ByKind, ManifestPart, any_case, any_case_of, wrong
+from backstory.errors import UsageError
 
 
 class Unit(StrEnum):
@@ -17,32 +23,32 @@ class Unit(StrEnum):
     NANOSECOND = "Nanosecond"
 
 
-TimeUnit = Annotated[Unit, worded(Unit)]
+TimeUnit = Annotated[Unit, any_case_of(Unit)]
 
 
-class Binary(Part):
+class Binary(ManifestPart):
     """Bytes."""
 
-    kind: Annotated[Literal["Binary"], cased("Binary")] = "Binary"
+    kind: Annotated[Literal["Binary"], any_case("Binary")] = "Binary"
     fixed_length: Annotated[int, Field(ge=0)] | None = None
 
 
-class Bool(Part):
+class Bool(ManifestPart):
     """True or false."""
 
-    kind: Annotated[Literal["Bool"], cased("Bool")] = "Bool"
+    kind: Annotated[Literal["Bool"], any_case("Bool")] = "Bool"
 
 
-class Date(Part):
+class Date(ManifestPart):
     """A day."""
 
-    kind: Annotated[Literal["Date"], cased("Date")] = "Date"
+    kind: Annotated[Literal["Date"], any_case("Date")] = "Date"
 
 
-class Decimal(Part):
+class Decimal(ManifestPart):
     """An exact number."""
 
-    kind: Annotated[Literal["Decimal"], cased("Decimal")] = "Decimal"
+    kind: Annotated[Literal["Decimal"], any_case("Decimal")] = "Decimal"
     precision: Annotated[int, Field(ge=1, le=38)]
     scale: Annotated[int, Field(ge=0, le=38)]
 
@@ -53,134 +59,134 @@ class Decimal(Part):
         return self
 
 
-class Duration(Part):
+class Duration(ManifestPart):
     """A span of time."""
 
-    kind: Annotated[Literal["Duration"], cased("Duration")] = "Duration"
+    kind: Annotated[Literal["Duration"], any_case("Duration")] = "Duration"
     unit: TimeUnit = Unit.MILLISECOND
 
 
-class Float16(Part):
+class Float16(ManifestPart):
     """A number of 16 bits."""
 
-    kind: Annotated[Literal["Float16"], cased("Float16")] = "Float16"
+    kind: Annotated[Literal["Float16"], any_case("Float16")] = "Float16"
 
 
-class Float32(Part):
+class Float32(ManifestPart):
     """A number of 32 bits."""
 
-    kind: Annotated[Literal["Float32"], cased("Float32")] = "Float32"
+    kind: Annotated[Literal["Float32"], any_case("Float32")] = "Float32"
 
 
-class Float64(Part):
+class Float64(ManifestPart):
     """A number of 64 bits."""
 
-    kind: Annotated[Literal["Float64"], cased("Float64")] = "Float64"
+    kind: Annotated[Literal["Float64"], any_case("Float64")] = "Float64"
 
 
-class Int8(Part):
+class Int8(ManifestPart):
     """An integer of 8 bits."""
 
-    kind: Annotated[Literal["Int8"], cased("Int8")] = "Int8"
+    kind: Annotated[Literal["Int8"], any_case("Int8")] = "Int8"
 
 
-class Int16(Part):
+class Int16(ManifestPart):
     """An integer of 16 bits."""
 
-    kind: Annotated[Literal["Int16"], cased("Int16")] = "Int16"
+    kind: Annotated[Literal["Int16"], any_case("Int16")] = "Int16"
 
 
-class Int32(Part):
+class Int32(ManifestPart):
     """An integer of 32 bits."""
 
-    kind: Annotated[Literal["Int32"], cased("Int32")] = "Int32"
+    kind: Annotated[Literal["Int32"], any_case("Int32")] = "Int32"
 
 
-class Int64(Part):
+class Int64(ManifestPart):
     """An integer of 64 bits."""
 
-    kind: Annotated[Literal["Int64"], cased("Int64")] = "Int64"
+    kind: Annotated[Literal["Int64"], any_case("Int64")] = "Int64"
 
 
-class UInt8(Part):
+class UInt8(ManifestPart):
     """A natural number of 8 bits."""
 
-    kind: Annotated[Literal["UInt8"], cased("UInt8")] = "UInt8"
+    kind: Annotated[Literal["UInt8"], any_case("UInt8")] = "UInt8"
 
 
-class UInt16(Part):
+class UInt16(ManifestPart):
     """A natural number of 16 bits."""
 
-    kind: Annotated[Literal["UInt16"], cased("UInt16")] = "UInt16"
+    kind: Annotated[Literal["UInt16"], any_case("UInt16")] = "UInt16"
 
 
-class UInt32(Part):
+class UInt32(ManifestPart):
     """A natural number of 32 bits."""
 
-    kind: Annotated[Literal["UInt32"], cased("UInt32")] = "UInt32"
+    kind: Annotated[Literal["UInt32"], any_case("UInt32")] = "UInt32"
 
 
-class UInt64(Part):
+class UInt64(ManifestPart):
     """A natural number of 64 bits."""
 
-    kind: Annotated[Literal["UInt64"], cased("UInt64")] = "UInt64"
+    kind: Annotated[Literal["UInt64"], any_case("UInt64")] = "UInt64"
 
 
-class Null(Part):
+class Null(ManifestPart):
     """Nothing."""
 
-    kind: Annotated[Literal["Null"], cased("Null")] = "Null"
+    kind: Annotated[Literal["Null"], any_case("Null")] = "Null"
 
 
-class String(Part):
+class String(ManifestPart):
     """Text."""
 
-    kind: Annotated[Literal["String"], cased("String")] = "String"
+    kind: Annotated[Literal["String"], any_case("String")] = "String"
 
 
-class Time(Part):
+class Time(ManifestPart):
     """A time of day."""
 
-    kind: Annotated[Literal["Time"], cased("Time")] = "Time"
+    kind: Annotated[Literal["Time"], any_case("Time")] = "Time"
     unit: TimeUnit = Unit.MILLISECOND
 
 
-class Timestamp(Part):
+class Timestamp(ManifestPart):
     """An instant."""
 
-    kind: Annotated[Literal["Timestamp"], cased("Timestamp")] = "Timestamp"
+    kind: Annotated[Literal["Timestamp"], any_case("Timestamp")] = "Timestamp"
     unit: TimeUnit = Unit.MILLISECOND
     timezone: str | None = "UTC"
 
 
-class List(Part):
+class List(ManifestPart):
     """Values of one type."""
 
-    kind: Annotated[Literal["List"], cased("List")] = "List"
+    kind: Annotated[Literal["List"], any_case("List")] = "List"
     item_type: "DataType"
     fixed_length: Annotated[int, Field(ge=0)] | None = None
 
 
-class Map(Part):
+class Map(ManifestPart):
     """Values by key."""
 
-    kind: Annotated[Literal["Map"], cased("Map")] = "Map"
+    kind: Annotated[Literal["Map"], any_case("Map")] = "Map"
     key_type: "DataType"
     value_type: "DataType"
     keys_sorted: bool | None = None
 
 
-class Option(Part):
+class Option(ManifestPart):
     """A value that may be missing."""
 
-    kind: Annotated[Literal["Option"], cased("Option")] = "Option"
+    kind: Annotated[Literal["Option"], any_case("Option")] = "Option"
     inner: "DataType"
 
 
-class Struct(Part):
+class Struct(ManifestPart):
     """Fields in one value."""
 
-    kind: Annotated[Literal["Struct"], cased("Struct")] = "Struct"
+    kind: Annotated[Literal["Struct"], any_case("Struct")] = "Struct"
     fields_: "tuple[DataField, ...]" = Field(alias="fields")
 
 
@@ -213,7 +219,7 @@ DataType = Annotated[
 ]
 
 
-class DataField(Part):
+class DataField(ManifestPart):
     """A column; required unless its type is an Option."""
 
     name: Annotated[str, Field(min_length=1)]
@@ -221,7 +227,7 @@ class DataField(Part):
     extra: dict[str, Any] | None = None
 
 
-class DataSchema(Part):
+class DataSchema(ManifestPart):
     """Columns in their order."""
 
     fields_: tuple[DataField, ...] = Field(alias="fields")
@@ -230,3 +236,74 @@ class DataSchema(Part):
 
 for _model in (List, Map, Option, Struct):
     _model.model_rebuild()
+
+
+COLUMN: Final = re.compile(
+    r"""\s*(?: `(?P<backticks>(?:[^`]|``)+)` | "(?P<quotes>(?:[^"]|"")+)" | (?P<bare>[^\s`"(),]+) )
+        \s+(?P<type>[A-Za-z_]+(?:\s+PRECISION)?)
+        \s*(?:\(\s*(?P<numbers>\d+(?:\s*,\s*\d+)?)\s*\))?
+        (?P<null>\s+(?:NOT\s+)?NULL)?\s*""",
+    re.VERBOSE | re.IGNORECASE,
+)
+
+# A DECIMAL without digits is Spark's.
+TYPES: Final[Mapping[str, DataType]] = {
+    **dict.fromkeys(("STRING", "TEXT", "VARCHAR", "CHAR", "CHARACTER"), String()),
+    **dict.fromkeys(("INT", "INTEGER"), Int32()),
+    **dict.fromkeys(("BIGINT", "LONG"), Int64()),
+    **dict.fromkeys(("SMALLINT", "SHORT"), Int16()),
+    **dict.fromkeys(("TINYINT", "BYTE"), Int8()),
+    **dict.fromkeys(("FLOAT", "REAL"), Float32()),
+    **dict.fromkeys(("DOUBLE", "DOUBLE PRECISION"), Float64()),
+    **dict.fromkeys(("BOOLEAN", "BOOL"), Bool()),
+    "DATE": Date(),
+    "TIMESTAMP": Timestamp(),
+    **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC"), Decimal(precision=10, scale=0)),
+    **dict.fromkeys(("BINARY", "BYTEA", "VARBINARY"), Binary()),
+}
+# How many numbers in parentheses a type may have.
+NUMBERS: Final = {**dict.fromkeys(("VARCHAR", "CHAR", "CHARACTER"), 1), "DECIMAL": 2, "NUMERIC": 2, "DEC": 2}
+
+
+def ddl_schema(columns: Sequence[str]) -> DataSchema:
+    """The schema that the columns say; UsageError for the first one that says none."""
+    return DataSchema(fields=tuple(ddl_field(column) for column in columns))
+
+
+def ddl_field(column: str) -> DataField:
+    """The column of one text, optional unless it says NOT NULL (D25)."""
+    found = COLUMN.fullmatch(column)
+    if found is None:
+        raise _wrong(f"{column!r} is not a column definition", "Write name TYPE, or name TYPE NOT NULL.")
+    word = " ".join(found["type"].upper().split())
+    if word not in TYPES:
+        known = ", ".join(TYPES)
+        raise _wrong(f"{found['type']} is not a supported type", f"Supported types are {known}.")
+    required = "NOT" in (found["null"] or "").upper()
+    datatype = _with_digits(word, [int(each) for each in (found["numbers"] or "").split(",") if each])
+    return DataField(name=_name(found), type=datatype if required else Option(inner=datatype))
+
+
+def _name(found: re.Match[str]) -> str:
+    if found["backticks"]:
+        return found["backticks"].replace("``", "`")
+    return found["quotes"].replace('""', '"') if found["quotes"] else found["bare"]
+
+
+def _with_digits(word: str, numbers: list[int]) -> DataType:
+    """The type with its digits; the length of a text is not looked at, as in Spark."""
+    if len(numbers) > NUMBERS.get(word, 0):
+        raise _wrong(f"{word} takes no {'numbers' if len(numbers) > 1 else 'number'} in parentheses", "")
+    if not numbers or NUMBERS[word] == 1:
+        return TYPES[word]
+    precision, scale = (*numbers, 0)[:2]
+    try:
+        return Decimal(precision=precision, scale=scale)
+    except ValidationError:
+        raise _wrong(
+            f"there is no {word}({precision}, {scale})", "Digits are 1 to 38, scale included."
+        ) from None
+
+
+def _wrong(why: str, remedy: str) -> UsageError:
+    return UsageError("wrong-manifest", f"{why}.", remedy or "Fix the column.")

@@ -1,16 +1,326 @@
-"""A dataset's manifest: its envelope and its events (sections 1.1 and 1.2)."""
+"""A dataset's manifest: its envelope and its events (sections 1.1 and 1.2).
 
+Where the data of a polling source comes from (sections 1.3 and 1.4).
+
+How fetched bytes become rows: prepare, read, preprocess (sections 1.5 to 1.7).
+"""
+
+import re
 from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, StringConstraints, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
 from backstory.doors.odf.manifest.data_schema import DataSchema
-from backstory.doors.odf.manifest.fetch import Fetch
 from backstory.doors.odf.manifest.merge import Merge
-from backstory.doors.odf.manifest.part import ByKind, Part, cased, worded, wrong
-from backstory.doors.odf.manifest.read import Prepare, Preprocess, Read
+from backstory.doors.odf.manifest.part import ByKind, ManifestPart, any_case, any_case_of, wrong
+
+
+def _with_a_group(pattern: str) -> str:
+    try:
+        groups = re.compile(pattern).groups
+    except re.error as broken:
+        raise wrong(f"this is not a regular expression: {broken}", "Fix the pattern.") from None
+    if not groups:
+        raise wrong("the pattern has no group", "Put parentheses around the part that is the time.")
+    return pattern
+
+
+class FromMetadata(ManifestPart):
+    """The time in the source's metadata: the caching headers, or the file's modification time."""
+
+    kind: Annotated[Literal["FromMetadata"], any_case("FromMetadata")] = "FromMetadata"
+
+
+class FromSystemTime(ManifestPart):
+    """The time of the run."""
+
+    kind: Annotated[Literal["FromSystemTime"], any_case("FromSystemTime")] = "FromSystemTime"
+
+
+class FromPath(ManifestPart):
+    """The time in a file's path: group 1 of the pattern, in a format of strftime or of Java."""
+
+    kind: Annotated[Literal["FromPath"], any_case("FromPath")] = "FromPath"
+    pattern: Annotated[str, AfterValidator(_with_a_group)]
+    timestamp_format: str = "%Y-%m-%d"
+
+
+class Forever(ManifestPart):
+    """Never ask a source again after it was ingested once."""
+
+    kind: Annotated[Literal["Forever"], any_case("Forever")] = "Forever"
+
+
+EventTime = Annotated[FromMetadata | FromSystemTime | FromPath, ByKind("event time", short=True)]
+Caching = Annotated[Forever, ByKind("cache", short=True)]
+
+
+class Order(StrEnum):
+    """In which order the files of a glob are ingested."""
+
+    BY_EVENT_TIME = "ByEventTime"
+    BY_NAME = "ByName"
+
+
+class Refetch(StrEnum):
+    """When a source that says nothing of its changes is asked again (an extension, D21)."""
+
+    ALWAYS = "always"
+
+
+class Header(ManifestPart):
+    """A header of an HTTP request; the value may be a template."""
+
+    name: str
+    value: str
+
+
+class Url(ManifestPart):
+    """One resource: `http`, `https`, `ftp` or `file`; a relative path starts at the manifest's folder."""
+
+    kind: Annotated[Literal["Url"], any_case("Url")] = "Url"
+    url: str
+    event_time: EventTime | None = None
+    cache: Caching | None = None
+    headers: tuple[Header, ...] = ()
+    refetch: Annotated[Refetch, any_case_of(Refetch)] | None = None
+
+
+class FilesGlob(ManifestPart):
+    """Files of this machine, each a delivery of its own."""
+
+    kind: Annotated[Literal["FilesGlob"], any_case("FilesGlob")] = "FilesGlob"
+    path: str
+    event_time: EventTime | None = None
+    cache: Caching | None = None
+    order: Annotated[Order, any_case_of(Order)] = Order.BY_NAME
+    refetch: Annotated[Refetch, any_case_of(Refetch)] | None = None
+
+
+class EnvironmentVariable(ManifestPart):
+    """A variable of a container; without a value it is the host's."""
+
+    name: str
+    value: str | None = None
+
+
+class Container(ManifestPart):
+    """A program in a container; parsed, and refused when pulled (decision O12)."""
+
+    kind: Annotated[Literal["Container"], any_case("Container")] = "Container"
+    image: str
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: tuple[EnvironmentVariable, ...] = ()
+
+
+class Quality(StrEnum):
+    """How often a message may come."""
+
+    AT_MOST_ONCE = "AtMostOnce"
+    AT_LEAST_ONCE = "AtLeastOnce"
+    EXACTLY_ONCE = "ExactlyOnce"
+
+
+class Topic(ManifestPart):
+    """A topic of a broker."""
+
+    path: str
+    qos: Annotated[Quality, any_case_of(Quality)] = Quality.AT_MOST_ONCE
+
+
+class Mqtt(ManifestPart):
+    """Messages of a broker; parsed, and refused when pulled (decision O12)."""
+
+    kind: Annotated[Literal["Mqtt"], any_case("Mqtt")] = "Mqtt"
+    host: str
+    port: int
+    topics: tuple[Topic, ...] = Field(min_length=1)
+    username: str | None = None
+    password: str | None = None
+
+
+class EthereumLogs(ManifestPart):
+    """Logs of a chain; parsed, and refused when pulled (decision O12). `EvmLogs` is its newer name."""
+
+    kind: Annotated[Literal["EthereumLogs"], any_case("EthereumLogs")] = "EthereumLogs"
+    chain_id: Annotated[int, Field(ge=0)] | None = None
+    node_url: str | None = None
+    filter: str | None = None
+    signature: str | None = None
+
+    @model_validator(mode="after")
+    def _has_a_place(self) -> Self:
+        if self.chain_id is None and self.node_url is None:
+            raise wrong("these logs have neither chainId nor nodeUrl", "Set one of them.")
+        return self
+
+
+class EvmLogs(EthereumLogs):
+    """The newer name of EthereumLogs."""
+
+    kind: Annotated[Literal["EvmLogs"], any_case("EvmLogs")] = "EvmLogs"  # type: ignore[assignment]
+
+
+Fetch = Annotated[Url | FilesGlob | Container | Mqtt | EthereumLogs | EvmLogs, ByKind("fetch")]
+
+
+class FileCompression(StrEnum):
+    """What packed a file."""
+
+    GZIP = "Gzip"
+    ZIP = "Zip"
+
+
+class Decompress(ManifestPart):
+    """Unpack; `subPath` names the entry of a zip, globs are allowed."""
+
+    kind: Annotated[Literal["Decompress"], any_case("Decompress")] = "Decompress"
+    format: Annotated[FileCompression, any_case_of(FileCompression)]
+    sub_path: str | None = None
+
+
+class Pipe(ManifestPart):
+    """A program that reads the bytes and writes the result, without a shell (decision O12)."""
+
+    kind: Annotated[Literal["Pipe"], any_case("Pipe")] = "Pipe"
+    command: tuple[str, ...] = Field(min_length=1)
+
+
+Prepare = Annotated[Decompress | Pipe, ByKind("prepare")]
+
+
+class UnknownFields(StrEnum):
+    """What happens to fields of the source that the schema does not name (an extension)."""
+
+    IGNORE = "ignore"
+    ERROR = "error"
+
+
+# The kind of older versions, and what to do about it.
+RENAMED: Final = {"jsonlines": ("JsonLines was renamed to NdJson", "Use NdJson.")}
+
+
+def _no_list(schema: Any) -> Any:
+    """Tell the form of versions before 0.38 from a schema."""
+    if isinstance(schema, list | tuple):
+        raise wrong("a list of columns is the older form of a schema", "Rename it to ddlSchema.")
+    return schema
+
+
+class Reader(ManifestPart):
+    """What all readers share: a schema, or its older form, or none."""
+
+    schema_: Annotated[DataSchema | None, BeforeValidator(_no_list)] = Field(None, alias="schema")
+    ddl_schema: tuple[str, ...] | None = None
+    unknown_fields: Annotated[UnknownFields, any_case_of(UnknownFields)] = UnknownFields.IGNORE
+
+
+class Csv(Reader):
+    """Comma-separated values; the options after `multiLine` were removed from the format (lint L9).
+
+    Values in quotes may contain line breaks whatever `multiLine` says (decision O26).
+    """
+
+    kind: Annotated[Literal["Csv"], any_case("Csv")] = "Csv"
+    separator: str = ","
+    encoding: str = "utf8"
+    quote: str = '"'
+    escape: str = "\\"
+    header: bool = False
+    infer_schema: bool = False
+    null_value: str = ""
+    date_format: str = "rfc3339"
+    timestamp_format: str = "rfc3339"
+    multi_line: bool = False
+    comment: str | None = None
+    enforce_schema: bool | None = None
+    ignore_leading_white_space: bool | None = None
+    ignore_trailing_white_space: bool | None = None
+    empty_value: str | None = None
+    nan_value: str | None = None
+    positive_inf: str | None = None
+    negative_inf: str | None = None
+
+
+class Json(Reader):
+    """An array of objects, at the root or at a dotted path."""
+
+    kind: Annotated[Literal["Json"], any_case("Json")] = "Json"
+    sub_path: str | None = None
+    date_format: str = "rfc3339"
+    timestamp_format: str = "rfc3339"
+    encoding: str = "utf8"
+
+
+class NdJson(Reader):
+    """One object in each line."""
+
+    kind: Annotated[Literal["NdJson"], any_case("NdJson")] = "NdJson"
+    date_format: str = "rfc3339"
+    timestamp_format: str = "rfc3339"
+    encoding: str = "utf8"
+
+
+class GeoJson(Reader):
+    """A FeatureCollection."""
+
+    kind: Annotated[Literal["GeoJson"], any_case("GeoJson")] = "GeoJson"
+
+
+class NdGeoJson(Reader):
+    """One feature in each line."""
+
+    kind: Annotated[Literal["NdGeoJson"], any_case("NdGeoJson")] = "NdGeoJson"
+
+
+class EsriShapefile(Reader):
+    """A zip with one shapefile, or one that `subPath` chooses."""
+
+    kind: Annotated[Literal["EsriShapefile"], any_case("EsriShapefile")] = "EsriShapefile"
+    sub_path: str | None = None
+
+
+class Parquet(Reader):
+    """A Parquet file; a schema selects columns by name and converts their types."""
+
+    kind: Annotated[Literal["Parquet"], any_case("Parquet")] = "Parquet"
+
+
+Read = Annotated[
+    Csv | Json | NdJson | GeoJson | NdGeoJson | EsriShapefile | Parquet, ByKind("read", refused=RENAMED)
+]
+
+
+class QueryStep(ManifestPart):
+    """One of several queries; the one without an alias is the output."""
+
+    alias: str | None = None
+    query: str
+
+
+class TemporalTable(ManifestPart):
+    """For Flink only; parsed, and refused with its engine."""
+
+    name: str
+    primary_key: tuple[str, ...]
+
+
+class Sql(ManifestPart):
+    """SQL over the table `input`."""
+
+    kind: Annotated[Literal["Sql"], any_case("Sql")] = "Sql"
+    engine: str = "spark"
+    version: str | None = None
+    query: str | None = None
+    queries: tuple[QueryStep, ...] | None = None
+    temporal_tables: tuple[TemporalTable, ...] | None = None
+
+
+Preprocess = Annotated[Sql, ByKind("preprocess")]
+
 
 NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
 
@@ -26,10 +336,10 @@ IN_FIELDS = "Write schema: {fields: [{name: city, type: String}, ...]}."
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
 
-class SetPollingSource(Part):
+class SetPollingSource(ManifestPart):
     """A source that pulls ask."""
 
-    kind: Annotated[Literal["SetPollingSource"], cased("SetPollingSource")] = "SetPollingSource"
+    kind: Annotated[Literal["SetPollingSource"], any_case("SetPollingSource")] = "SetPollingSource"
     fetch: Fetch
     prepare: tuple[Prepare, ...] = ()
     read: Read
@@ -37,85 +347,87 @@ class SetPollingSource(Part):
     merge: Merge
 
 
-class AddPushSource(Part):
+class AddPushSource(ManifestPart):
     """A source that accepts pushed files."""
 
-    kind: Annotated[Literal["AddPushSource"], cased("AddPushSource")] = "AddPushSource"
+    kind: Annotated[Literal["AddPushSource"], any_case("AddPushSource")] = "AddPushSource"
     source_name: str = "default"
     read: Read
     preprocess: Preprocess | None = None
     merge: Merge
 
 
-class DisablePollingSource(Part):
+class DisablePollingSource(ManifestPart):
     """The source is not asked any more."""
 
-    kind: Annotated[Literal["DisablePollingSource"], cased("DisablePollingSource")] = "DisablePollingSource"
+    kind: Annotated[Literal["DisablePollingSource"], any_case("DisablePollingSource")] = (
+        "DisablePollingSource"
+    )
 
 
-class DisablePushSource(Part):
+class DisablePushSource(ManifestPart):
     """The source does not accept files any more."""
 
-    kind: Annotated[Literal["DisablePushSource"], cased("DisablePushSource")] = "DisablePushSource"
+    kind: Annotated[Literal["DisablePushSource"], any_case("DisablePushSource")] = "DisablePushSource"
     source_name: str
 
 
-class SetVocab(Part):
+class SetVocab(ManifestPart):
     """The names of the system columns."""
 
-    kind: Annotated[Literal["SetVocab"], cased("SetVocab")] = "SetVocab"
+    kind: Annotated[Literal["SetVocab"], any_case("SetVocab")] = "SetVocab"
     offset_column: ColumnName = "offset"
     operation_type_column: ColumnName = "op"
     system_time_column: ColumnName = "system_time"
     event_time_column: ColumnName = "event_time"
 
 
-class SetInfo(Part):
+class SetInfo(ManifestPart):
     """A description of the dataset."""
 
-    kind: Annotated[Literal["SetInfo"], cased("SetInfo")] = "SetInfo"
+    kind: Annotated[Literal["SetInfo"], any_case("SetInfo")] = "SetInfo"
     description: str | None = None
     keywords: tuple[str, ...] | None = None
 
 
-class SetLicense(Part):
+class SetLicense(ManifestPart):
     """The licence of the data."""
 
-    kind: Annotated[Literal["SetLicense"], cased("SetLicense")] = "SetLicense"
+    kind: Annotated[Literal["SetLicense"], any_case("SetLicense")] = "SetLicense"
     short_name: str
     name: str
     website_url: str
     spdx_id: str | None = None
 
 
-class Attachment(Part):
+class Attachment(ManifestPart):
     """A text that belongs to the dataset."""
 
     path: str
     content: str
 
 
-class Embedded(Part):
+class Embedded(ManifestPart):
     """Texts within the manifest."""
 
-    kind: Annotated[Literal["Embedded"], cased("Embedded")] = "Embedded"
+    kind: Annotated[Literal["Embedded"], any_case("Embedded")] = "Embedded"
     items: tuple[Attachment, ...]
 
 
 Attachments = Annotated[Embedded, ByKind("attachments")]
 
 
-class SetAttachments(Part):
+class SetAttachments(ManifestPart):
     """Texts that belong to the dataset."""
 
-    kind: Annotated[Literal["SetAttachments"], cased("SetAttachments")] = "SetAttachments"
+    kind: Annotated[Literal["SetAttachments"], any_case("SetAttachments")] = "SetAttachments"
     attachments: Attachments
 
 
-class SetDataSchema(Part):
+class SetDataSchema(ManifestPart):
     """The dataset's columns."""
 
-    kind: Annotated[Literal["SetDataSchema"], cased("SetDataSchema")] = "SetDataSchema"
+    kind: Annotated[Literal["SetDataSchema"], any_case("SetDataSchema")] = "SetDataSchema"
     schema_: DataSchema = Field(alias="schema")
 
     @model_validator(mode="before")
@@ -126,10 +438,10 @@ class SetDataSchema(Part):
         return written
 
 
-class SetTransform(Part):
+class SetTransform(ManifestPart):
     """For derivative datasets, which are not supported."""
 
-    kind: Annotated[Literal["SetTransform"], cased("SetTransform")] = "SetTransform"
+    kind: Annotated[Literal["SetTransform"], any_case("SetTransform")] = "SetTransform"
     inputs: tuple[Any, ...] = ()
     transform: Any = None
 
@@ -156,17 +468,17 @@ class DatasetKind(StrEnum):
     DERIVATIVE = "Derivative"
 
 
-class DatasetContent(Part):
+class DatasetContent(ManifestPart):
     """The dataset."""
 
     name: Annotated[str, StringConstraints(pattern=NAME)]
-    kind: Annotated[DatasetKind, worded(DatasetKind)]
+    kind: Annotated[DatasetKind, any_case_of(DatasetKind)]
     metadata: tuple[Event, ...]
 
 
-class DatasetSnapshot(Part):
+class DatasetSnapshot(ManifestPart):
     """The document."""
 
-    kind: Annotated[Literal["DatasetSnapshot"], cased("DatasetSnapshot")]
+    kind: Annotated[Literal["DatasetSnapshot"], any_case("DatasetSnapshot")]
     version: Literal[1]
     content: DatasetContent

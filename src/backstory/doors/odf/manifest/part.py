@@ -21,7 +21,7 @@ def _kind_is_required(schema: dict[str, Any]) -> None:
         schema["required"] = sorted({"kind", *schema.get("required", ())})
 
 
-class Part(BaseModel):
+class ManifestPart(BaseModel):
     """A part of the document: unknown fields are an error, and nothing changes after loading."""
 
     model_config = ConfigDict(
@@ -30,32 +30,32 @@ class Part(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class Cased:
+class AnyCase:
     """Marks a word that is written in any case: `SetInfo`, `setInfo` and `setinfo` are one."""
 
     names: tuple[str, ...]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         """What pydantic validates the word with."""
-        return core_schema.no_info_before_validator_function(self._spelled, handler(source))
+        return core_schema.no_info_before_validator_function(self._canonical_name, handler(source))
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
         """The three spellings that editors offer."""
         return {"type": "string", "enum": spellings(self.names)}
 
-    def _spelled(self, value: Any) -> Any:
+    def _canonical_name(self, value: Any) -> Any:
         known = {name.lower(): name for name in self.names}
         return known.get(value.lower(), value) if isinstance(value, str) else value
 
 
-def cased(*names: str) -> Cased:
+def any_case(*names: str) -> AnyCase:
     """Take the three spellings for the same name, one of these."""
-    return Cased(names)
+    return AnyCase(names)
 
 
-def worded(enum: type[StrEnum]) -> Cased:
+def any_case_of(enum: type[StrEnum]) -> AnyCase:
     """The same for the words of an enumeration."""
-    return Cased(tuple(word.value for word in enum))
+    return AnyCase(tuple(word.value for word in enum))
 
 
 def spellings(names: Sequence[str]) -> list[str]:
@@ -91,7 +91,7 @@ class ByKind:
             if self.short and not any(each.is_required() for each in model.model_fields.values())
         )
         return core_schema.no_info_before_validator_function(
-            lambda value: self._checked(value, kinds),
+            lambda value: self._check_kind(value, kinds),
             union,
             metadata={ALONE: alone},
         )
@@ -104,9 +104,9 @@ class ByKind:
         union = handler(schema)
         return {"anyOf": [{"type": "string", "enum": spellings(alone)}, union]} if alone else union
 
-    def _checked(self, value: Any, kinds: tuple[str, ...]) -> Any:
+    def _check_kind(self, value: Any, kinds: tuple[str, ...]) -> Any:
         """The value, if it has a kind that the union knows."""
-        if isinstance(value, Part):
+        if isinstance(value, ManifestPart):
             return value
         alone = self.short and isinstance(value, str)
         node = {"kind": value} if alone else value

@@ -10,7 +10,7 @@ import pyarrow.csv as pa_csv
 from psycopg import sql as psycopg_sql
 from psycopg.types.string import TextLoader
 
-from backstory.sources.databases.postgres_connections import connect, translate_postgres
+from backstory.sources.databases.postgres import connect, translate_postgres
 from backstory.stores.sql.columns import SqlColumn
 from backstory.stores.sql.dialects.postgres import Postgres
 from backstory.stores.sql.engines.engine import Engine

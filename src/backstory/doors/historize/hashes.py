@@ -1,0 +1,211 @@
+"""Keys and hashes in plain Python: the reference that every dialect equals (sections 2.3 and 2.4).
+
+Keys and hashes as SQL of any dialect; `hashing` is what they mean (sections 2.3 and 2.4).
+"""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from datetime import date, datetime, time
+from decimal import ROUND_HALF_UP, Context, Decimal
+from typing import Any
+
+from backstory.doors.historize.model import (
+    ForeignKey,
+    ModelColumn,
+    ModelDataset,
+    TargetSchema,
+    business_keys,
+    hashed_columns,
+    identity,
+    key_name,
+)
+from backstory.model.layout import STARTED
+from backstory.stores.sql.columns import Datatype, instant_text
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.placeholders import LOAD_TIMESTAMP_TEXT, PEPPER
+from backstory.stores.sql.row_hashes import HashedColumn, RowHash, hashable_text, joined_hash
+
+NO_COLUMNS = "no_columns"
+STRICT_NULL = "^0"
+STRICT = "strict_v2"
+MAX_DIGITS = 38
+
+
+def canon(value: Any, column: ModelColumn) -> str | None:
+    """A value's canonical text by the column's logical type; None for NULL."""
+    if value is None:
+        return None
+    if column.hash_as:
+        return _decimal(Decimal(repr(value)), column.hash_as.scale)
+    match column.datatype:
+        case Datatype.BOOLEAN:
+            return "true" if value else "false"
+        case Datatype.DECIMAL:
+            return _decimal(Decimal(value), column.decimal_scale or 0)
+        case Datatype.DATE:
+            return date.isoformat(value)
+        case Datatype.TIME:
+            return value if isinstance(value, str) else time.strftime(value, "%H:%M:%S.%f")
+        case Datatype.TIMESTAMP:
+            return instant_text(value)
+        case Datatype.BINARY:
+            return bytes(value).hex()
+        case Datatype.UUID:
+            return str(value).lower()
+        case _:
+            return str(value)
+
+
+def _decimal(value: Decimal, scale: int) -> str:
+    exact = Context(prec=2 * MAX_DIGITS, rounding=ROUND_HALF_UP)
+    rounded = value.quantize(Decimal(1).scaleb(-scale), context=exact)
+    return format(rounded or abs(rounded), "f")  # a decimal knows no zero below zero
+
+
+def sha256(text: str) -> str:
+    """The hash of a text's UTF-8 bytes, in lower-case hexadecimal digits."""
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def escape(text: str) -> str:
+    """A value in which no separator stands any more (`strict_v2`)."""
+    return text.replace("^", "^^").replace("|", "^p")
+
+
+class Hashes:
+    """The hashes of one layer: its separators, tokens and profile, and the pepper."""
+
+    def __init__(self, schema: TargetSchema, pepper: str) -> None:
+        self._schema = schema
+        self._strict = schema.hash_profile == STRICT
+        self._pepper = pepper
+
+    def key(self, parts: Mapping[str, str | None]) -> str:
+        """The key of named canonical texts."""
+        pair = self._schema.surrogate_key_pair_separator
+        named = [f"{name}{pair}{self._text(parts[name])}" for name in sorted(parts)]
+        return sha256(self._schema.surrogate_key_component_separator.join([*named, self._pepper]))
+
+    def base_key(self, dataset: ModelDataset, row: Mapping[str, Any]) -> str:
+        """The surrogate key of a base row."""
+        keys = business_keys(dataset)
+        return self.key({key_name(column): canon(row[column.name], column) for column in keys})
+
+    def foreign_key(self, reference: ForeignKey, parent: ModelDataset, row: Mapping[str, Any]) -> str:
+        """The parent's key, made of the child's values."""
+        child = {part.to: part.from_ for part in reference.key_components}
+        return self.key(
+            {key_name(column): canon(row[child[column.name]], column) for column in business_keys(parent)}
+        )
+
+    def hist_key(self, dataset: ModelDataset, key: str, started: datetime) -> str:
+        """The key of a version."""
+        return self.key({dataset.key: key, STARTED: instant_text(started)})
+
+    def row_hash(self, dataset: ModelDataset, row: Mapping[str, Any]) -> str:
+        """The hash of a row's attributes."""
+        columns = hash_order(hashed_columns(dataset), strict=self._strict)
+        if not columns:
+            return sha256(NO_COLUMNS)
+        pair = self._schema.surrogate_key_pair_separator
+        parts = []
+        for column in columns:
+            text = self._text(canon(row[column.name], column))
+            parts.append(f"{identity(column)}{pair}{text}" if self._strict else text)
+        return sha256(self._schema.surrogate_key_component_separator.join(parts))
+
+    def _text(self, text: str | None) -> str:
+        if text is None:
+            return STRICT_NULL if self._strict else self._schema.surrogate_key_null_token
+        return escape(text) if self._strict else text
+
+
+def hash_order(columns: Sequence[ModelColumn], *, strict: bool) -> list[ModelColumn]:
+    """The order in which attributes are hashed: the base's, or by identity."""
+    return sorted(columns, key=identity) if strict else list(columns)
+
+
+class Expressions:
+    """The expressions of one layer in one dialect; columns are those of the alias."""
+
+    def __init__(self, dialect: Dialect, schema: TargetSchema) -> None:
+        self._dialect = dialect
+        self._schema = schema
+        self._strict = schema.hash_profile == STRICT
+
+    def column(self, alias: str, name: str) -> str:
+        """`alias.name`."""
+        return f"{alias}.{self._dialect.render_identifier(name)}"
+
+    def base_key(self, dataset: ModelDataset, alias: str) -> str:
+        """The surrogate key of a row; the alias has the names of the base."""
+        return self.key(
+            {
+                key_name(key): self.canonical(key, self.column(alias, key.name))
+                for key in business_keys(dataset)
+            }
+        )
+
+    def foreign_key(
+        self, reference: ForeignKey, parent: ModelDataset, child: Mapping[str, ModelColumn], alias: str
+    ) -> str:
+        """The parent's key, made of the child's columns."""
+        source = {part.to: part.from_ for part in reference.key_components}
+        return self.key(
+            {
+                key_name(key): self.canonical(child[source[key.name]], self.column(alias, source[key.name]))
+                for key in business_keys(parent)
+            }
+        )
+
+    def hist_key(self, dataset: ModelDataset, alias: str) -> str:
+        """The key of the version that this load begins."""
+        return self.key({dataset.key: self.column(alias, dataset.key), STARTED: LOAD_TIMESTAMP_TEXT})
+
+    def row_hash(self, dataset: ModelDataset, alias: str) -> str:
+        """The hash of a row's attributes."""
+        hashed = row_hash_of(self._schema, dataset)
+        return hashed.sql(self._dialect, lambda name: self.column(alias, name))
+
+    def key(self, parts: Mapping[str, str]) -> str:
+        """The key of named canonical texts."""
+        named = [
+            self._dialect.concat_expression([self._name_literal(name), self._text(parts[name])])
+            for name in sorted(parts)
+        ]
+        return self._hash_of([*named, PEPPER])
+
+    def canonical(self, column: ModelColumn, sql: str) -> str:
+        """The canonical text of a column's value."""
+        return self._dialect.canonical_text(sql, column.datatype, *_digits(column))
+
+    def _name_literal(self, name: str) -> str:
+        return self._dialect.string_literal(f"{name}{self._schema.surrogate_key_pair_separator}")
+
+    def _text(self, sql: str) -> str:
+        return hashable_text(self._dialect, sql, _null_token(self._schema), escaped=self._strict)
+
+    def _hash_of(self, parts: Sequence[str]) -> str:
+        return joined_hash(self._dialect, parts, self._schema.surrogate_key_component_separator)
+
+
+def row_hash_of(schema: TargetSchema, dataset: ModelDataset) -> RowHash:
+    """How the rows of a dataset are hashed."""
+    strict, pair = schema.hash_profile == STRICT, schema.surrogate_key_pair_separator
+    columns = tuple(
+        HashedColumn(
+            column.name, column.datatype, *_digits(column), f"{identity(column)}{pair}" if strict else ""
+        )
+        for column in hash_order(hashed_columns(dataset), strict=strict)
+    )
+    return RowHash(columns, schema.surrogate_key_component_separator, _null_token(schema), strict)
+
+
+def _digits(column: ModelColumn) -> tuple[int | None, int | None]:
+    if column.hash_as:
+        return column.hash_as.precision, column.hash_as.scale
+    return column.decimal_precision, column.decimal_scale
+
+
+def _null_token(schema: TargetSchema) -> str:
+    return STRICT_NULL if schema.hash_profile == STRICT else schema.surrogate_key_null_token

@@ -1,0 +1,313 @@
+"""The history's metadata from the base's: one pure function (section 4.2).
+
+The history's metadata beside the model, a lock file for each place that it is loaded to (section 1.3).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from io import StringIO
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+
+from backstory.doors.historize.model import (
+    FORKED,
+    TAIL,
+    ColumnRole,
+    HistState,
+    Model,
+    ModelColumn,
+    ModelDataset,
+    base_columns,
+    mirrored_columns,
+    technical_column,
+)
+from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist, namespace_of, read_state
+from backstory.doors.historize.runs import Target, base_names, hist_names
+from backstory.errors import Failed, Refused
+from backstory.stores.sql.columns import instant_text
+from backstory.stores.sql.widening import EQUAL, WIDENING, drift
+
+LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
+ROUNDS = 4
+FIXED = frozenset({ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, *TAIL})
+
+
+def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
+    """The history's metadata; None for a dataset that has none.
+
+    Columns are matched by their input, their lineage key, their name or a former name. One that the
+    base has no more is retired and stays. Raises Refused for a retired column that comes back with
+    another type. Applied to its own result it changes nothing.
+    """
+    state = _sync_once(base, previous, now)
+    for _ in range(ROUNDS):
+        again = _sync_once(base, state, now) if state else state
+        if again == state:
+            break
+        state = again  # swapped names that went another way as well settle in a second round
+    return state
+
+
+def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
+    if base.target_schema != RAWCORE or is_hist(base):
+        return None
+    if not base.historize:
+        return previous.model_copy(update={"active": False}) if previous else None
+    before = list(previous.target_columns) if previous else []
+    old = [column for column in before if column.system_role not in FIXED]
+    forked = base.historization.on_incompatible_type == "fork"
+    claimed = _claim_names(mirrored_columns(base_columns(base)), old)
+    live, forks, used, settled = [], [], set(), set()
+    for column in mirrored_columns(base_columns(base)):
+        match = _match(column, old, claimed)
+        kept, fork = _mirror(column, match, now, forked=forked)
+        if match:
+            used.add(match.name)
+            settled |= {match.name} & {kept.name} if fork is None else set()
+        live.append(kept)
+        forks += [fork] if fork else []
+    _refuse_taken(live, [column for column in old if column.name not in used])
+    retired = [_retire(column, now) for column in old if column.name not in used]
+    theirs = {name for column in [*retired, *forks] for name in (column.name, *column.former_names)}
+    live = _without_names(theirs, live)
+    forks = _without_names(settled, forks)
+    return HistState(
+        target_dataset_name=base.hist_name,
+        lineage_key=base.lineage_key or base.name,
+        former_names=tuple(_former_tables(base, previous)),
+        hash_profile=previous.hash_profile if previous else None,
+        state_labels=previous.state_labels if previous else base.historization.state_labels,
+        prune_watermark=previous.prune_watermark if previous else None,
+        target_columns=(
+            technical_column(base.hist_key, ColumnRole.SURROGATE_KEY, former=_former_keys(base, previous)),
+            technical_column(
+                base.key,
+                ColumnRole.ENTITY_KEY,
+                former=[f"{name}_key" for name in _former_bases(base, previous)],
+            ),
+            *live,
+            *retired,
+            *forks,
+            *(technical_column(role, role, nullable=role is ColumnRole.ENDED) for role in TAIL),
+        ),
+    )
+
+
+def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]) -> dict[str, str]:
+    """For each name in the history that a renamed base column had, the name that it has now.
+
+    If `b` became `c`, today's `b` is another column, and it is looked for what that was.
+    """
+    active = {old.name for old in previous if old.active}
+    today = {column.name: column for column in columns}
+    claimed: dict[str, str] = {}
+    missing = [column for column in columns if column.name not in active]
+    while missing:
+        column = missing.pop(0)
+        former = [name for name in dict.fromkeys(column.former_names) if name in active]
+        if len(former) > 1:  # one that is a column again is its own
+            former = [name for name in former if name not in today] or former
+        for name in former:
+            if name in claimed:
+                raise Refused(
+                    "AMBIGUOUS_RENAME",
+                    f"Both {claimed[name]} and {column.name} name {name} as a former name.",
+                    "Remove it from one of them.",
+                    [claimed[name], column.name],
+                )
+            claimed[name] = column.name
+            missing += [today[name]] if name in today else []
+    return claimed
+
+
+def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> None:
+    """A name that a retired column keeps cannot become another column's."""
+    kept = {column.name for column in left}
+    for column in live:
+        if column.name in kept:
+            raise Refused(
+                "DUPLICATE_COLUMN",
+                f"The history still has an earlier column {column.name}, so {column.former_names[-1]} "
+                "cannot be renamed to it.",
+                "Give the column another name.",
+                [column.name],
+            )
+
+
+def _match(
+    column: ModelColumn, previous: Sequence[ModelColumn], claimed: Mapping[str, str]
+) -> ModelColumn | None:
+    """The history's column that mirrored this one before."""
+    free = [old for old in previous if claimed.get(old.name, column.name) == column.name]
+    free.sort(key=lambda old: old.name not in claimed)
+    tests: Sequence[Callable[[ModelColumn], bool]] = (
+        lambda old: old.active and old.name == column.name,
+        lambda old: old.active and old.input in {column.name, *column.former_names},
+        lambda old: old.lineage_key is not None and old.lineage_key == column.lineage_key,
+        lambda old: old.name == column.name,
+        lambda old: old.active and old.name in column.former_names,
+    )
+    return next((old for test in tests for old in free if test(old)), None)
+
+
+def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> list[ModelColumn]:
+    """The columns without former names that other columns are called by, or keep."""
+    kept = frozenset(others)
+    return [
+        column.model_copy(
+            update={"former_names": tuple(name for name in column.former_names if name not in kept)}
+        )
+        for column in columns
+    ]
+
+
+def _mirror(
+    column: ModelColumn, match: ModelColumn | None, now: datetime, *, forked: bool
+) -> tuple[ModelColumn, ModelColumn | None]:
+    """The history's column, and the one that keeps the old values where the type went another way."""
+    former = list(match.former_names) if match else []
+    former += column.former_names
+    if match and match.name != column.name:
+        former.append(match.name)
+    mirror = column.model_copy(
+        update={
+            "nullable": True,
+            "former_names": tuple(name for name in dict.fromkeys(former) if name != column.name),
+            "input": column.name,
+            "active": True,
+            "retired_at": None,
+            "is_system_managed": True,
+        }
+    )
+    if match is None or drift(match, mirror) in {EQUAL, WIDENING}:
+        return mirror, None
+    if not forked:
+        raise Refused(
+            "HIST_TYPE_CONFLICT" if match.active else "REINTRODUCED_TYPE_CONFLICT",
+            f"The history has {match.name} as {_type(match)}, the base as {_type(mirror)}.",
+            "Give the column another name, or set on_incompatible_type: fork.",
+            [match.name],
+        )
+    name = f"{match.name[:LONGEST_FORKED]}{FORKED}{now:%Y%m%d%H%M%S}"
+    fork = _retire(match, now).model_copy(update={"target_column_name": name})
+    fork = fork.model_copy(update={"former_names": (*match.former_names, match.name)})
+    return mirror, fork
+
+
+def _type(column: ModelColumn) -> str:
+    if column.decimal_precision:
+        return f"{column.datatype}({column.decimal_precision},{column.decimal_scale})"
+    return f"{column.datatype}({column.max_length})" if column.max_length else str(column.datatype)
+
+
+def _retire(column: ModelColumn, now: datetime) -> ModelColumn:
+    return column.model_copy(
+        update={"active": False, "retired_at": column.retired_at or instant_text(now), "input": None}
+    )
+
+
+def _former_tables(base: ModelDataset, previous: HistState | None) -> list[str]:
+    """Names that the history's table had, none of which is a base's."""
+    known = list(previous.former_names) if previous else []
+    known += [f"{name}{HIST}" for name in base.former_names]
+    if previous and previous.target_dataset_name != base.hist_name:
+        known.append(previous.target_dataset_name)
+    return [name for name in dict.fromkeys(known) if name.endswith(HIST) and name != base.hist_name]
+
+
+def _former_bases(base: ModelDataset, previous: HistState | None) -> list[str]:
+    names = [name.removesuffix(HIST) for name in _former_tables(base, previous)]
+    return list(dict.fromkeys([*names, *base.former_names]))
+
+
+def _former_keys(base: ModelDataset, previous: HistState | None) -> list[str]:
+    return [f"{name}_key" for name in _former_tables(base, previous)]
+
+
+HEAD = (
+    "# Written by backstory historize: the history's columns, retired ones too. Keep it beside the model.\n"
+)
+ENDING = ".hist.lock.yaml"
+
+
+def find_state(
+    dataset: ModelDataset, folder: Path, schema: str, target: Target | None = None
+) -> HistState | None:
+    """The state of a history that stands at a target, in a lock file of the dataset or of a former name.
+
+    Else that in the model. A history that is not there has no state, whatever another one of its name
+    has. Without a target: that of the only place that is known.
+    """
+    if target is None:
+        found = [path for name in base_names(dataset) for path in folder.glob(f"*.{_file(schema, name)}")]
+        single = read_state(found[0]) if len(found) == 1 else None
+        return single or _state_without_place(dataset, folder) or dataset.hist_state
+    stored = next(filter(None, (target.columns(schema, name) for name in hist_names(dataset))), None)
+    if stored is None:
+        return dataset.hist_state
+    for name in base_names(dataset):
+        state = read_state(_path(folder, target, schema, name))
+        if state is not None:
+            return state
+    state = _state_without_place(dataset, folder)
+    if state is None:
+        return dataset.hist_state
+    # It may be another place's: what the table does not have was never this one's.
+    kept = tuple(column for column in state.target_columns if column.name in stored)
+    return state.model_copy(update={"target_columns": kept})
+
+
+def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
+    """Write the lock file if it says something else; files of former names go.
+
+    A name that another dataset of the model has by now is that one's, once this one has a file of its own.
+    """
+    schema = namespace_of(model, dataset)
+    path = _path(folder, target, schema, dataset.name)
+    kept = {each.name for each in model.target_datasets} if path.exists() else {dataset.name}
+    try:
+        if read_state(path) != state:
+            fresh = path.with_suffix(".new")
+            fresh.write_text(HEAD + as_yaml(state), encoding="utf-8")
+            fresh.replace(path)
+        for name in set(dataset.former_names) - kept:
+            _path(folder, target, schema, name).unlink(missing_ok=True)
+    except OSError as stop:
+        raise Failed(
+            "HIST_STATE", f"{path} cannot be written: {stop.strerror}.", "Make the model's folder writable."
+        ) from None
+
+
+def as_yaml(part: BaseModel) -> str:
+    """A part of a model as YAML, always the same text for the same part."""
+    sink = StringIO()
+    yaml = YAML()
+    yaml.default_flow_style = False
+    yaml.width = 1 << 16
+    yaml.dump(_plain(part.model_dump(mode="json", by_alias=True)), sink)
+    return sink.getvalue()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
+
+
+def _state_without_place(dataset: ModelDataset, folder: Path) -> HistState | None:
+    """The lock file of an earlier version, whose name has neither place nor schema."""
+    states = (read_state(folder / f"{name}{ENDING}") for name in base_names(dataset))
+    return next(filter(None, states), None)
+
+
+def _path(folder: Path, target: Target, schema: str, name: str) -> Path:
+    return folder / f"{target.place}.{_file(schema, name)}"
+
+
+def _file(schema: str, name: str) -> str:
+    """What a lock file's name ends with; a schema's name may have letters that a file's cannot."""
+    return f"{quote(schema, safe='').replace('.', '%2E')}.{name}{ENDING}"

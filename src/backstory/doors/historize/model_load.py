@@ -1,0 +1,396 @@
+"""One dataset's load: its run, its history's metadata, what was decided; then the target's part.
+
+Load the datasets of a model: base, history's schema, history (section 3).
+"""
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from traceback import format_exc
+from typing import Final
+
+import structlog
+
+from backstory.doors.historize.hist_state import find_state, sync_hist, write_state
+from backstory.doors.historize.load import adopt_state, prepare_load, refuse_swaps
+from backstory.doors.historize.model import HistState, Model, ModelDataset, StateLabels
+from backstory.doors.historize.receipts import (
+    HistoryReceipt,
+    LoadOutcome,
+    LoadRequest,
+    refusal,
+    stored_receipt,
+)
+from backstory.doors.historize.resolve import (
+    HIST,
+    findings,
+    is_hist,
+    namespace_of,
+    read_model,
+    resolve,
+    schema_of,
+)
+from backstory.doors.historize.runs import LoadRun, RegisteredRun, RunLog, Target, base_names, hist_names
+from backstory.doors.historize.scopes import delta_cutoff
+from backstory.doors.historize.stage import stage_of
+from backstory.engine.attempts import retry
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error
+from backstory.formats.wrapping.room import translate_disk_errors
+from backstory.model.instant import iso, optional_instant
+from backstory.upkeep.views import SUFFIXES
+
+CLOCK_LAG = timedelta(seconds=1)
+
+# How Spark, DuckDB and PostgreSQL call a number that a type of decimals cannot hold.
+MISFITS: Final = (
+    "CAST_INVALID_INPUT",
+    "CAST_OVERFLOW",
+    "NUMERIC_VALUE_OUT_OF_RANGE",
+    "Conversion Error",
+    "numeric field overflow",
+)
+events = structlog.get_logger()
+
+
+@dataclass(frozen=True)
+class DatasetLoads:
+    """A batch, at one of its datasets."""
+
+    model: Model
+    folder: Path
+    target: Target
+    request: LoadRequest
+    log: RunLog
+    run_id: str
+    instant: datetime | None
+    clock: Callable[[], datetime]
+
+    def load(self, dataset: ModelDataset) -> HistoryReceipt:
+        """Load a dataset; a conflict is tried again with the same instant."""
+        began = self.clock()
+        run: LoadRun | None = None
+        try:
+            with (
+                translate_disk_errors(dataset.name),
+                self.target.hold(self._schema(dataset), dataset, self.run_id),
+            ):
+                known = (
+                    self.target.find_run(self._schema(dataset), dataset, self.run_id)
+                    if self.request.run_id
+                    else None
+                )
+                self._refuse_other_instant(known)
+                if known and known.receipt:
+                    return replace(stored_receipt(known.receipt), dataset=dataset.name)
+                run = begun = self._plan_run(dataset, known, began)
+
+                def failed(busy: TryAgain) -> None:
+                    nonlocal run, begun
+                    self.log.add_failure(dataset, begun, began, busy)
+                    run = begun = replace(begun, attempt=begun.attempt + 1)
+
+                return retry(lambda: self._loaded(begun), failed)
+        except BackstoryError as error:
+            return self._refuse(dataset, run, began, error)
+        except Exception as bug:  # the other datasets still run
+            events.debug("an internal error", trace=format_exc())  # without the values of variables
+            return self._refuse(dataset, run, began, internal_error(bug))
+
+    def _refuse(
+        self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
+    ) -> HistoryReceipt:
+        error = _as_hash_refusal(dataset, error)
+        self.log.add_failure(dataset, run, began, error)
+        return refusal(dataset.name, self.run_id, run.instant if run else None, error)
+
+    def _schema(self, dataset: ModelDataset) -> str:
+        return namespace_of(self.model, dataset)
+
+    def skip(self, dataset: ModelDataset, upstream: str) -> HistoryReceipt:
+        """The receipt of a dataset that is not begun, because what it is loaded from failed."""
+        error = Refused(
+            "BASE_NOT_LOADED",
+            f"{dataset.name} is loaded from {upstream}, whose own load failed.",
+            "Fix that load and run again.",
+        )
+        self.log.add_blocked(dataset, upstream)
+        return refusal(dataset.name, self.run_id, None, error)
+
+    def _refuse_other_instant(self, known: RegisteredRun | None) -> None:
+        if known and self.instant and known.load_timestamp != self.instant:
+            raise Refused(
+                "OTHER_LOAD_TIMESTAMP",
+                f"The run {self.run_id} already has the load timestamp {iso(known.load_timestamp)}.",
+                "Leave out the timestamp, or use another run id.",
+            )
+
+    def _plan_run(self, dataset: ModelDataset, known: RegisteredRun | None, began: datetime) -> LoadRun:
+        instant = known.load_timestamp if known else self.instant or self._allocate_instant(dataset)
+        return LoadRun(
+            dataset,
+            self._schema(dataset),
+            self.run_id,
+            instant,
+            began,
+            attempt=known.attempt + 1 if known else 1,
+            stage=stage_of(dataset, self.folder),
+            cutoff=delta_cutoff(self.model, dataset, instant),
+            skip_base=self.request.skip_base,
+            dry_run=self.request.dry_run,
+        )
+
+    def _allocate_instant(self, dataset: ModelDataset) -> datetime:
+        """The clock's instant, raised a little where the clock is behind by at most a second."""
+        now = self.clock()
+        schema = self._schema(dataset)
+        newest = self.target.newest_instant(schema, hist_names(dataset))
+        if newest is None or newest < now:
+            return now
+        if newest - now > CLOCK_LAG:
+            raise Refused(
+                "NON_MONOTONIC_TIMESTAMP",
+                f"The clock says {iso(now)}, but the newest time in {dataset.hist_name} is {iso(newest)}.",
+                "Correct the clock, or use `load_timestamp=TIME`.",
+            )
+        return newest + timedelta(microseconds=1)
+
+    def _loaded(self, run: LoadRun) -> HistoryReceipt:
+        dataset = self._override_rules(run.dataset)
+        found = find_state(dataset, self.folder, run.schema, self.target)
+        state = found or self._adopt_state(dataset)
+        refuse_swaps(dataset)
+        hist = sync_hist(dataset, state, run.instant)
+        assert hist is not None
+        run, hist = self._settle_changes(replace(run, dataset=dataset), state, hist)
+        load = prepare_load(self.model, dataset, hist, self.target.dialect)
+        if not run.dry_run:
+            self.target.register(run)
+
+        def finished(outcome: LoadOutcome) -> HistoryReceipt:
+            return HistoryReceipt(
+                dataset.name,
+                run.run_id,
+                iso(run.instant),
+                outcome.status,
+                outcome.counts,
+                list(outcome.schema_changes),
+                keys=outcome.keys if run.dry_run else None,
+                warnings=outcome.warnings,
+            )
+
+        outcome = self.target.load(load, run, finished)
+        receipt = finished(outcome)
+        if not run.dry_run:
+            self._write_state(dataset, hist)
+            self.log.success(dataset, run, outcome, receipt)
+        return receipt
+
+    def _override_rules(self, dataset: ModelDataset) -> ModelDataset:
+        rules = dataset.historization
+        if self.request.allow_empty:
+            rules = rules.model_copy(update={"allow_empty_snapshot": True})
+        if self.request.max_delete_ratio is not None:
+            rules = rules.model_copy(update={"max_delete_ratio": self.request.max_delete_ratio})
+        return dataset.model_copy(update={"historization": rules})
+
+    def _adopt_state(self, dataset: ModelDataset) -> HistState | None:
+        """The state that the table itself tells, where no lock file is left."""
+        schema = self._schema(dataset)
+        for name in base_names(dataset):
+            stored = self.target.columns(schema, f"{name}_hist")
+            if stored is not None:
+                return adopt_state(dataset, name, stored, self.target.dialect)
+        return None
+
+    def _write_state(self, dataset: ModelDataset, hist: HistState) -> None:
+        """The load is committed: a lock file that cannot be written is told, and read from the table next."""
+        try:
+            write_state(dataset, hist, self.model, self.folder, self.target)
+        except BackstoryError as error:
+            events.warning(str(error))
+
+    def _settle_changes(
+        self, run: LoadRun, state: HistState | None, hist: HistState
+    ) -> tuple[LoadRun, HistState]:
+        """What is to be done about another hash profile or other labels than those in force."""
+        profile = schema_of(self.model, run.dataset).hash_profile
+        before = state.hash_profile if state else None
+        if before not in {None, profile} and self.request.hash_change not in {"version", "rehash"}:
+            raise Refused(
+                "HASH_DEFINITION_CHANGED",
+                f"{hist.target_dataset_name} was hashed by {before}, but the model says {profile}.",
+                "Use `hash_change=version` for a new version of every record, or `hash_change=rehash` for "
+                "none.",
+            )
+        # A rehash is also for a column that came or went, which every hash then covers or no longer does.
+        rehash = self.request.hash_change == "rehash" and state is not None
+        partly = run.dataset.incremental_strategy == "merge" and not run.skip_base
+        run = replace(run, rehash=rehash, rehash_base=partly and (rehash or before not in {None, profile}))
+        labels, stored = _stored_labels(run.dataset.historization.state_labels), None
+        if state is not None:
+            stored = _stored_labels(state.state_labels)
+        if stored not in {None, labels}:
+            if not self.request.relabel:
+                raise Refused(
+                    "LABELS_CHANGED",
+                    f"{hist.target_dataset_name} has state labels that differ from the model's.",
+                    "Use `relabel=True` to change the stored ones.",
+                )
+            run = replace(run, relabel=stored)
+        update = {"hash_profile": profile, "state_labels": run.dataset.historization.state_labels}
+        return run, hist.model_copy(update=update)
+
+
+def _stored_labels(labels: StateLabels | None) -> StateLabels:
+    return labels if labels and labels.mode == "stored" else StateLabels()
+
+
+def _as_hash_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
+    """The refusal of a number that the `hash_as` of its column cannot hold; any other error as it is."""
+    columns = [each.name for each in dataset.target_columns if each.hash_as and each.active]
+    foreign = isinstance(error, Failed) and any(words in error.message for words in MISFITS)
+    if not columns or not foreign:
+        return error
+    return Refused(
+        "HASH_VALUE",
+        f"{dataset.name} has a number in {' or '.join(columns)} that its hash_as cannot hold.",
+        "Nothing was written; widen hash_as, set hash: false, or fix the number at its source.",
+        columns,
+    )
+
+
+LONGEST_RUN_ID = 64
+# A history and the views of it, by what they are called after their base.
+HISTORY = re.compile(f"{HIST}({'|'.join(SUFFIXES)})?$")
+
+
+def open_model(path: str | Path) -> tuple[Model, Path]:
+    """A model, resolved, and the folder that its files are relative to; UsageError for a wrong one.
+
+    What is no error and yet worth a word is told as a warning.
+    """
+    written, document = read_model(Path(path))
+    model = resolve(written, document)
+    for finding in findings(model):
+        events.warning(finding)
+    return model, Path(path).absolute().parent
+
+
+def datasets_to_load(model: Model, only: str | None) -> list[ModelDataset]:
+    """The datasets to load, in the model's order; UsageError for an unknown name."""
+    if only is not None and only not in {dataset.name for dataset in model.target_datasets}:
+        names = ", ".join(dataset.name for dataset in model.target_datasets)
+        raise UsageError("no-dataset", f"The model has no dataset {only!r}.", f"It has {names}.")
+    return [
+        dataset
+        for dataset in model.target_datasets
+        if (only is None or dataset.name == only)
+        and dataset.historize
+        and dataset.active
+        and not is_hist(dataset)
+    ]
+
+
+def run_model(
+    model: Model,
+    folder: Path,
+    target: Target,
+    asked: LoadRequest,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> list[HistoryReceipt]:
+    """Load the datasets one after the other; one whose input failed is not begun (R28)."""
+    datasets = datasets_to_load(model, asked.dataset)
+    _refuse_wrong_request(model, folder, target, asked, datasets)
+    batch = str(uuid.uuid4())
+    run_id = asked.run_id or batch
+    log = RunLog(model, target, batch, run_id, silent=asked.dry_run, clock=clock)
+    loads = DatasetLoads(
+        model, folder, target, asked, log, run_id, optional_instant(asked.load_timestamp), clock
+    )
+    receipts: list[HistoryReceipt] = []
+    failed: set[str] = set()
+    try:
+        for dataset in datasets:
+            upstream = _upstream(model, dataset) & failed
+            receipt = loads.skip(dataset, min(upstream)) if upstream else loads.load(dataset)
+            if receipt.status in {"rejected", "failed"}:
+                failed.add(_table(model, dataset))
+            receipts.append(receipt)
+    finally:
+        log.write(changed=any(receipt.status != "unchanged" for receipt in receipts))
+    return receipts
+
+
+def _refuse_wrong_request(
+    model: Model, folder: Path, target: Target, asked: LoadRequest, datasets: Sequence[ModelDataset]
+) -> None:
+    """What would be found in the middle of a batch, found before it: nothing is started then."""
+    if asked.run_id is not None and not 0 < len(asked.run_id.strip()) <= LONGEST_RUN_ID:
+        told = f"A run id has 1 to {LONGEST_RUN_ID} characters."
+        raise UsageError("wrong-run-id", told, "Leave it out for a new one.")
+    ratio = asked.max_delete_ratio
+    if ratio is not None and not 0 <= ratio <= 1:
+        raise UsageError(
+            "wrong-ratio", "`max_delete_ratio=` must be between 0 and 1.", "Use 0.1 for a tenth."
+        )
+    later = {_table(model, dataset).lower() for dataset in datasets}
+    for dataset in datasets:
+        if (dataset.input or "").lower() in later:
+            told = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
+            raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
+        later.remove(_table(model, dataset).lower())
+        _refuse_taken(model, target, dataset, datasets)
+        prepare_load(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
+    if not datasets:
+        events.warning("the model has no dataset that keeps a history")
+
+
+def _refuse_taken(
+    model: Model, target: Target, dataset: ModelDataset, datasets: Sequence[ModelDataset]
+) -> None:
+    """A name that a dataset has given up is another one's only when the tables have their new names."""
+    schema = namespace_of(model, dataset)
+    for other in datasets[datasets.index(dataset) + 1 :]:
+        if (
+            dataset.name in other.former_names
+            and target.columns(schema, dataset.hist_name) is not None
+            and target.columns(schema, other.hist_name) is None
+        ):
+            told = f"{other.name} was called {dataset.name} before, and its tables still have that name."
+            raise UsageError("wrong-model", told, f"Move {other.name} before {dataset.name}.")
+
+
+def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
+    """The history's metadata; what is wrong with a lock file is told by the dataset's own load."""
+    now = datetime.now(UTC)
+    try:
+        hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset), target), now)
+    except BackstoryError:
+        hist = sync_hist(dataset, None, now)
+    assert hist is not None
+    return hist
+
+
+def _table(model: Model, dataset: ModelDataset) -> str:
+    return f"{namespace_of(model, dataset)}.{dataset.name}"
+
+
+def _base_of_input(name: str | None) -> str:
+    """The base table that an input is, or is the history of, or a view of one; names compare without case."""
+    return HISTORY.sub("", (name or "").lower())
+
+
+def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
+    """The tables of the model that the dataset is loaded from, and those that they are loaded from."""
+    by_table = {_table(model, each).lower(): each for each in model.target_datasets}
+    found: set[str] = set()
+    names = [dataset.input]
+    while names:
+        each = by_table.get(_base_of_input(names.pop()))
+        if each is not None and _table(model, each) not in found:
+            found.add(_table(model, each))
+            names.append(each.input)
+    return found

@@ -1,0 +1,334 @@
+"""A base and its history in one dialect: what statements need to know of the two.
+
+The cases of the table as conditions: on a row of the base (alias `r`), on an open version (alias `h`).
+
+The statements that close versions (section 3.3, steps 1 and 2).
+
+The statements that begin versions (section 3.3, steps 3 and 4).
+
+A load as the four statements, in their order (section 3.3).
+
+How many records a load will find in each case of the table, by queries.
+
+A load as one MERGE (section 9.3).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final, NamedTuple
+
+from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
+from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.placeholders import LOAD_RUN_ID as RUN
+from backstory.stores.sql.placeholders import LOAD_TIMESTAMP, without_placeholders
+from backstory.stores.sql.statement import Statement
+from backstory.strategies.scd2.transitions import BEGINNINGS, TRANSITIONS, Case, Now, Past, State, Tally
+
+
+class ArchiveTable(NamedTuple):
+    """The table of what was pruned out of a history, as SQL, and the record's key in it."""
+
+    table: str
+    key: str
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A base and its history.
+
+    `table` and `base` are the two as SQL relations, `key` and `hist_key` the columns of the record's and of
+    the version's key, `mirrored` the columns that are copied, with their names in the base, and `types` the
+    types of the history's columns. `version_key` is the key of the version that a row of an alias begins.
+    `live` is the condition, after an AND, that a row of the base is not flagged as deleted; empty without a
+    flag. `scope` is SQL on the alias `h` of the history: other versions are never closed as deleted, and
+    without `closes_deleted` none is. `words` are the states as they are stored.
+    """
+
+    dialect: Dialect
+    table: str
+    base: str
+    key: str
+    hist_key: str
+    mirrored: Mapping[str, str]
+    types: Mapping[str, str]
+    words: Mapping[State, str]
+    version_key: Callable[[str], str]
+    live: Callable[[str], str]
+    scope: str | None = None
+    closes_deleted: bool = True
+    archive: ArchiveTable | None = None
+
+    def name(self, column: str) -> str:
+        """A column's name."""
+        return self.dialect.render_identifier(column)
+
+    def of(self, alias: str, column: str) -> str:
+        """`alias.column`."""
+        return f"{alias}.{self.name(column)}"
+
+    def word(self, state: State) -> str:
+        """A state's literal, which has no placeholder whatever its word is."""
+        parts = without_placeholders(self.words[state])
+        return self.dialect.concat_expression([self.dialect.string_literal(part) for part in parts])
+
+    def same_key(self, left: str, right: str) -> str:
+        """Whether the rows of two aliases are of one record."""
+        return f"{self.of(left, self.key)} = {self.of(right, self.key)}"
+
+    def is_open(self, alias: str) -> str:
+        """Whether a version is open."""
+        return f"{self.of(alias, ENDED)} IS NULL"
+
+    def other_hash(self, left: str, right: str) -> str:
+        """Whether the rows of two aliases have different hashes; NULL is one."""
+        return self.dialect.null_safe_ne(self.of(left, ROW_HASH), self.of(right, ROW_HASH))
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns that an insert names."""
+        fixed = (ROW_HASH, STARTED, ENDED, STATE, LOAD_RUN_ID, LOADED_AT)
+        return [self.name(column) for column in (self.hist_key, self.key, *self.mirrored, *fixed)]
+
+    def payload(self, alias: str) -> dict[str, str]:
+        """What a version takes of its row of the base: its key, the record's, the copies, the hash."""
+        copied = {self.key: self.key, **self.mirrored, ROW_HASH: ROW_HASH}
+        values = {self.name(column): self.of(alias, source) for column, source in copied.items()}
+        return {self.name(self.hist_key): self.version_key(alias), **values}
+
+    def lifetime(self, state: str) -> dict[str, str]:
+        """What a version that this load begins has beside: its span, its state and its run."""
+        values = {
+            STARTED: LOAD_TIMESTAMP,
+            ENDED: "NULL",
+            STATE: state,
+            LOAD_RUN_ID: RUN,
+            LOADED_AT: LOAD_TIMESTAMP,
+        }
+        return {self.name(column): value for column, value in values.items()}
+
+    def ending(self, state: str) -> dict[str, str]:
+        """What a version gets that this load closes."""
+        values = {ENDED: LOAD_TIMESTAMP, STATE: state, LOAD_RUN_ID: RUN}
+        return {self.name(column): value for column, value in values.items()}
+
+
+def is_changed(pair: Pair, alias: str = "h") -> str:
+    """Whether the base has the record of an open version with another hash."""
+    return (
+        f"EXISTS (SELECT 1 FROM {pair.base} AS r WHERE {pair.same_key('r', alias)}{pair.live('r')}"
+        f" AND {pair.other_hash('r', alias)})"
+    )
+
+
+def is_absent(pair: Pair, alias: str = "h") -> str:
+    """Whether the base lacks the record of an open version, within the scope of deletes."""
+    scope = f"({pair.scope}) AND " if pair.scope else ""
+    return (
+        f"{scope}NOT EXISTS (SELECT 1 FROM {pair.base} AS r"
+        f" WHERE {pair.same_key('r', alias)}{pair.live('r')})"
+    )
+
+
+def has_no_open(pair: Pair, alias: str = "r") -> str:
+    """Whether a base row's record has no open version."""
+    same = f"{pair.same_key('o', alias)} AND {pair.is_open('o')}"
+    return f"NOT EXISTS (SELECT 1 FROM {pair.table} AS o WHERE {same})"
+
+
+def is_interrupted(pair: Pair, alias: str = "r") -> str:
+    """Whether this load closed a version of the base row's record because it changed."""
+    return (
+        f"EXISTS (SELECT 1 FROM {pair.table} AS h WHERE {pair.of('h', ENDED)} = {LOAD_TIMESTAMP}"
+        f" AND {pair.of('h', STATE)} = {pair.word(State.CHANGED)} AND {pair.same_key('h', alias)})"
+    )
+
+
+def has_past(pair: Pair, alias: str = "r") -> str:
+    """Whether a base row's record has any version at all, be it an archived one."""
+    here = f"EXISTS (SELECT 1 FROM {pair.table} AS p WHERE {pair.same_key('p', alias)})"
+    return f"({here}{or_in_archive(pair, alias)})"
+
+
+def or_in_archive(pair: Pair, alias: str) -> str:
+    """Or whether the record of a row has versions in the archive; empty where there is none."""
+    if pair.archive is None:
+        return ""
+    same = f"{pair.of('z', pair.archive.key)} = {pair.of(alias, pair.key)}"
+    return f" OR EXISTS (SELECT 1 FROM {pair.archive.table} AS z WHERE {same})"
+
+
+# Of an open version, what the base has of it now; of a base row without one, what it has of a past.
+NOW: Final[Mapping[Now, Callable[[Pair], str]]] = {Now.OTHER: is_changed, Now.ABSENT: is_absent}
+PAST: Final[Mapping[Past, Callable[[Pair], str]]] = {Past.INTERRUPTED: is_interrupted, Past.CLOSED: has_past}
+
+
+def closing_conditions(pair: Pair) -> dict[Now, str]:
+    """What the base has of the open versions that a load closes, as conditions on them."""
+    return {now: told(pair) for now, told in NOW.items() if now is not Now.ABSENT or pair.closes_deleted}
+
+
+def case_of_past(pair: Pair, values: Mapping[Past, str]) -> str:
+    """The value for a base row's past, which is one of these, in the order of the table."""
+    pasts = [past for past in Past if past in values]
+    last = values[pasts[-1]]
+    told = [(past, values[past]) for past in pasts[:-1]]
+    while told and told[-1][1] == last:
+        told.pop()
+    whens = " ".join(f"WHEN {PAST[past](pair)} THEN {value}" for past, value in told)
+    return f"CASE {whens} ELSE {last} END" if whens else last
+
+
+def opening_words(pair: Pair, pasts: Collection[Past]) -> dict[Past, str]:
+    """The state, as a literal, that the version of a base row without an open one begins as."""
+    steps = {past: TRANSITIONS[past, Now.PRESENT] for past in pasts}
+    return {past: pair.word(step.begins) for past, step in steps.items() if step.begins}
+
+
+def closing_statements(pair: Pair) -> Iterator[Statement]:
+    """A statement for each case of the table that closes the open version."""
+    for now, condition in closing_conditions(pair).items():
+        step = TRANSITIONS[Past.OPEN, now]
+        if step.closes and step.closing:
+            where = f"{pair.is_open('h')}\n  AND {condition}"
+            values = pair.ending(pair.word(step.closes))
+            update = pair.dialect.render_update_exists(pair.table, "h", values, where)
+            yield Statement(step.closing, update)
+
+
+def opening_statements(pair: Pair) -> Iterator[Statement]:
+    """A statement for the cases of the table that begin versions under one name.
+
+    What the closing statements left has no open version any more: a record that changed looks like one whose
+    load was interrupted there. What an earlier statement began is open for the later ones.
+    """
+    for name in BEGINNINGS:
+        pasts = [past for past in Past if _statement_name(past) == name]
+        state = case_of_past(pair, opening_words(pair, pasts))
+        known = [PAST[past](pair) for past in pasts if past in PAST]
+        told = f"({' OR '.join(known)})" if len(known) > 1 else "".join(known)
+        narrowed = "" if Past.NOTHING in pasts else f"{told} AND "
+        values = {**pair.payload("r"), **pair.lifetime(state)}
+        insert = pair.dialect.render_insert_select_guarded(
+            pair.table,
+            pair.columns,
+            [values[column] for column in pair.columns],
+            pair.base,
+            "r",
+            f"{narrowed}{has_no_open(pair)}{pair.live('r')}",
+        )
+        yield Statement(name, insert)
+
+
+def _statement_name(past: Past) -> str | None:
+    return (past is not Past.OPEN and TRANSITIONS[past, Now.PRESENT].beginning) or None
+
+
+def hist_steps(pair: Pair) -> list[Statement]:
+    """Every version that ends does so before one begins."""
+    return [*closing_statements(pair), *opening_statements(pair)]
+
+
+# A column of a model has no blank in its name.
+PAST_NAME = "record past"
+
+
+def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> Tally:
+    """The records of base and history by their cases, where each key stands there once.
+
+    `query` gives the rows of a query with placeholders.
+    """
+
+    def count(of: str) -> int:
+        return int(query(f"SELECT COUNT(*) FROM {of}")[0][0])
+
+    live = pair.live("r")
+    opened = f"{pair.table} AS h WHERE {pair.is_open('h')}"
+    cases: Counter[Case] = Counter()
+    for now, condition in closing_conditions(pair).items():
+        cases[Past.OPEN, now] = count(f"{opened} AND {condition}")
+    for past, number in query(_past_counts(pair)):
+        cases[Past[past], Now.PRESENT] = int(number)
+    base = count(f"{pair.base} AS r WHERE {live.removeprefix(' AND ') or '1 = 1'}")
+    same = base - sum(number for (_, now), number in cases.items() if now is not Now.ABSENT)
+    spared = count(opened) - same - cases[Past.OPEN, Now.OTHER] - cases[Past.OPEN, Now.ABSENT]
+    return Tally(cases + Counter({(Past.OPEN, Now.SAME): same, (Past.OPEN, Now.SPARED): spared}))
+
+
+def _past_counts(pair: Pair) -> str:
+    """The base's records without an open version, counted by their past."""
+    pasts = [past for past in Past if past is not Past.OPEN]
+    value = case_of_past(pair, {past: pair.dialect.string_literal(past.name) for past in pasts})
+    name = pair.name(PAST_NAME)
+    rows = f"SELECT {value} AS {name} FROM {pair.base} AS r WHERE {has_no_open(pair)}{pair.live('r')}"
+    return f"SELECT u.{name}, COUNT(*) FROM (\n{rows}\n) AS u GROUP BY u.{name}"
+
+
+# Columns of the MERGE's source beside the user's, which cannot have such names.
+OPEN_KEY, MATCH_KEY, ACTION = "open key", "match key", "record action"
+
+
+def actions(pair: Pair) -> str:
+    """Each version that ends, by its key, and each that begins, with its row; both with their state."""
+    match_key, action, rows = pair.name(MATCH_KEY), pair.of("a", ACTION), _beginning_rows(pair)
+    key_type = pair.dialect.map_logical_type(Datatype.STRING, 64)
+    begun = ", ".join(f"{value} AS {name}" for name, value in pair.payload("a").items())
+    closes = (
+        f"SELECT {pair.of('a', OPEN_KEY)} AS {match_key}, {action}{_typed_nulls(pair)}\n"
+        f"FROM (\n{rows}\n) AS a WHERE {pair.of('a', OPEN_KEY)} IS NOT NULL"
+    )
+    inserts = (
+        f"SELECT {pair.dialect.cast_expression('NULL', key_type)} AS {match_key}, {action}, {begun}\n"
+        f"FROM (\n{rows}\n) AS a"
+    )
+    vanished = (
+        f"SELECT {pair.of('h', pair.hist_key)} AS {match_key}, "
+        f"{_closing_word(pair, Now.ABSENT)} AS {pair.name(ACTION)}{_typed_nulls(pair)}\n"
+        f"FROM {pair.table} AS h WHERE {pair.is_open('h')} AND {is_absent(pair)}"
+    )
+    return "\nUNION ALL\n".join([closes, *([vanished] if pair.closes_deleted else []), inserts])
+
+
+def _beginning_rows(pair: Pair) -> str:
+    """The base's rows that begin a version, with the state of it and the key of the open one that it ends."""
+    opened = pair.of("h", pair.hist_key)
+    unopened = case_of_past(pair, opening_words(pair, [past for past in Past if past is not Past.OPEN]))
+    return (
+        f"SELECT r.*, {opened} AS {pair.name(OPEN_KEY)},\n"
+        f"  CASE WHEN {opened} IS NOT NULL THEN {_closing_word(pair, Now.OTHER)}\n"
+        f"    ELSE {unopened} END AS {pair.name(ACTION)}\n"
+        f"FROM {pair.base} AS r\nLEFT JOIN {pair.table} AS h ON {pair.same_key('h', 'r')}"
+        f" AND {pair.is_open('h')}\n"
+        f"WHERE ({opened} IS NULL OR {pair.other_hash('r', 'h')}){pair.live('r')}"
+    )
+
+
+def _closing_word(pair: Pair, now: Now) -> str:
+    """The state as which an open version ends; a version that follows it begins as the same."""
+    step = TRANSITIONS[Past.OPEN, now]
+    assert isinstance(step.closes, State)
+    assert step.begins in {None, step.closes}
+    return pair.word(step.closes)
+
+
+def _typed_nulls(pair: Pair) -> str:
+    """A typed NULL for each column that a row of the base would bring."""
+    cast = pair.dialect.cast_expression
+    return "".join(f", {cast('NULL', pair.types[name])} AS {name}" for name in pair.payload("a"))
+
+
+def hist_merge(pair: Pair, kept: str | None = None) -> Statement:
+    """The single pass as one MERGE; of actions that are `kept` elsewhere, if they are."""
+    state = pair.of("s", ACTION)
+    begun = pair.lifetime(state)
+    sql = pair.dialect.render_hist_merge_statement(
+        pair.table,
+        f"SELECT * FROM {kept} AS k" if kept else actions(pair),
+        f"{pair.of('t', pair.hist_key)} = {pair.of('s', MATCH_KEY)} AND {pair.is_open('t')}",
+        pair.ending(state),
+        pair.columns,
+        [begun.get(name, f"s.{name}") for name in pair.columns],
+    )
+    return Statement("merge", sql)
