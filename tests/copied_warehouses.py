@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from hashlib import sha256
 
-from backstory.stores.catalog_file import read
+from backstory.stores.embedded_catalog import read_catalog
 from backstory.stores.iceberg.store import Store
 from backstory.warehouse import Warehouse
 
@@ -25,7 +25,7 @@ def embedded(spark, name, folder, version=3):
     spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
     for key, value in settings.items():
         spark.conf.set(f"{catalog}.{key}", value)
-    if read(folder).entries:
+    if read_catalog(folder).entries:
         with closing(sqlite3.connect(folder / "catalog.db")) as connection, connection:
             for table in ("iceberg_tables", "iceberg_namespace_properties"):
                 connection.execute(f"UPDATE {table} SET catalog_name = ?", [name])

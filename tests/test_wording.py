@@ -149,7 +149,7 @@ def test_options_in_texts_are_options_of_commands():
     }
     assert len(named) > 10
     python_alone = {  # of `backstory.open`
-        ("stores/iceberg/foreign_session.py", "--catalog"),
+        ("stores/iceberg/sessions.py", "--catalog"),
         ("settings.py", "--driver-memory"),
         ("settings.py", "--format-version"),
     }

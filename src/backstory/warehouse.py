@@ -213,7 +213,7 @@ def open(  # noqa: A001 - the public name
     or Java.
     """
     from backstory.stores.iceberg.faults import show_causes
-    from backstory.stores.iceberg.foreign_session import require_usable
+    from backstory.stores.iceberg.sessions import require_usable
     from backstory.stores.iceberg.store import Store
 
     show_causes(verbose)
@@ -222,7 +222,7 @@ def open(  # noqa: A001 - the public name
         chosen = settings.load_for_session(config).with_choices(driver_memory, format_version)
         store = Store(spark, catalog, chosen.format_version, Memory(chosen.driver_memory))
         return Warehouse(store, embedded=False, rights=chosen.rights)
-    from backstory.stores.iceberg.embedded_store import open_store
+    from backstory.stores.iceberg.store import open_store
 
     found = settings.load(warehouse, config).with_choices(driver_memory, format_version)
     store = open_store(found, catalog, verbose=verbose)

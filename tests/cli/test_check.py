@@ -13,9 +13,9 @@ from backstory.cli.app import run
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
+from backstory.stores.embedded_catalog import replace_folders
 from backstory.stores.iceberg.store import Store, existing
-from backstory.stores.openings import local
-from backstory.stores.whereabouts import replace_folders
+from backstory.stores.table_files import local_path
 from backstory.warehouse import Warehouse
 
 LIFE = """
@@ -130,7 +130,7 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, sp
     lost, garbled, spoilt = (
         written(store, name, Layout.VERSIONS, LIFE) for name in ("a_lost", "b_garbled", "c_spoilt")
     )
-    gone, odd = (local(existing(store, name).metadata) for name in (lost, garbled))
+    gone, odd = (local_path(existing(store, name).metadata) for name in (lost, garbled))
     mended = [(path, path.read_bytes()) for path in (gone, odd)]
     gone.unlink()
     odd.write_text("{")
@@ -174,7 +174,7 @@ def test_a_table_that_pyiceberg_cannot_parse_keeps_no_other_from_being_listed(as
     _warehouse_of(store, tmp_path, lost, odd, plain)
     uri = f"jdbc:sqlite:{tmp_path / CATALOG_FILE}"
     (tmp_path / "backstory.toml").write_text(f'[catalog]\ntype = "jdbc"\nuri = "{uri}"\n')
-    place = local(existing(store, lost).metadata)
+    place = local_path(existing(store, lost).metadata)
     away = place.rename(tmp_path / "away")
 
     code, said = asked("tables", "--output", "json")

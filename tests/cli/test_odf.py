@@ -21,7 +21,7 @@ from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.observe.progress import ProgressLine
 from backstory.stores.iceberg.store import Store, existing
-from backstory.stores.openings import local
+from backstory.stores.table_files import local_path
 from backstory.warehouse import Warehouse
 
 FIRST, SECOND = "id,city\n1,Bern\n2,Rome\n", "id,city\n1,Oslo\n3,Graz\n"
@@ -346,7 +346,7 @@ def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
     cities.manifest("lost")
     cities.ask("add", "lost.yaml")
     table = existing(cities.warehouse.store, TableName(cities.namespace, "lost"))
-    file = local(table.metadata).rename(local(table.metadata + ".away"))
+    file = local_path(table.metadata).rename(local_path(table.metadata + ".away"))
 
     good, bad = sorted(cities.ask("verify", "--all", code=1), key=lambda each: each["dataset"])
     assert (good["dataset"], good["valid"]) == ("cities", True)
@@ -360,7 +360,7 @@ def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
     ]
     pulled = {each["dataset"]: each for each in cities.ask("pull", "--all", code=1)}
     assert (pulled["cities"]["status"], pulled["lost"]["error"]["code"]) == ("up-to-date", "file-lost")
-    file.rename(local(table.metadata))
+    file.rename(local_path(table.metadata))
 
 
 def test_a_batch_goes_on_after_failures(cities):

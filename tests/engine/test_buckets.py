@@ -9,7 +9,7 @@ from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.change import Change
-from backstory.stores.iceberg import buckets
+from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.store import Store
 from backstory.stores.tables import existing
 from backstory.testing.sender.client import Sender
@@ -29,7 +29,7 @@ def sender(spreading, tmp_path):
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch):
     """Each row or two has a bucket of its own."""
-    monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 2)
+    monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 2)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)

@@ -20,7 +20,7 @@ from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.change import Pieces
 from backstory.model.table import TableName
-from backstory.stores.iceberg import buckets
+from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.metadata.hidden import Unreadable
@@ -93,7 +93,7 @@ WAYS = {"whole": (1 << 20, None), "in parts": (2_000, "planned in parts"), "in t
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_gives_the_same_plan(store, monkeypatch, way):
-    monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 10)
+    monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 10)
     monkeypatch.setattr(tasks, "LONG", 0)
     random = np.random.default_rng(1)
     came, stored = side(range(100)), side(random.integers(50, 200, 100).tolist())

@@ -6,14 +6,12 @@ from stored_versions import kept, put, rows_in, t, version
 
 from backstory.engine.upkeep import compact, erase, expire
 from backstory.errors import TryAgain
-from backstory.stores.iceberg.compaction import compact as compact_as_loaded
-from backstory.stores.iceberg.erasing import LATEST
-from backstory.stores.iceberg.erasures import Erasure
+from backstory.stores.iceberg.erasures import Erasure, UnfinishedErasure, columns_with_ids, search
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.maintenance import LATEST
+from backstory.stores.iceberg.maintenance import compact as compact_as_loaded
 from backstory.stores.iceberg.places import Surroundings
 from backstory.stores.iceberg.reachable import is_metadata, listed_files, named_files, strays
-from backstory.stores.iceberg.searching import search, with_ids
-from backstory.stores.iceberg.unfinished import Unfinished
 from backstory.stores.tables import existing
 from backstory.upkeep.maintaining import carried_properties
 
@@ -83,8 +81,8 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
     of_record = column("id") == 2
 
     def chosen(table):
-        every = search(store, table, column("id") > 0, with_ids(store, table, {"id": ()}), ALONE)
-        return Erasure(every, carried_properties(table, {}), {}, Unfinished())
+        every = search(store, table, column("id") > 0, columns_with_ids(store, table, {"id": ()}), ALONE)
+        return Erasure(every, carried_properties(table, {}), {}, UnfinishedErasure())
 
     erase(store, scattered, chosen, lambda rows: other.writes(rows).where(~of_record))
 

@@ -13,8 +13,7 @@ from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
 from backstory.observe.metrics import COMMITS
-from backstory.stores.names import refuse_names
-from backstory.stores.port import DISORDER, Snapshot
+from backstory.stores.port import DISORDER, Snapshot, refuse_names
 from backstory.stores.refusals import conflict
 from memory_store.store import MemoryStore, MemoryTable, TableState, WrittenRows
 

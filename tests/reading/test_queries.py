@@ -4,7 +4,7 @@ import pytest
 
 from backstory.errors import Failed, UsageError
 from backstory.reading.queries import translate_query_faults
-from backstory.stores.openings import local
+from backstory.stores.table_files import local_path
 from backstory.warehouse import Warehouse
 
 
@@ -50,7 +50,7 @@ def test_an_answer_whose_file_is_gone_names_it(reader):
     """The file by its own name, in the words of every question; not as an error of the query."""
     reader.spark.sql("CREATE OR REPLACE TABLE backstory.queries.lost USING iceberg AS SELECT 1 AS a")
     (file,) = reader.spark.table("backstory.queries.lost.files").collect()
-    local(file.file_path).unlink()
+    local_path(file.file_path).unlink()
     try:
         with (
             pytest.raises(Failed, match=r"A file of queries\.lost is missing") as told,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from backstory.errors import BackstoryError
 from backstory.model.table import table_name
-from backstory.stores.locks import writing
+from backstory.stores.tables import lock_tables
 from backstory.warehouse import Warehouse
 
 NAME = "forks.kept"
@@ -73,7 +73,7 @@ def test_a_process_that_forked_off_is_refused_and_its_parent_goes_on(store, spar
         lambda: warehouse.maintain(NAME),
         frame.count,
     ]
-    with writing(store, table_name(NAME)):
+    with lock_tables(store, table_name(NAME)):
         told = in_a_child(calls)
     assert [code for code, _ in told] == ["forked"] * len(calls)
     assert "get_context('spawn')" in told[0][1]

@@ -6,11 +6,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.stores import openings, remote
-from backstory.stores.openings import OpensElsewhere, TableFiles
-from backstory.stores.remote import HOLE, RemoteFile, merge_spans
-from backstory.stores.remote_parquet import opened_parquet
-from backstory.stores.s3 import s3_options
+from backstory.stores import table_files
+from backstory.stores.remote_parquet import open_parquet
+from backstory.stores.table_files import HOLE, OpensElsewhere, RemoteFile, TableFiles, merge_spans, s3_options
 
 SECRET = "canary-3c1f"
 REACHED = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": SECRET}
@@ -46,11 +44,11 @@ def test_rows_are_those_of_the_file_and_each_part_is_asked_for_once(large):
     counted, whole = Counted(large), pq.read_table(large)
     file = RemoteFile(counted)
     assert not file.is_whole
-    with opened_parquet(file) as opened:
+    with open_parquet(file) as opened:
         assert opened.read_row_groups([1], columns=["k"])["k"].equals(whole["k"].slice(GROUP, GROUP))
         parts = opened.read_row_groups([1, 2], columns=["t", "s.y"])
         assert parts.equals(pq.ParquetFile(large).read_row_groups([1, 2], columns=["t", "s.y"]))
-    with opened_parquet(file) as opened:
+    with open_parquet(file) as opened:
         assert opened.read_row_groups([0]).equals(whole.slice(0, GROUP))
     assert len(counted.parts) <= 6
     spans = sorted(counted.parts)
@@ -64,7 +62,7 @@ def test_a_small_file_is_asked_for_once(tmp_path):
     counted = Counted(tmp_path / "f.parquet")
     file = RemoteFile(counted)
     for _ in range(2):
-        with opened_parquet(file) as opened:
+        with open_parquet(file) as opened:
             assert opened.read_row_groups([0])["k"].to_pylist() == [1, 2]
         with file.open() as stream:
             assert stream.read() == (tmp_path / "f.parquet").read_bytes()
@@ -96,9 +94,9 @@ def test_parts_that_lie_close_together_are_one_request():
 
 def test_a_piece_larger_than_a_request_comes_in_several_and_is_whole(large, monkeypatch):
     """Requests are of a bounded size, side by side; a column may lie across them."""
-    monkeypatch.setattr(remote, "PIECE", 100_000)
+    monkeypatch.setattr(table_files, "PIECE", 100_000)
     counted = Counted(large)
-    with opened_parquet(RemoteFile(counted)) as opened:
+    with open_parquet(RemoteFile(counted)) as opened:
         assert opened.read_row_groups([0, 1, 2]).equals(pq.read_table(large))
     assert max(end - start for start, end in counted.parts) <= 100_000
 
@@ -168,7 +166,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path):
 
     content.write_bytes(b"here")
     files = TableFiles(others=other)
-    files.ahead(["gs://b/f", str(content)])
+    files.open_ahead(["gs://b/f", str(content)])
     with pytest.raises(OSError, match="away"):
         files("gs://b/f")
     for _ in range(2):
@@ -180,7 +178,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path):
 def test_no_more_than_a_bounded_number_of_bytes_is_kept(tmp_path, monkeypatch):
     """What is beyond it is read again."""
     (tmp_path / "f").write_bytes(bytes(100))
-    monkeypatch.setattr(openings, "KEPT", 150)
+    monkeypatch.setattr(table_files, "KEPT", 150)
     tries = []
     files = TableFiles(others=lambda location: tries.append(location) or pa.OSFile(str(tmp_path / "f")))
     for name in ("gs://a", "gs://b", "gs://a", "gs://b"):

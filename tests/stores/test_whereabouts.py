@@ -11,9 +11,14 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.errors import UsageError
 from backstory.model.table import TableName
-from backstory.stores.catalog_file import FOLDERS, read
+from backstory.stores.embedded_catalog import (
+    FOLDERS,
+    read_catalog,
+    remember,
+    remember_if_writable,
+    warehouse_folders,
+)
 from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.whereabouts import remember, remember_if_writable, whereabouts
 
 T = TableName("crm", "t")
 ROWS = pa.table({"id": [1, 2]})
@@ -166,7 +171,7 @@ def test_what_is_remembered_does_not_disturb_other_programs(tmp_path):
     """pyiceberg reads and writes the catalog; nothing is made where no catalog is, or where it is read-only."""
     folder = made(tmp_path / "w")
     remember(folder)
-    assert read(folder).folders == [str(folder)]
+    assert read_catalog(folder).folders == [str(folder)]
     made(folder, "crm.more")
     assert rows(folder, TableName("crm", "more")) == 2
 
@@ -177,5 +182,5 @@ def test_what_is_remembered_does_not_disturb_other_programs(tmp_path):
     with closing(sqlite3.connect(folder / "catalog.db")) as connection:
         connection.execute("BEGIN EXCLUSIVE")  # another writer is at work
         connection.rollback()
-    assert whereabouts(folder).former == frozenset()
+    assert warehouse_folders(folder).former == frozenset()
     assert rows(folder) == 2

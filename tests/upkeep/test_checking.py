@@ -12,7 +12,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.stores.openings import local
+from backstory.stores.table_files import local_path
 from backstory.upkeep.checking import check, check_tables
 from backstory.upkeep.laws.frames import find_suspects, read_terms
 
@@ -175,7 +175,7 @@ def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
     store = lake(spark, "lost_lake", tmp_path)
     names = [written(store, each, Layout.VERSIONS, "k from to recorded\na T1 - T1\n") for each in "ab"]
     for row in spark.table(store.sql_name(names[0], "files")).collect():
-        local(row.file_path).unlink()
+        local_path(row.file_path).unlink()
 
     for named in ([], names):
         with pytest.raises(

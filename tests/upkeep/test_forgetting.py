@@ -24,8 +24,8 @@ from backstory.model.layout import Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.history_script import neighbours_of
 from backstory.stores.iceberg.places import BLIND
+from backstory.stores.iceberg.scripts import neighbours_of
 from backstory.stores.tables import existing
 from backstory.table import Table
 from backstory.upkeep.maintaining import carried_properties

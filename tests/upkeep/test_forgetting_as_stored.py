@@ -15,7 +15,7 @@ from stored_bytes import holding
 
 from backstory.errors import Refused
 from backstory.model.table import TableName
-from backstory.stores.iceberg import erasing
+from backstory.stores.iceberg import maintenance
 from backstory.stores.iceberg.create import drop
 from backstory.stores.tables import existing
 from backstory.table import Table
@@ -255,7 +255,7 @@ class Killed(BaseException):
 
 def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypatch, tmp_path):
     """At any file, and by that of another record, too; until then a look says so, and there is no certificate."""
-    place, delete = Place(store, "killed", more="PARTITIONED BY (id)"), erasing.delete_files
+    place, delete = Place(store, "killed", more="PARTITIONED BY (id)"), maintenance.delete_files
     elsewhere = tmp_path / f"id={ANNA}"
     elsewhere.mkdir()
     pq.write_table(pa.table({"v": ["a"]}), elsewhere / "f.parquet")
@@ -270,10 +270,10 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypa
                 delete(io, [each])
             return []
 
-        monkeypatch.setattr(erasing, "delete_files", some)
+        monkeypatch.setattr(maintenance, "delete_files", some)
         with pytest.raises(Killed):
             place.forget()
-        monkeypatch.setattr(erasing, "delete_files", delete)
+        monkeypatch.setattr(maintenance, "delete_files", delete)
         assert set(place.ids) == {BERT}
         assert "interrupted" in str(Table(store, place.name).forget(ANNA).left)
         other = place.forget("nobody") if most % 2 else None

@@ -13,7 +13,7 @@ from backstory import relocate
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.model.table import TableName, table_name
 from backstory.reading.commits import inventory
-from backstory.stores.catalog_file import read
+from backstory.stores.embedded_catalog import read_catalog
 from backstory.stores.iceberg.create import drop, rename
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.in_session import InSession
@@ -192,12 +192,12 @@ def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
     folder = copy.store.home
     lost = next(folder.glob("crm/two/data/**/*.parquet"))
     kept = lost.rename(tmp_path / "kept")
-    before = read(folder)
+    before = read_catalog(folder)
 
     with pytest.raises(Failed) as failed:
         relocate(folder)
     assert (failed.value.code, lost.name in failed.value.message) == ("file-lost", True)
-    assert read(folder) == before
+    assert read_catalog(folder) == before
     kept.rename(lost)
     relocate(folder)
     assert answers(copy) == answers(original)
@@ -230,7 +230,7 @@ def test_while_another_program_writes_the_catalog_nothing_is_made_whole(
 ):
     """The catalog is held by one writer at a time."""
     copy = copy_of(spark, "busy", original, tmp_path)
-    monkeypatch.setattr("backstory.stores.catalog_file.PATIENCE", 0)
+    monkeypatch.setattr("backstory.stores.embedded_catalog.PATIENCE", 0)
     with closing(sqlite3.connect(copy.store.home / "catalog.db")) as other:
         other.execute("BEGIN IMMEDIATE")
         with pytest.raises(TryAgain) as stopped:

@@ -8,7 +8,7 @@ from spoilt_histories import FIVETRAN, HIST, VERSIONS, broken, of_files, recorde
 
 from backstory.errors import UsageError
 from backstory.model.layout import Layout
-from backstory.stores.iceberg.snapshots import newest
+from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.upkeep.checking import check
@@ -42,10 +42,10 @@ def test_versions_are_mended(store):
     """V117, V118: per violating key, in one commit that tells of itself; dry by default, and never twice."""
     table = written(store, "mended", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
-    before, places = newest(existing(store, table)).id, healthy(store, table)
+    before, places = newest_snapshot(existing(store, table)).id, healthy(store, table)
 
     dry = repair(store, table)
-    assert newest(existing(store, table)).id == before
+    assert newest_snapshot(existing(store, table)).id == before
     done = repair(store, table, apply=True)
 
     assert (dry.counts, dry.laws, dry.samples) == (done.counts, done.laws, done.samples)
@@ -61,7 +61,7 @@ def test_versions_are_mended(store):
     assert found["marker"] == [("T10", None, True, "a")]
     assert found["role"] == [("T10", "T20", False, "a")]
     assert not {None, "back"} & set(found)
-    commit = newest(existing(store, table))
+    commit = newest_snapshot(existing(store, table))
     told = json.loads(commit.get_property(REPAIR))
     assert told == {"laws": dict(done.laws), "keys": done.keys, **done.counts}
     assert commit.get_property("backstory.door") == "native"

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from backstory.doors.odf.registry import KnownDataset
     from backstory.model.table import TableName
     from backstory.stores.metadata.rows import Files
-    from backstory.stores.port import ToldTable
+    from backstory.stores.port import TableLike
 
 DEFAULTS = Options()
 LIST_COLUMNS = ("dataset", "source", "merge", "pulled", "records", "blocks", "watermark")
@@ -146,7 +146,7 @@ def tail(
     from backstory.doors.odf.registry import stored_datasets
     from backstory.stores.metadata.values import rows_of
 
-    def of_files(files: "Files") -> "tuple[pa.Table, KnownDataset[ToldTable]]":
+    def of_files(files: "Files") -> "tuple[pa.Table, KnownDataset[TableLike]]":
         return newest_rows_here(files, limit, skip), dataset_here(files)
 
     small = answer_from_dataset(options, namespace, dataset, of_files)

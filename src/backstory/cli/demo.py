@@ -200,7 +200,7 @@ def program() -> str:
 def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
     """What other programs read the table by, as lines of Python or SQL; `catalog` is its address."""
     from backstory.stores.iceberg.store import existing
-    from backstory.stores.openings import local
+    from backstory.stores.table_files import local_path
 
     table = existing(store, TABLE)
     then = f"WHERE {START} <= '2016-01-01' AND {END} > '2016-01-01'"
@@ -211,7 +211,7 @@ def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
             f'print(catalog.load_table("{TABLE}").scan().to_arrow())',
         ],
         "With DuckDB and its extension `iceberg`": [
-            f"SELECT name, capital FROM iceberg_scan('{local(str(table.metadata))}')",
+            f"SELECT name, capital FROM iceberg_scan('{local_path(str(table.metadata))}')",
             then,
             "ORDER BY name;",
         ],

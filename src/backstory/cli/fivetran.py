@@ -59,8 +59,8 @@ def serve(
     from backstory.formats.memory import Memory
     from backstory.spark.launch import java_of
     from backstory.spark.session import start
+    from backstory.stores.embedded_catalog import remember_if_writable
     from backstory.stores.iceberg.store import Store
-    from backstory.stores.whereabouts import remember_if_writable
 
     settings = options.settings()
     asked = ServeOptions(

@@ -17,8 +17,8 @@ from backstory.errors import TryAgain
 from backstory.formats.wrapping.room import DISK_FULL
 from backstory.model.table import TableName
 from backstory.observe.metrics import CONFLICTS, RETRIES
-from backstory.stores.locks import writing
 from backstory.stores.port import Store
+from backstory.stores.tables import lock_tables
 
 CONFLICT = "conflict"
 ATTEMPTS = 6
@@ -37,7 +37,7 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
 
     Else as `tried`.
     """
-    with writing(store, *tables):
+    with lock_tables(store, *tables):
         try:
             return retry(act)
         except TryAgain as error:

@@ -32,13 +32,13 @@ from backstory.model.schema import Shape
 from backstory.model.types import ColumnType
 from backstory.observe.metrics import timed
 from backstory.spark.on_disk import persist_on_disk
-from backstory.stores.iceberg.lineage import with_row_ids
+from backstory.stores.iceberg.frames import with_row_ids
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, may_be_touched
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.iceberg.store import StoredTable as IcebergTable
-from backstory.stores.iceberg.workers import carrying, freeze_imports
+from backstory.stores.iceberg.workers import carry_errors, freeze_imports
 from backstory.stores.port import Store, StoredTable
 from backstory.stores.tables import read_slice
 from backstory.strategies.actions import Actions
@@ -236,7 +236,7 @@ def _decode(
     freeze_imports()
     for number in (number for part in numbers for number in part["id"].to_pylist()):
         first = 0
-        with carrying(), files[number].opened() as file:
+        with carry_errors(), files[number].opened() as file:
             for rows in batch.stream(files[number].kind, file):
                 table = _placed(batch, files[number].kind, number, first, rows)
                 told = [_as_json(rows.mended), *[None] * (rows.count - 1)][: rows.count]

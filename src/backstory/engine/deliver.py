@@ -15,7 +15,7 @@ from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.change import Change, Committed, Note
 from backstory.model.table import TableName
 from backstory.stores.commit import commit
-from backstory.stores.iceberg.session_caches import announcing_later
+from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.port import Store, StoredTable
 
 log = structlog.get_logger()
@@ -79,7 +79,7 @@ def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
 
 def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
     """The same, tried once, for a caller that holds the locks and counts the attempts himself."""
-    with announcing_later(), ExitStack() as held:
+    with announce_later(), ExitStack() as held:
         with noting_seconds("plan"):
             plan = held.enter_context(delivery.planned(store))
         return carry_out(store, plan)

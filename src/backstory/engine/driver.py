@@ -19,8 +19,8 @@ from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import Pieces
 from backstory.model.places import FILE, POSITION
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.frames import collected, hold_collected
-from backstory.stores.iceberg.slice import PLACE, of_keys, searched_columns
+from backstory.stores.iceberg.frames import collect_sides, hold_memory_of_rows
+from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_columns
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.port import Store, StoredTable
@@ -204,7 +204,7 @@ def _collect(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str
             bounds[name] = few_rows(store, len(side.schema))
             frame = frame.limit(bounds[name] + 1)
         frames[name] = frame
-    rows = collected(frames)
+    rows = collect_sides(frames)
     for name in names:
         lease.hold(name, 0)  # they are counted again as rows of parts
         if name in bounds and len(rows[name]) > bounds[name]:
@@ -219,13 +219,13 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
     keys = pa.concat_tables([*tables, other.rows.schema.empty_table().select(key)])
     if not len(keys):
         return nothing(side.schema)
-    keys = searched_columns(keys)
+    keys = searchable_columns(keys)
     if not keys.num_columns:
         raise TooLarge
-    hold_collected(terms.spark_store, lease, name, unpacked_size(MANY, len(side.schema), 0))
+    hold_memory_of_rows(terms.spark_store, lease, name, unpacked_size(MANY, len(side.schema), 0))
     frame = side.frame().toDF(*(f"c{place}" for place in range(len(side.schema))))
     keys = keys.rename_columns([f"c{side.schema.get_field_index(each)}" for each in keys.column_names])
-    rows = arrow_of(of_keys(terms.spark_store, frame, keys).limit(MANY + 1))
+    rows = arrow_of(rows_of_keys(terms.spark_store, frame, keys).limit(MANY + 1))
     lease.hold(name, 0)
     if len(rows) > MANY:
         raise TooLarge

@@ -4,7 +4,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge
-from backstory.stores.iceberg.frames import hold_collected
+from backstory.stores.iceberg.frames import hold_memory_of_rows
 from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import Store
@@ -29,15 +29,15 @@ def hold_frame(store: Store, frame: "DataFrame", size: int | None, what: str, le
     Raises TooLarge.
     """
     if size is not None:
-        hold_collected(store, lease, what, size)
+        hold_memory_of_rows(store, lease, what, size)
         return True
     plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
     planned, scanned = _planned_size(plan), _scanned_size(plan)
     if scanned is not None:
         with suppress(TooLarge):
-            hold_collected(store, lease, what, max(planned, scanned))
+            hold_memory_of_rows(store, lease, what, max(planned, scanned))
             return True
-    hold_collected(store, lease, what, planned)
+    hold_memory_of_rows(store, lease, what, planned)
     return False
 
 

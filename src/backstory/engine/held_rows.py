@@ -18,7 +18,7 @@ class HeldRows:
 
     def __init__(self, name: str, lease: MemoryLease, kept: ExitStack) -> None:
         """No rows yet; the lease holds them by this name."""
-        self._name, self._lease, self._kept = name, lease, kept
+        self._choose_name, self._lease, self._kept = name, lease, kept
         self._tables: list[pa.Table] = []
         self._spill: Spill | None = None
         self.count = self.size = 0
@@ -30,17 +30,17 @@ class HeldRows:
         if self._spill is None:
             self._tables.append(rows)
             try:
-                self._lease.gather(self._name, self.size)
+                self._lease.gather(self._choose_name, self.size)
             except TooLarge:
                 if len(self._tables) == 1:
                     return  # they are in memory already, and may be all
                 self._spill = Spill(self._kept)
                 for table in self._tables:
-                    self._spill.put(self._name, table)
+                    self._spill.put(self._choose_name, table)
                 self._tables.clear()
-                self._lease.hold(self._name, 0)
+                self._lease.hold(self._choose_name, 0)
         else:
-            self._spill.put(self._name, rows)
+            self._spill.put(self._choose_name, rows)
 
     @property
     def spilled(self) -> bool:
@@ -52,7 +52,7 @@ class HeldRows:
         if self._spill is None:
             yield from self._tables
         else:
-            yield from together(self._spill.rows(self._name), ROWS_IN_PIECE)
+            yield from together(self._spill.rows(self._choose_name), ROWS_IN_PIECE)
 
 
 def come_of(tables: Callable[[], Iterator[pa.Table]], *held: HeldRows) -> pa.Table | Pieces | None:

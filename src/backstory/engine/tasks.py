@@ -19,11 +19,18 @@ from backstory.engine.wire import Wire, with_numbered_files
 from backstory.model.places import FILE
 from backstory.spark.on_disk import persist_on_disk
 from backstory.spark.versions import checkpoint_on_disk
-from backstory.stores.iceberg.buckets import BUCKET, bucket_of, buckets_for, bytes_of
-from backstory.stores.iceberg.frames import TaggedRows, side_rows, tag_sides
+from backstory.stores.iceberg.frames import (
+    BUCKET,
+    TaggedRows,
+    bucket_of,
+    buckets_for,
+    bytes_of,
+    side_rows,
+    tag_sides,
+)
 from backstory.stores.iceberg.literals import instant, literal
-from backstory.stores.iceberg.positions import coded_file, positions_of, with_paths
-from backstory.stores.iceberg.workers import carrying, freeze_imports
+from backstory.stores.iceberg.positions import file_code, positions_by_path, positions_of
+from backstory.stores.iceberg.workers import carry_errors, freeze_imports
 from backstory.stores.port import StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
@@ -63,7 +70,7 @@ class TaskPlan:
         if rows is None:
             return None
         positions = positions_of(rows, self.sums.added[kind])
-        return with_paths(self.terms.spark_store, table, positions, self.terms.salt)
+        return positions_by_path(self.terms.spark_store, table, positions, self.terms.salt)
 
 
 def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
@@ -193,7 +200,7 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: flo
     for name, frame in frames.items():
         names = terms.sides[name].schema.names
         values = (
-            coded_file(terms.salt, f"c{place}") if each == FILE else col(f"c{place}")
+            file_code(terms.salt, f"c{place}") if each == FILE else col(f"c{place}")
             for place, each in enumerate(names)
         )
         keys = [col(each) for each in _key_columns(terms, name)]
@@ -235,7 +242,7 @@ def _plan_batches(
     """The plans of the buckets of a partition; each side has its columns among those that sides share."""
     freeze_imports()
     for rows in buckets(batches):
-        with carrying():
+        with carry_errors():
             part = {
                 name: side_rows(rows, number, shared, schema.names).cast(schema)
                 for number, (name, (shared, schema)) in enumerate(sides.items())

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from backstory.engine.attempts import attempt
 from backstory.model.table import TableName
-from backstory.stores.iceberg import compaction, erasing, expiry
-from backstory.stores.iceberg.compaction import Compacted
+from backstory.stores.iceberg import maintenance
 from backstory.stores.iceberg.erasures import Erased, Erasure, Expired
-from backstory.stores.iceberg.session_caches import announce
+from backstory.stores.iceberg.maintenance import Compacted
+from backstory.stores.iceberg.sessions import announce
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ def compact(
 
     def act() -> Compacted:
         table = existing(store, name)
-        done = compaction.compact(store, table, told(table), dry_run=dry_run)
+        done = maintenance.compact(store, table, told(table), dry_run=dry_run)
         announce(store, name)
         return done
 
@@ -47,7 +47,7 @@ def expire(
     def act() -> Expired:
         table = existing(store, name)
         found = chosen(table)
-        expired = Expired() if found is None else expiry.expire(store.jvm, table, *found)
+        expired = Expired() if found is None else maintenance.expire(store.jvm, table, *found)
         announce(store, name)
         return expired
 
@@ -67,7 +67,7 @@ def erase(
         plan = chosen(table)
         if plan is None:
             return None
-        erased = erasing.erase(store, table, plan, keeping)
+        erased = maintenance.erase(store, table, plan, keeping)
         announce(store, name)
         return erased
 

@@ -19,7 +19,7 @@ from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.reading.frames.versions import HISTORIES
 from backstory.reading.selection import key_of
 from backstory.settings import CATALOG
-from backstory.stores.iceberg.literals import quoted, text_literal
+from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.metadata.described import Described
 from backstory.upkeep.table_views import VERSIONS
 
@@ -214,11 +214,11 @@ def _arguments(**named: str) -> list[str]:
 def _sql_of_rows(question: Question, table: Described) -> list[Snippet]:
     """The rows in Spark SQL; nothing where one query of a table does not tell them."""
     layout, names = table.shape.layout, table.shape.names
-    wanted = [f"{quoted(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
+    wanted = [f"{quote(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
     if question.known_at or layout is Layout.ODF:
         return []
     if layout.span is None:
-        there = [f"NOT coalesce({quoted(DELETED)}, false)"] if DELETED in names else []
+        there = [f"NOT coalesce({quote(DELETED)}, false)"] if DELETED in names else []
         return [_query(table, [*there, *wanted])]
     if layout in _PLAIN:
         start, end, open_ = layout.span.start, layout.span.end, layout.span.open
@@ -235,7 +235,7 @@ def _sql_of_life(question: Question, table: Described) -> list[Snippet]:
     if question.known_at or question.axis == "both" or layout is Layout.ODF or layout.span is None:
         return []
     key = key_of(table.shape, question.record(table.shape.source_key))
-    wanted = [f"{quoted(name)} = {_literal(value)}" for name, value in key.items()]
+    wanted = [f"{quote(name)} = {_literal(value)}" for name, value in key.items()]
     start, end = layout.span.start, layout.span.end
     if layout is Layout.VERSIONS:  # what has no length is memory, and no version
         wanted.append(f"({end} IS NULL OR {end} > {start})")
@@ -247,7 +247,7 @@ def _query(table: Described, conditions: Sequence[str], more: str = "") -> Snipp
     name, layout = table.shape.table, table.shape.layout
     viewed = layout.span is not None and layout not in _PLAIN
     read = f"{name.name}{VERSIONS}" if viewed else name.name
-    of = ".".join(map(quoted, (CATALOG, name.schema, read)))
+    of = ".".join(map(quote, (CATALOG, name.schema, read)))
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     place = f"Spark SQL, after `{shlex.join(['backstory', 'views', str(name)])}`" if viewed else "Spark SQL"
     return Snippet(place, f"SELECT * FROM {of}{where}{more}")  # noqa: S608 - quoted, and not run here

@@ -17,7 +17,7 @@ from backstory.journal.chain import Block
 from backstory.journal.row_hash import Slice, slice_hashes
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -72,7 +72,7 @@ class SparkRows:
         from pyspark.sql.functions import count, count_distinct
 
         rows = self._rows()
-        offset = rows[quoted(rows.columns[0])]
+        offset = rows[quote(rows.columns[0])]
         with translate_faults(self.table.shape.table):
             rows = rows.where(offset.between(*block.offsets or ()))
             (found,) = rows.agg((count(offset) - count_distinct(offset)).alias("rows")).collect()

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.literals import column, quote
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, MapType, StructType
@@ -32,8 +32,8 @@ Variables = Iterable[int]
 
 def digest(columns: "StructType", offset: str, names: Mapping[str, str]) -> str:
     """Each row's hash, in hexadecimal digits; `names` are the columns' own where they were others once."""
-    own = [(names.get(each.name, each.name), quoted(each.name), each.dataType) for each in columns]
-    number = f"coalesce(CAST(CAST({quoted(offset)} AS BIGINT) AS STRING), {NOTHING})"
+    own = [(names.get(each.name, each.name), quote(each.name), each.dataType) for each in columns]
+    number = f"coalesce(CAST(CAST({quote(offset)} AS BIGINT) AS STRING), {NOTHING})"
     return f"sha2(concat({number}, ' ', {_fields(own, count())}), 256)"
 
 
@@ -67,7 +67,7 @@ def _value(value: str, type_: "DataType", variables: Variables) -> str:
             return f"concat('m', CAST(size({value}) AS STRING), ':', {_entries(value, type_, variables)})"
         case spark.StructType():
             # By itself a name with a field is a table's name with a column first of all.
-            parts = ((f.name, f"coalesce({value}).{quoted(f.name)}", f.dataType) for f in type_)
+            parts = ((f.name, f"coalesce({value}).{quote(f.name)}", f.dataType) for f in type_)
             return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {_fields(parts, variables)}, '}}') END"
     letter, text = _scalar(value, type_)
     return f"concat('{letter}', CAST(octet_length({text}) AS STRING), ':', {text})"
@@ -87,7 +87,7 @@ def _entries(value: str, type_: "MapType", variables: Variables) -> str:
 
 def _variable(variables: Variables) -> str:
     """A name that no other variable of the text has, and no column."""
-    return quoted(f"each value {next(iter(variables))}")
+    return quote(f"each value {next(iter(variables))}")
 
 
 def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 - a branch a kind

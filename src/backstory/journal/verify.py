@@ -23,11 +23,11 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.described import existing as described
 from backstory.stores.metadata.rows import Files
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 
 Defect = Literal["rows", "schema", "chain", "log", "offsets"]
 # The names that system columns had by a manifest, where they have others now; None if nothing can be told.
-Renamings = Callable[[ToldTable, Mapping[str, Any]], Mapping[str, str] | None]
+Renamings = Callable[[TableLike, Mapping[str, Any]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def verify_small(files: Files, renamings: Renamings) -> Verdict:
 
 
 def _verdict(
-    table: ToldTable,
+    table: TableLike,
     told: tuple[list[Block], list[Problem]],
     rows: SparkRows | SmallRows,
     renamings: Renamings,
@@ -243,7 +243,7 @@ def _time_problems(before: Block, block: Block) -> Iterator[Problem]:
         yield _problem(block, "chain", f"The watermark decreases, from {old} to {new}.")
 
 
-def _namings(table: ToldTable, found: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
+def _namings(table: TableLike, found: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
     """For each block the names that system columns had then, where they have others now.
 
     A block tells its manifest where that was another than before; a manifest may rename system columns.

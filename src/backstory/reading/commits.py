@@ -10,9 +10,9 @@ from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import Layout
 from backstory.model.remembered import RECORDED, SETTLED
 from backstory.model.table import TableName
+from backstory.stores.embedded_catalog import WAREHOUSE_MOVED
 from backstory.stores.iceberg.faults import SPARK_GONE
 from backstory.stores.metadata.described import Catalog, Counts, Described, existing
-from backstory.stores.whereabouts import MOVED
 
 NOTHING = dict.fromkeys(("table", "layout", "rows", "open_versions", "last_commit"))
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
@@ -73,7 +73,7 @@ def _inventory_row(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
     except (Failed, UsageError) as unreadable:  # a file is gone, or a newer backstory wrote it
         if unreadable.code == SPARK_GONE:
             raise
-        moved = {"error": unreadable.to_dict()} if unreadable.code == MOVED else {}
+        moved = {"error": unreadable.to_dict()} if unreadable.code == WAREHOUSE_MOVED else {}
         return {**NOTHING, "table": str(name), **moved}
     return None if table is None else _content_of(catalog, table)
 

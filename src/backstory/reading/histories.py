@@ -18,9 +18,9 @@ from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.lifetimes import LogKind
 from backstory.stores.iceberg import snapshots
-from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.store import Store, StoredTable, shape_then
-from backstory.stores.port import ToldTable, require_columns
+from backstory.stores.iceberg.literals import column, quote
+from backstory.stores.iceberg.store import Store, StoredTable, shape_at
+from backstory.stores.port import TableLike, require_columns
 from backstory.strategies.events.terms import LETTERS, Op
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ SYSTEM_COLUMNS: Final = "backstory.odf.columns"
 REQUIRED: Final = ("offset", "system_time", "event_time")
 
 
-def system_columns(table: ToldTable) -> Mapping[str, Any]:
+def system_columns(table: TableLike) -> Mapping[str, Any]:
     """The names of `offset`, `op`, `system_time`, `event_time`, `observed`; `events` is true of ledgers."""
     text = table.properties.get(SYSTEM_COLUMNS)
     if text is None:
@@ -47,7 +47,7 @@ def system_columns(table: ToldTable) -> Mapping[str, Any]:
     return told
 
 
-def own_columns(table: ToldTable) -> frozenset[str]:
+def own_columns(table: TableLike) -> frozenset[str]:
     """The columns that the source did not send; the event time is one of its own where the key names it."""
     own = {name for name in system_columns(table).values() if isinstance(name, str)}
     return frozenset(own - set(table.shape.key))
@@ -85,7 +85,7 @@ def instant_in(rows: "DataFrame", name: str) -> "Column":
 
 def instant_sql(shape: Shape, name: str) -> str:
     """The instant in a column, in Spark SQL; a day begins at midnight, and a naive time is one, in UTC."""
-    found, value = shape.column(name), quoted(name)
+    found, value = shape.column(name), quote(name)
     kind = None if found is None else found.type.kind
     if kind is Kind.NAIVE_DATE:
         return f"timestamp_seconds(CAST(unix_date({value}) AS BIGINT) * 86400)"
@@ -98,11 +98,11 @@ def instant_sql(shape: Shape, name: str) -> str:
 def op_sql(names: Mapping[str, Any]) -> str:
     """What an event does, by its code, in Spark SQL."""
     if names["op"] is not None:
-        return quoted(names["op"])
+        return quote(names["op"])
     if names["observed"] is None:
         return str(int(Op.APPEND))
     cases = (f"WHEN '{LETTERS[op]}' THEN {int(op)}" for op in (Op.APPEND, Op.RETRACT))
-    return f"CASE {quoted(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
+    return f"CASE {quote(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
 
 
 def op_of(names: Mapping[str, Any]) -> "Column":
@@ -134,7 +134,7 @@ def source_at(store: Store, table: StoredTable, known_at: datetime | None) -> tu
     if snapshot is None:
         return f"(SELECT * FROM {name} LIMIT 0)", table.shape  # noqa: S608 - a name in quotes
     return f"{name} VERSION AS OF {snapshot.id}", shape_with_layout(
-        shape_then(store, table, snapshot.schema_id)
+        shape_at(store, table, snapshot.schema_id)
     )
 
 
@@ -146,7 +146,7 @@ def shape_with_layout(shape: Shape) -> Shape:
     return replace(shape, layout=Layout.FIVETRAN_LIVE if then is Layout.FOREIGN else then)
 
 
-def require_knowledge(table: ToldTable, known_at: datetime) -> None:
+def require_knowledge(table: TableLike, known_at: datetime) -> None:
     """Raise UsageError if a table of layout `versions` was pruned of what it knew at this time (V90)."""
     since = table.properties.get(KNOWN_FROM)
     if since and known_at < parse_instant(since):

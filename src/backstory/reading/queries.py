@@ -8,9 +8,9 @@ from backstory.errors import Failed, UsageError
 from backstory.model.table import TableName
 from backstory.spark.parsed_queries import cause_of, tables_read
 from backstory.stores.iceberg.faults import java_fault, lost_file
-from backstory.stores.iceberg.session_caches import refresh
+from backstory.stores.iceberg.sessions import refresh
 from backstory.stores.iceberg.store import Store, require_here
-from backstory.stores.iceberg.workers import carried
+from backstory.stores.iceberg.workers import error_of_worker
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -86,7 +86,7 @@ def translate_query_faults(table: TableName | str) -> Iterator[None]:
     try:
         yield
     except PySparkException as stop:
-        told = carried(str(stop)) or lost_file(stop, table)
+        told = error_of_worker(str(stop)) or lost_file(stop, table)
         raise told or Failed("query-failed", cause_of(stop), "Fix the query.") from None
     except Py4JJavaError as stop:
         raise java_fault(stop, table) from None

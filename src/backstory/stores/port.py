@@ -1,13 +1,16 @@
-"""What every store of tables answers, wherever the tables stand."""
+"""What every store of tables answers, wherever the tables stand.
 
-from collections.abc import Mapping, Sequence
+The names that columns can have in a table.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from backstory.errors import Refused
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
-from backstory.model.schema import Shape
+from backstory.model.schema import Column, Shape
 
 # The property of a table to which a sender once brought versions that do not stand one after the other.
 DISORDER: Final = "backstory.disorder"
@@ -42,7 +45,7 @@ class Store(Protocol):
         """Whether it keeps this name of a column for itself."""
 
 
-class ToldTable(Protocol):
+class TableLike(Protocol):
     """A table as far as it tells what its rows mean, whoever reads it."""
 
     @property
@@ -103,7 +106,7 @@ class StoredTable(Protocol):
 
 
 Found = TypeVar("Found", bound=StoredTable)
-Told = TypeVar("Told", bound=ToldTable)
+Told = TypeVar("Told", bound=TableLike)
 
 
 def require_columns(table: Told, *own: str) -> Told:
@@ -147,3 +150,36 @@ def require_layout(found: Found, *layouts: Layout) -> Found:
             f"Nothing was written; use another name, or a table of layout {' or '.join(layouts)}.",
         )
     return require_columns(found)
+
+
+# Whether a store keeps a name for itself.
+Reserves = Callable[[str], bool]
+
+
+def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:
+    """The names that a table has for a source's columns, those of the `known` columns included (F21).
+
+    A name that the store keeps for itself gets an underscore behind, one more while that is taken; any
+    other is stored as it is unless such a one took it.
+    """
+    names = {column.source: column.name for column in known}
+    kept = {source: reserves(source) for source in sources if source not in names}
+    for source in sorted(kept, key=kept.__getitem__):
+        name = f"{source}_" if kept[source] else source
+        while name in names.values():
+            name += "_"
+        names[source] = name
+    return names
+
+
+def refuse_names(reserves: Reserves, names: Sequence[str]) -> None:
+    """Raises Refused for column names that no table can have."""
+    for name in names:
+        if not name or reserves(name):
+            raise Refused(
+                "reserved-column",
+                f"A column cannot be named {name!r}: Iceberg keeps the name for itself.",
+                "Rename the column at its source or leave it out.",
+            )
+    if len(set(names)) < len(names):
+        raise Refused("repeated-column", "Two columns have one name.", "Name each column once.")

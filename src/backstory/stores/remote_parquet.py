@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.stores.remote import ENDING, RemoteFile, Span
+from backstory.stores.table_files import ENDING, RemoteFile, Span
 
 
 class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
@@ -45,7 +45,7 @@ class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no type
 
 
 @contextmanager
-def opened_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
+def open_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
     """The file, for a reader; what was fetched of its rows is let go behind it."""
     if remote.is_whole:
         with pq.ParquetFile(remote.raw(), metadata=remote.metadata) as file:

@@ -26,7 +26,7 @@ from backstory.stores.iceberg.store import (
     existing_as_is,
     tables,
 )
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 from backstory.upkeep.laws.frames import broken_log, broken_rows, broken_spans
 from backstory.upkeep.laws.tally import Broken
 from backstory.upkeep.laws.terms import LAWS, TIMELY, Law
@@ -34,7 +34,7 @@ from backstory.upkeep.laws.terms import LAWS, TIMELY, Law
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
 
-Known = TypeVar("Known", bound=ToldTable)
+Known = TypeVar("Known", bound=TableLike)
 # The code of the error for a table of no layout that backstory knows.
 STRANGE: Final = "unknown-layout"
 # How a law stands, or that nobody could look.
@@ -81,7 +81,7 @@ def check_small(files: "Files") -> list[dict[str, Any]]:
     return _records(table, _find_broken_in_files(files) if table.rows else {})
 
 
-def _records(table: ToldTable, broken: Broken) -> list[dict[str, Any]]:
+def _records(table: TableLike, broken: Broken) -> list[dict[str, Any]]:
     wrong = sorted(set(misfits(table)))
     if wrong:
         broken = {**broken, Law.PROPERTIES: (len(wrong), wrong[:MAX_KEYS])}
@@ -177,7 +177,7 @@ def _find_broken_in_files(files: "Files") -> Broken:
 
 
 def _check_by_layout(
-    table: ToldTable, log: Callable[[], Broken], spans: Callable[[], Broken], rows: Callable[[], Broken]
+    table: TableLike, log: Callable[[], Broken], spans: Callable[[], Broken], rows: Callable[[], Broken]
 ) -> Broken:
     """The laws that are broken, by the one of the three checks that is for the table's layout."""
     layout = table.shape.layout
@@ -190,14 +190,14 @@ def _check_by_layout(
     return rows() if Law.UNIQUE_KEY in LAWS[layout] else {}
 
 
-def readable(table: ToldTable) -> bool:
+def readable(table: TableLike) -> bool:
     """Whether its key is told, and the columns of key and layout are there, in types that can be read."""
     wrong = set(misfits(table))
     keyless = KEY in wrong and not table.shape.key
     return not keyless and not wrong & {*table.shape.key, *_own_names(table)}
 
 
-def _own_names(table: ToldTable) -> list[str]:
+def _own_names(table: TableLike) -> list[str]:
     span = table.shape.layout.span
     names = [] if span is None else [span.start, span.end, span.flag, span.state]
     names += table.shape.layout.needed
@@ -209,7 +209,7 @@ def _own_names(table: ToldTable) -> list[str]:
     return [name for name in names if name]
 
 
-def misfits(table: ToldTable) -> Iterator[str]:
+def misfits(table: TableLike) -> Iterator[str]:
     """The properties and columns of a table that do not agree."""
     shape, properties = table.shape, table.properties
     for name, wanted in ((LAYOUT, None), (KEY, None), (LAYOUT_VERSION, "1")):
@@ -237,7 +237,7 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
             yield name
 
 
-def _strange_settings(table: ToldTable) -> Iterator[str]:
+def _strange_settings(table: TableLike) -> Iterator[str]:
     """Settings of a native table that cannot be read, or that name columns it does not have (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
         named = _parse_list(table.properties.get(name))

@@ -22,17 +22,25 @@ from backstory.model.remembered import ROLE, SCOPE
 from backstory.model.table import TableName
 from backstory.reading.frames.versions import is_record
 from backstory.reading.selection import key_of
-from backstory.stores.iceberg.erasures import Erased, Erasure, refuse_unfinished
+from backstory.stores.iceberg.erasures import (
+    Erased,
+    Erasure,
+    FoundFiles,
+    columns_with_ids,
+    files_left_outside,
+    is_location,
+    refuse_unfinished,
+    search,
+    unfinished_erasure,
+)
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.places import Surroundings, bare, places_of, surroundings
+from backstory.stores.iceberg.places import Surroundings, bare_location, places_of, surroundings
 from backstory.stores.iceberg.reachable import HIDING, NamedFiles, named_files
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.searching import FoundFiles, search, with_ids
-from backstory.stores.iceberg.snapshots import newest, references
+from backstory.stores.iceberg.snapshots import newest_snapshot, references
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
-from backstory.stores.iceberg.unfinished import is_location, left_outside, unfinished
 from backstory.upkeep.certificate import Certificate, ForgottenRecord
 from backstory.upkeep.maintaining import GC, carried_properties
 
@@ -63,7 +71,7 @@ def refuse_other_layouts(store: Store, table: StoredTable) -> None:
 
 def refuse_readers(table: StoredTable, *, drop_cursors: bool) -> None:
     """Refused where somebody may still read what was: branches, tags, and cursors that are behind."""
-    current = newest(table)
+    current = newest_snapshot(table)
     names = references(table)
     foreign = [each.name for each in names if not each.name.startswith(CURSOR)]
     behind = [each.name for each in names if current is None or each.snapshot_id != current.id]
@@ -176,11 +184,11 @@ def _remaining_files(
     kept: Collection[str],
 ) -> Iterator[str]:
     places = places_of(table.iceberg)
-    known = {name for each in kept for name in (bare(each), record.show(each))}
+    known = {name for each in kept for name in (bare_location(each), record.show(each))}
     elsewhere = {each for each in found.foreign if not places.owns(each)}
     for each in outside_files(table, record, found):
         yield f"{OUTSIDE}, which holds the record: {each}"
-    for each in left_outside(table):
+    for each in files_left_outside(table):
         if not is_location(each) and each not in known:
             yield f"{OUTSIDE}, which an earlier erasure left and which cannot be searched: {each}"
     for told, files in (
@@ -190,12 +198,12 @@ def _remaining_files(
         ("files that no metadata names in a folder of other tables, too", around.shared),
     ):
         for each in sorted(files):
-            if bare(each) not in known:
+            if bare_location(each) not in known:
                 yield f"{told}: {record.show(each)}"
 
 
 def _remaining_names(store: Store, table: StoredTable, record: ForgottenRecord) -> Iterator[str]:
-    if unfinished(table).record:
+    if unfinished_erasure(table).record:
         yield "files of a record whose erasure was interrupted: the next erasure of any record deletes them"
     for name, value in table.properties.items():
         if record.occurs_in(value) or record.occurs_in(name):
@@ -218,11 +226,11 @@ def _remaining_positions(
     hiding = (each for each in found.named.files.values() if each.kind in HIDING and not each.past)
     if not any(each.format != VECTORS for each in hiding):
         return
-    live = {bare(each) for each in found.named.now.data}
+    live = {bare_location(each) for each in found.named.now.data}
     name = store.sql_name(table.shape.table, "position_deletes")
     for row in store.spark.table(name).select("file_path").distinct().collect():
         told = str(row["file_path"])
-        if bare(told) not in live and record.show(told) != told:
+        if bare_location(told) not in live and record.show(told) != told:
             yield f"deletes by position in a file that no longer exists: {record.show(told)}"
 
 
@@ -287,7 +295,7 @@ class _RecordSearch:
     @property
     def open(self) -> bool:
         """Whether there is something to do: files hold the record, or an erasure was interrupted."""
-        return bool(self.found.holding or unfinished(self.table).record)
+        return bool(self.found.holding or unfinished_erasure(self.table).record)
 
 
 def _search_record(
@@ -342,15 +350,15 @@ def _forget_in_table(store: Store, sought: _RecordSearch, record: ForgottenRecor
 
     def chosen(stored: StoredTable) -> Erasure | None:
         again = search(store, stored, condition, columns, sought.around)
-        before = unfinished(stored)
+        before = unfinished_erasure(stored)
         if not (again.holding or before.record):
             return None
-        current = newest(stored)
+        current = newest_snapshot(stored)
         tags = {each.name: current is None or each.snapshot_id != current.id for each in references(stored)}
         told = {
             each: text for each, text in carried_properties(stored, {}).items() if not record.occurs_in(text)
         }
-        known = (record.show(each) for each in (*before.kept, *left_outside(stored)))
+        known = (record.show(each) for each in (*before.kept, *files_left_outside(stored)))
         mark = replace(before, kept=[*dict.fromkeys([*known, *outside_files(stored, record, again)])])
         if again.holding:
             mark = replace(mark, record=record.mark)
@@ -366,7 +374,7 @@ def _forget_in_table(store: Store, sought: _RecordSearch, record: ForgottenRecor
             f"{name} still has the record in {max(1, len(again.holding))} of its files."
         )
     told = remains(store, left, record, again, sought.around, done.left)
-    if not (sought.found.holding or record.is_marked(unfinished(sought.table).record)):
+    if not (sought.found.holding or record.is_marked(unfinished_erasure(sought.table).record)):
         return replace(sought.told, left=told or 0)  # what was finished is the erasure of another record
     return _certify(sought, record, done, again, consumers, told)
 
@@ -406,7 +414,7 @@ def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "
     wanted: dict[str, tuple[str, ...]] = dict.fromkeys(key, ())
     if table.shape.layout is Layout.VERSIONS:
         wanted[MEMORY] = (SCOPE,)
-    columns = with_ids(store, table, wanted)
+    columns = columns_with_ids(store, table, wanted)
     condition = is_record(key, {each: columns[each].dataType for each in key})
     if MEMORY not in wanted:
         return condition, columns

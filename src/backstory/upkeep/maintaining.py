@@ -46,7 +46,7 @@ from backstory.stores.iceberg.erasures import Expired
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest, references
+from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot, references
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
 
@@ -61,7 +61,7 @@ def carried_properties(table: StoredTable, counts: Mapping[str, int]) -> dict[st
 
     A block of a chain is not told twice.
     """
-    snapshot, layout = newest(table), table.shape.layout
+    snapshot, layout = newest_snapshot(table), table.shape.layout
     told = {} if snapshot is None or layout is Layout.ODF else dict(snapshot.summary)
     kept = {
         name: str(value)
@@ -110,7 +110,7 @@ def plan_expiry(
     Commits stay from the oldest one on that a cursor, somebody's branch or tag, or a token of `needed` asks
     for, without a gap: who looks for a commit among those that made the table must not miss one.
     """
-    now, current = now or datetime.now(UTC), newest(table)
+    now, current = now or datetime.now(UTC), newest_snapshot(table)
     if current is None or table.properties.get(GC, "true").lower() == "false":
         return None
     stale, renewed, kept = list[str](), dict[str, int](), [current.committed_at]

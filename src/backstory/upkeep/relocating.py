@@ -17,18 +17,23 @@ from typing import Any, Final
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.settings import CATALOG, CATALOG_FILE, Settings, load
-from backstory.stores.catalog_file import (
+from backstory.stores.embedded_catalog import (
+    LOCATION_PROPERTIES,
     PATIENCE,
     TABLE,
+    CatalogEntry,
     CatalogFile,
-    Entry,
-    changing,
-    contents,
-    read,
-    reading,
+    WarehouseFolders,
+    bare_path,
+    begin_change,
+    catalog_contents,
+    home_of,
+    open_to_read,
+    read_catalog,
+    replace_folders,
+    warehouse_folders,
 )
-from backstory.stores.relocation.table_files import TableFiles, mark_of, metadata_of
-from backstory.stores.whereabouts import PLACES, Whereabouts, bare_path, home_of, replace_folders, whereabouts
+from backstory.stores.relocation import TableRelocation, name_mark, read_metadata
 
 _NAMESPACES: Final = "iceberg_namespace_properties"
 
@@ -69,8 +74,8 @@ def relocate(
     """
     settings, former = load(warehouse, config), from_
     folder = _folder(settings)
-    stands = _whereabouts_of(folder, read(folder), former)
-    if not _moved_entries(stands, read(folder)):
+    stands = _whereabouts_of(folder, read_catalog(folder), former)
+    if not _moved_entries(stands, read_catalog(folder)):
         if former is not None:
             raise UsageError(
                 "nothing-moved",
@@ -81,7 +86,7 @@ def relocate(
     java = cache(lambda: _java(settings, verbose=verbose))
     java()  # which takes long: no writer need wait for it
     with _lock_catalog(folder / CATALOG_FILE, dry_run=dry_run) as connection:
-        catalog = contents(connection)
+        catalog = catalog_contents(connection)
         stands = _whereabouts_of(folder, catalog, former)
         _refuse_split(stands, catalog)
         files = {
@@ -104,7 +109,9 @@ def relocate(
     )
 
 
-def _warnings(stands: Whereabouts, catalog: CatalogFile, files: Mapping[Entry, TableFiles]) -> Iterator[str]:
+def _warnings(
+    stands: WarehouseFolders, catalog: CatalogFile, files: Mapping[CatalogEntry, TableRelocation]
+) -> Iterator[str]:
     """What is not in this folder, by table: original and copy share it."""
     where = f"are outside of {stands.folder}"
     shared = "they are not in a copy of the folder, and the original's table uses them too"
@@ -138,26 +145,29 @@ def _folder(settings: Settings) -> Path:
     return folder
 
 
-def _whereabouts_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> Whereabouts:
+def _whereabouts_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> WarehouseFolders:
     """Where the warehouse is and was; `former`, if given, is the only former folder."""
-    stands = whereabouts(folder, catalog)
+    stands = warehouse_folders(folder, catalog)
     if former is None:
         return stands
     return replace(stands, former=frozenset({str(Path(former).absolute())} - stands.spellings))
 
 
-def _moved_entries(stands: Whereabouts, catalog: CatalogFile) -> list[Entry]:
+def _moved_entries(stands: WarehouseFolders, catalog: CatalogFile) -> list[CatalogEntry]:
     return [each for each in catalog.entries if stands.former_of(each.location) is not None]
 
 
-def _refuse_split(stands: Whereabouts, catalog: CatalogFile) -> None:
+def _refuse_split(stands: WarehouseFolders, catalog: CatalogFile) -> None:
     """Raise UsageError for a table with files in a former folder, and its metadata elsewhere."""
     for each in catalog.entries:
         if each.kind == TABLE and stands.former_of(each.location) is None:
             with suppress(OSError, ValueError):  # unreadable where it is: not because of the move
-                metadata = metadata_of(Path(bare_path(each.location)))
+                metadata = read_metadata(Path(bare_path(each.location)))
                 properties = metadata.get("properties") or {}
-                places = (str(metadata.get("location")), *(properties.get(name, "") for name in PLACES))
+                places = (
+                    str(metadata.get("location")),
+                    *(properties.get(name, "") for name in LOCATION_PROPERTIES),
+                )
                 if any(stands.former_of(place) for place in places):
                     raise UsageError(
                         "linked-folder",
@@ -177,7 +187,7 @@ def _java(settings: Settings, *, verbose: bool) -> Any:
 def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
     """The catalog, locked for other writers."""
     try:
-        with reading(file) if dry_run else changing(file) as connection:
+        with open_to_read(file) if dry_run else begin_change(file) as connection:
             yield connection
     except sqlite3.OperationalError as stop:
         if "locked" in str(stop):
@@ -193,12 +203,12 @@ def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
         ) from None
 
 
-def _files_of(entry: Entry, stands: Whereabouts, java: Any, *, dry_run: bool) -> TableFiles:
-    return TableFiles(entry.table, stands, mark_of(stands.folder, entry.location), java, dry_run)
+def _files_of(entry: CatalogEntry, stands: WarehouseFolders, java: Any, *, dry_run: bool) -> TableRelocation:
+    return TableRelocation(entry.table, stands, name_mark(stands.folder, entry.location), java, dry_run)
 
 
 @contextmanager
-def _remove_on_failure(files: Iterable[TableFiles]) -> Iterator[None]:
+def _remove_on_failure(files: Iterable[TableRelocation]) -> Iterator[None]:
     """A refusal leaves no file behind."""
     try:
         yield
@@ -208,7 +218,10 @@ def _remove_on_failure(files: Iterable[TableFiles]) -> Iterator[None]:
 
 
 def _switch(
-    connection: sqlite3.Connection, stands: Whereabouts, catalog: CatalogFile, places: Mapping[Entry, str]
+    connection: sqlite3.Connection,
+    stands: WarehouseFolders,
+    catalog: CatalogFile,
+    places: Mapping[CatalogEntry, str],
 ) -> None:
     name = "catalog_name = ? AND table_namespace = ? AND table_name = ?"
     for entry, place in places.items():
@@ -219,12 +232,12 @@ def _switch(
         query = f"SELECT rowid, property_value FROM {_NAMESPACES} WHERE property_key = 'location'"
         for row, place in connection.execute(query).fetchall():
             statement = f"UPDATE {_NAMESPACES} SET property_value = ? WHERE rowid = ?"
-            connection.execute(statement, [stands.moved_to(place or ""), row])
-    folders = {*catalog.folders} or {*whereabouts(stands.folder, catalog).former}
+            connection.execute(statement, [stands.present_location(place or ""), row])
+    folders = {*catalog.folders} or {*warehouse_folders(stands.folder, catalog).former}
     replace_folders(connection, (folders - stands.former) | stands.spellings)
 
 
-def _remove(files: Iterable[TableFiles]) -> None:
+def _remove(files: Iterable[TableRelocation]) -> None:
     """Remove the files that were replaced; one that cannot be removed harms nobody."""
     written = {path for each in files for path in each.written}
     _unlink({path for each in files for path in each.replaced} - written)

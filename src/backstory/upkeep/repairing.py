@@ -21,11 +21,11 @@ from backstory.spark.on_disk import persist_on_disk
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.port import DISORDER, ToldTable
+from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
 from backstory.upkeep.laws.frames import broken_in_frame, find_suspects, read_terms
 from backstory.upkeep.laws.table_terms import TableTerms
@@ -35,7 +35,7 @@ from backstory.upkeep.laws.terms import PREFIX, Law
 if TYPE_CHECKING:
     from backstory.stores.metadata.rows import Files
 
-Table = TypeVar("Table", bound=ToldTable)
+Table = TypeVar("Table", bound=TableLike)
 # What a mending commit says of itself: laws that were broken, records and rows; never a key or a value.
 REPAIR: Final = "backstory.repair"
 DOOR: Final = "native"
@@ -103,13 +103,13 @@ class _Repairing:
         rows, names = _rows(store, table)
         suspects = find_suspects(rows, judged)
         laws = [name for name in suspects.columns if name.startswith(PREFIX)]
-        suspects = suspects.select(*map(quoted, [*names, *laws]))
+        suspects = suspects.select(*map(quote, [*names, *laws]))
         acts = persist_on_disk(
             map_batches(suspects, partial(mend_records, judged, names), _schema(suspects, names))
         )
         try:
             with translate_faults(self.table):
-                records = arrow_of(acts.where(column(ACT) == REPORT).select(quoted(REPORTED)))
+                records = arrow_of(acts.where(column(ACT) == REPORT).select(quote(REPORTED)))
             tally = MendTally()
             for text in records[REPORTED].to_pylist():
                 tally.add(text)
@@ -140,7 +140,7 @@ class _Repairing:
         return Plan(table, change, Note(DOOR, "", more), receipt, dry_run=not self.apply)
 
 
-def _summarize(table: ToldTable, tally: MendTally, left: Mapping[str, Sequence[str]] = NOTHING) -> Repair:
+def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[str]] = NOTHING) -> Repair:
     """The receipt of a repair that is not yet applied: what it would do, and what would stay broken."""
     left = {**left, **_properties(table)}
     counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
@@ -187,7 +187,7 @@ def _change(
 ) -> Change:
     ids = [ROW_ID] if ROW_ID in acts.columns else []
     gone = acts.where(column(ACT) == REMOVE).select(FILE, POSITION)
-    come = acts.where(column(ACT) == ADD).select(*map(quoted, [*table.shape.names, *ids]))
+    come = acts.where(column(ACT) == ADD).select(*map(quote, [*table.shape.names, *ids]))
     rewritten = counts["rewritten"]
     return Change(counts, gone, come if rewritten else None, properties=properties, expected=rewritten)
 
@@ -201,7 +201,7 @@ def _recorded_property(judged: TableTerms) -> Mapping[str, str]:
     return {RECORDED: iso(max(datetime.now(UTC), after))}
 
 
-def _properties(table: ToldTable) -> dict[str, list[str]]:
+def _properties(table: TableLike) -> dict[str, list[str]]:
     """What no mending of rows brings into agreement."""
     wrong = sorted(set(misfits(table)))
     return {Law.PROPERTIES.value: wrong} if wrong else {}

@@ -47,9 +47,8 @@ from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import rows_at, rows_with_ids
-from backstory.stores.iceberg.lineage import UPDATED_IN, keeps_row_ids
-from backstory.stores.iceberg.literals import column, instant, micros_of, quoted
+from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids, rows_at, rows_with_ids
+from backstory.stores.iceberg.literals import column, instant, micros_of, quote
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
@@ -236,8 +235,8 @@ def _count_lost(
         counts = {"rows": rows.count(), "rows_then": before.count()}
         if not (key and keeps_row_ids(table)):
             return counts, []
-        new = rows.where(column(UPDATED_IN) > int(then.java.sequenceNumber())).select(*map(quoted, key))
-        return counts, arrow_of(new.distinct().orderBy(*map(quoted, key)).limit(MAX_KEYS)).to_pylist()
+        new = rows.where(column(UPDATED_IN) > int(then.java.sequenceNumber())).select(*map(quote, key))
+        return counts, arrow_of(new.distinct().orderBy(*map(quote, key)).limit(MAX_KEYS)).to_pylist()
 
 
 def _cut_log(store: Store, dataset: StoredTable) -> None:

@@ -9,7 +9,7 @@ from backstory.model.table import TableName
 from backstory.reading.frames.versions import versions_sql
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import EXTENSIONS, holds_views
-from backstory.stores.iceberg.literals import quoted, text_literal
+from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.iceberg.store import Store, existing, load
 
 CURRENT, VERSIONS = "_current", "_versions"
@@ -69,7 +69,7 @@ def _views_of(store: Store, schema: str) -> set[str] | None:
     """The names of the schema's views; None where the catalog holds none beside tables."""
     from pyspark.errors import AnalysisException, UnsupportedOperationException
 
-    namespace = ".".join(map(quoted, (store.catalog, schema)))
+    namespace = ".".join(map(quote, (store.catalog, schema)))
     try:
         return {row["viewName"] for row in store.spark.sql(f"SHOW VIEWS IN {namespace}").collect()}
     except (AnalysisException, UnsupportedOperationException):

@@ -7,7 +7,7 @@ from destination import PLAIN, Place
 from histories import LEFT_OVER, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
 
-from backstory.stores.iceberg import buckets
+from backstory.stores.iceberg import frames
 from backstory.testing.sender.client import Sender
 
 FEW = settings(
@@ -27,7 +27,7 @@ def table(address, store, schema, tmp_path):
 @pytest.fixture
 def spread_table(spreading, store, schema, tmp_path, monkeypatch):
     """The same; batches are planned where Spark runs, two rows at a time."""
-    monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 2)
+    monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 2)
     return made_at(spreading, store, schema, tmp_path)
 
 

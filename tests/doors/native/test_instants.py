@@ -20,7 +20,7 @@ from backstory.model.instant import parse_instant
 from backstory.model.remembered import SETTLED
 from backstory.model.table import table_name
 from backstory.stores.iceberg.store import existing
-from backstory.stores.locks import writing
+from backstory.stores.tables import lock_tables
 from backstory.warehouse import Warehouse
 
 
@@ -39,7 +39,7 @@ class Blocked(threading.Thread):
     def waits(self):
         """Whether it has come to the lock of its table."""
         frame = sys._current_frames().get(self.ident)
-        while frame and frame.f_code is not writing.__wrapped__.__code__:
+        while frame and frame.f_code is not lock_tables.__wrapped__.__code__:
             frame = frame.f_back
         return frame is not None
 
@@ -55,7 +55,7 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
     warehouse, name = Warehouse(store, embedded=False), "native_instants.late"
     warehouse.snapshot(rows("first"), into=name, key="k")
     before = datetime.now(UTC)
-    with writing(store, table_name(name)):
+    with lock_tables(store, table_name(name)):
         late = Blocked(warehouse, name, rows("old"))
         late.start()
         assert within(SECONDS, late.waits)

@@ -14,7 +14,7 @@ from stored_bytes import holding
 
 from backstory.errors import TryAgain
 from backstory.model.table import TableName
-from backstory.stores.iceberg.unfinished import unfinished
+from backstory.stores.iceberg.erasures import unfinished_erasure
 from backstory.stores.tables import existing
 
 pytestmark = pytest.mark.process
@@ -105,7 +105,7 @@ def test_the_next_forget_finishes(killed, name):
     warehouse, left = killed
     table, stored = warehouse.table(f"crm.{name}"), existing(warehouse.store, TableName("crm", name))
     folder = Path(stored.iceberg.location().removeprefix("file:"))
-    assert bool(unfinished(stored).record) is left[name][0]
+    assert bool(unfinished_erasure(stored).record) is left[name][0]
     assert holding(folder, ANNA)
     if not left[name][0]:
         with pytest.raises(TryAgain) as caught:

@@ -16,7 +16,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 
 from backstory.errors import UsageError
 from backstory.model.table import TableName
-from backstory.stores.catalog_file import read
+from backstory.stores.embedded_catalog import read_catalog
 from backstory.stores.metadata.embedded import EmbeddedCatalog
 
 pytestmark = pytest.mark.process
@@ -79,11 +79,11 @@ def copied(original, tmp_path):
 
 def test_killed_until_the_catalog_is_switched_nothing_has_changed_and_the_next_run_ends_it(copied, tmp_path):
     """Amid the writing of files, and amid the switch: all tables are refused; after the next run all are read."""
-    before, words = read(copied), ["relocate", "--warehouse", copied]
+    before, words = read_catalog(copied), ["relocate", "--warehouse", copied]
 
     def is_as_before():
         assert list(copied.glob(WRITTEN))
-        assert read(copied) == before
+        assert read_catalog(copied) == before
         with pytest.raises(UsageError, match="was copied or moved from"):
             rows_of(copied)
 
@@ -120,4 +120,4 @@ def test_killed_after_the_switch_all_is_done_but_for_files_that_nobody_needs(cop
 
 def named(folder):
     """The files of metadata that the catalog names."""
-    return {each.location.rpartition("/")[2] for each in read(folder).entries}
+    return {each.location.rpartition("/")[2] for each in read_catalog(folder).entries}

@@ -41,7 +41,7 @@ from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import Files
 from backstory.stores.metadata.values import rows_of
-from backstory.stores.openings import TableFiles
+from backstory.stores.table_files import TableFiles
 from backstory.table import Table
 
 ZERO = datetime(2024, 1, 1, tzinfo=UTC)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.stores.iceberg.buckets import BYTES_IN_BUCKET, LEAST_ROWS, ROWS_IN_BUCKET, buckets_for
+from backstory.stores.iceberg.frames import BYTES_IN_BUCKET, LEAST_ROWS, ROWS_IN_BUCKET, buckets_for
 
 
 @pytest.mark.parametrize(

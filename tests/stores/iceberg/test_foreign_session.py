@@ -10,7 +10,7 @@ from backstory.errors import Failed, UsageError
 from backstory.formats.memory import Memory
 from backstory.spark.connectors import runtime
 from backstory.spark.versions import is_before_4, is_older
-from backstory.stores.iceberg import foreign_session, jvm
+from backstory.stores.iceberg import jvm, sessions
 from backstory.stores.metadata.in_session import InSession
 
 
@@ -134,7 +134,7 @@ def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypa
     ],
 )
 def test_an_iceberg_that_writes_no_ids_of_rows_is_too_old(version, old):
-    assert is_older(version, foreign_session.OLDEST) is old
+    assert is_older(version, sessions.OLDEST) is old
 
 
 def test_a_session_with_icebergs_catalog_is_opened(spark):

@@ -17,7 +17,7 @@ from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.data_files import write_rows
 from backstory.stores.iceberg.scripts import scan_tasks_of
 from backstory.stores.iceberg.store import existing
-from backstory.stores.openings import local
+from backstory.stores.table_files import local_path
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
 NAMES = ("scripts.py", "vector_script.py", "history_script.py")
@@ -47,7 +47,7 @@ def test_all_that_is_called_is_asked_for_at_the_start(spark):
     called = set(re.findall(r'_iceberg\([^"]*"([^"]+)"\)', text))
     called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - IN_SETTINGS
     assert called | {"spark.source.SparkRewriteTable"} == set(jvm.NEEDED)
-    assert not jvm.lacking(spark._jvm)
+    assert not jvm.missing_classes(spark._jvm)
 
 
 def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
@@ -108,7 +108,7 @@ def test_only_values_that_repeat_are_written_by_a_dictionary(store):
     make(store, shape)
     rows = [{"k": str(number), "t": str(number % 5), "s": {"a": 1, "b": "x"}} for number in range(100)]
     (file,) = write_rows(store, existing(store, shape.table), pa.Table.from_pylist(rows))
-    group = pq.read_metadata(local(file.location())).row_group(0)
+    group = pq.read_metadata(local_path(file.location())).row_group(0)
     columns = [group.column(place) for place in range(group.num_columns)]
     told = {each.path_in_schema: each.has_dictionary_page for each in columns}
     assert {"k": False, "t": True, "s.a": True, "s.b": True}.items() <= told.items()

@@ -13,11 +13,11 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.search_bounds import without
+from backstory.stores.iceberg.search_bounds import is_null
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata import row_selection
 from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.openings import local
+from backstory.stores.table_files import local_path
 
 LIFE = """
 CREATE TABLE {t} (k int, v string, n decimal(9,2), at timestamp, s struct<a: int, b: array<string>>)
@@ -74,7 +74,7 @@ def test_rows_are_those_that_spark_reads(store, version):
         assert here.at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
         assert here.at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
         assert (
-            here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where=without("at")).num_rows == 0
+            here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where=is_null("at")).num_rows == 0
         )
     with Memory(600).lease() as lease, pytest.raises(TooLarge):
         LocalRows(store, stored, lease).read(names)
@@ -96,9 +96,9 @@ def test_what_cannot_be_read_here_is_left_to_spark(store, told):
     stored = existing(store, TableName("here", name))
     (row,) = store.spark.table(store.sql_name(stored.shape.table, "data_files")).select("file_path").collect()
     if told == "a file that is gone":
-        local(row.file_path).unlink()
+        local_path(row.file_path).unlink()
     elif told == "a file that is spoilt":
-        local(row.file_path).write_bytes(b"PAR1 no more PAR1")
+        local_path(row.file_path).write_bytes(b"PAR1 no more PAR1")
     with Memory(1 << 30).lease() as lease, pytest.raises(Unreadable):
         LocalRows(store, stored, lease).read(["k"])
 
@@ -128,6 +128,6 @@ def test_a_file_of_which_all_rows_are_hidden_is_not_opened(store):
     with Memory(1 << 30).lease() as lease:
         places = LocalRows(store, first, lease).read(["k", FILE, POSITION]).select([FILE, POSITION])
     commit(store, first, Change(gone=places, come=pa.table({"k": [4]})))
-    local(places[FILE][0].as_py()).unlink()
+    local_path(places[FILE][0].as_py()).unlink()
     with Memory(1 << 30).lease() as lease:
         assert LocalRows(store, existing(store, name), lease).read(["k"]) == pa.table({"k": [4]})

@@ -10,9 +10,8 @@ from backstory.model.layout import ACTIVE, END, START
 from backstory.model.places import FILE, POSITION
 from backstory.model.table import TableName
 from backstory.stores.iceberg import slice as sliced
-from backstory.stores.iceberg.local_slice import slice_here
 from backstory.stores.iceberg.search_bounds import LISTED
-from backstory.stores.iceberg.slice import read_slice
+from backstory.stores.iceberg.slice import read_slice, slice_here
 from backstory.stores.iceberg.store import existing, load
 from backstory.stores.metadata import row_selection
 

@@ -24,8 +24,7 @@ from backstory.cli.app import run
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.settings import CATALOG
 from backstory.stores.iceberg import local_rows
-from backstory.stores.iceberg.store import Store, existing
-from backstory.stores.iceberg.table_files import _properties, files_of
+from backstory.stores.iceberg.store import Store, _io_properties, existing, files_of
 from backstory.testing.sender.client import Sender
 
 pytestmark = pytest.mark.process
@@ -277,7 +276,7 @@ def test_credentials_that_a_catalog_hands_out_take_the_place_of_its_own(lake):
     keys = lambda key: as_java({"s3.access-key-id": key, "s3.secret-access-key": "s"})  # noqa: E731
     io.setCredentials([credential.create(prefix, keys(key)) for prefix, key in handed.items()])
     table = SimpleNamespace(io=lambda: io, location=lambda: "s3://lake/w/t")
-    properties = _properties(table)
+    properties = _io_properties(table)
     assert properties["s3.access-key-id"] == "exact"
     assert properties["s3.endpoint"] == lake.objects.reached["s3.endpoint"]
     with pytest.raises(FileNotFoundError) as gone:
@@ -285,4 +284,4 @@ def test_credentials_that_a_catalog_hands_out_take_the_place_of_its_own(lake):
     assert "exact" not in str(gone.value)
     io.close()
     other = java.org.apache.iceberg.hadoop.HadoopFileIO()
-    assert _properties(SimpleNamespace(io=lambda: other)) is None
+    assert _io_properties(SimpleNamespace(io=lambda: other)) is None

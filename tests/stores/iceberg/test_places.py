@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backstory.stores.iceberg.places import Places, bare, lies_in
+from backstory.stores.iceberg.places import Places, bare_location, is_inside
 
 
 @pytest.mark.parametrize(
@@ -20,13 +20,13 @@ from backstory.stores.iceberg.places import Places, bare, lies_in
     ],
 )
 def test_a_place_is_the_same_in_every_spelling(spelt, plain):
-    assert bare(spelt) == plain
+    assert bare_location(spelt) == plain
 
 
 def test_a_folder_is_not_another_that_begins_like_it():
     """What a table owns lies below its folder, wherever its properties have it write."""
-    assert lies_in("/a/b/c", "file:/a/b/")
-    assert not lies_in("/a/bc", "/a/b")
+    assert is_inside("/a/b/c", "file:/a/b/")
+    assert not is_inside("/a/bc", "/a/b")
     places = Places("s3://bucket/t", ("s3://other/rows",), ("s3://bucket/old",))
     owned = ("s3a://bucket/t/data/f", "s3://other/rows/f", "s3://bucket/old/f", "s3://bucket/t2/f")
     assert [places.owns(each) for each in owned] == [True, False, False, False]

@@ -12,10 +12,9 @@ import backstory
 from backstory.errors import Failed, Refused, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName
-from backstory.stores.iceberg.causes import first_line
-from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.faults import first_line, translate_faults
 from backstory.stores.iceberg.store import load
-from backstory.stores.iceberg.workers import carried, map_batches
+from backstory.stores.iceberg.workers import error_of_worker, map_batches
 from backstory.warehouse import Warehouse
 
 
@@ -200,12 +199,12 @@ def test_the_first_line_of_a_cause_tells_no_values(text, shown):
 
 def test_workers_of_another_version_are_named():
     """As Spark itself refuses them."""
-    told = carried(
+    told = error_of_worker(
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11"
     )
     assert told.code == "python-workers"
     assert f"PYSPARK_PYTHON={sys.executable}" in told.remedy
-    assert carried('Cannot run program "chmod": error=2') is None
+    assert error_of_worker('Cannot run program "chmod": error=2') is None
 
 
 def test_an_error_of_a_worker_is_named_by_its_class(store):

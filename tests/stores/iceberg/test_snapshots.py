@@ -10,7 +10,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest
+from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot
 from backstory.stores.iceberg.store import existing
 
 NAME = TableName("snapshots", "t")
@@ -20,7 +20,7 @@ def test_commits_tell_what_they_did(store):
     """From the newest back to the first, each with its instant, and with what its writer told it or None."""
     drop(store, NAME)
     make(store, Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_LIVE))
-    assert newest(existing(store, NAME)) is None
+    assert newest_snapshot(existing(store, NAME)) is None
     assert list(ancestry(existing(store, NAME))) == all_snapshots(existing(store, NAME)) == []
 
     for token in ("one", "two"):
@@ -29,7 +29,7 @@ def test_commits_tell_what_they_did(store):
 
     assert [each.get_property("backstory.token") for each in ancestry(table)] == ["two", "one"]
     assert [each.get_property("backstory.token") for each in all_snapshots(table)] == ["one", "two"]
-    last = newest(table)
+    last = newest_snapshot(table)
     assert last.get_property("of nobody") is None
     assert last.id == int(table.iceberg.currentSnapshot().snapshotId())
     assert abs(datetime.now(UTC) - last.committed_at) < timedelta(hours=1)

@@ -19,7 +19,7 @@ from backstory.stores.metadata.embedded import EmbeddedCatalog
 from backstory.stores.metadata.in_session import InSession
 from backstory.stores.metadata.scans import open_table, read_counts
 from backstory.stores.metadata.with_pyiceberg import open_catalog
-from backstory.stores.openings import local
+from backstory.stores.table_files import local_path
 from backstory.upkeep.adopting import adopt
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
@@ -151,7 +151,7 @@ def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_k
     store.spark.sql(f"ALTER TABLE {store.sql_name(newer)} SET TBLPROPERTIES ('backstory.layout' = 'next')")
     paths = [row.path for row in store.spark.table(store.sql_name(lost, "manifests")).collect()]
     for path in paths:
-        local(path).rename(local(f"{path}.away"))
+        local_path(path).rename(local_path(f"{path}.away"))
     for catalog in (EmbeddedCatalog(warehouse), InSession(store)):
         rows = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert (rows[str(lost)], rows[str(whole)], rows[str(newer)]) == (None, 3, None)
@@ -161,7 +161,9 @@ def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_k
         life(store, lost, {"id": 1})
     assert told.value.code == "file-lost"
     for path in paths:
-        local(f"{path}.away").rename(local(path))  # for others who look at every table of the catalog
+        local_path(f"{path}.away").rename(
+            local_path(path)
+        )  # for others who look at every table of the catalog
 
 
 def test_a_folder_without_a_catalog_has_no_tables_and_stays_as_it_is(tmp_path):

@@ -8,9 +8,9 @@ import pytest
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyroaring import BitMap64
 
-from backstory.stores.framed import framed
+from backstory.stores.deletion_vectors import vector_bytes
 from backstory.stores.metadata.hidden import Unreadable, hidden_rows
-from backstory.stores.openings import TableFiles
+from backstory.stores.table_files import TableFiles
 
 MARKED = BitMap64([1, 1 << 40])
 
@@ -42,7 +42,7 @@ def hidden(tmp_path, monkeypatch):
 
 
 def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say(hidden):
-    blob = framed(MARKED)
+    blob = vector_bytes(MARKED)
     older = pa.BufferOutputStream()
     pq.write_table(pa.table({"file_path": ["data", "other", "other"], "pos": [7, 2, 3]}), older)
     contents = {"v": b"PFA1" + blob + b"of another file", "p": older.getvalue().to_pybytes()}
@@ -53,7 +53,7 @@ def test_a_vector_is_read_where_its_manifest_says_and_holds_what_older_files_say
 
 
 def test_what_is_not_whole_or_not_by_position_is_left_to_spark(hidden):
-    blob = framed(MARKED)
+    blob = vector_bytes(MARKED)
     spoilt = blob[:-4] + struct.pack(">I", 1)
     for contents, told in (
         ({"v": b"PFA1" + spoilt}, vector("v", spoilt)),
@@ -68,7 +68,7 @@ def test_what_is_not_whole_or_not_by_position_is_left_to_spark(hidden):
 
 def test_what_hides_rows_of_other_files_is_not_read(hidden):
     """Unless a manifest leaves open which data file a position delete file is of."""
-    blob = framed(MARKED)
+    blob = vector_bytes(MARKED)
     older = pa.BufferOutputStream()
     pq.write_table(pa.table({"file_path": ["data"], "pos": [7]}), older)
     contents = {"v": b"PFA1" + blob, "p": older.getvalue().to_pybytes()}

@@ -30,7 +30,7 @@ from backstory.engine.planned import PlanTerms
 from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.model.table import TableName
-from backstory.stores.iceberg import buckets
+from backstory.stores.iceberg import frames
 from backstory.strategies.events.numbering import close_gaps, number_events, sort_order
 from backstory.strategies.events.plan import EVENTS, EventSummary, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, parted_by, sorted_places
@@ -168,7 +168,7 @@ def by_tasks(store, lives, deliveries, moment, partitions):
 @pytest.mark.parametrize("name", [name for name in TERMS if name not in CONTAINED])
 def test_the_plan_in_tasks_gives_the_rules_events(store, monkeypatch, name):
     """In buckets of a few rows, or batches where rows meet nothing."""
-    monkeypatch.setattr(buckets, "ROWS_IN_BUCKET", 100)
+    monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 100)
     terms = TERMS[name]
     lives = Lives(terms, random.Random(name), 120)
     for number in range(DELIVERIES):

@@ -10,8 +10,7 @@ from backstory.model.layout import ACTIVE, HISTORY_COLUMNS, START, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.names import stored_names
-from backstory.stores.port import Store
+from backstory.stores.port import Store, stored_names
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:

@@ -32,8 +32,7 @@ from backstory.model.layout import ACTIVE, DELETED, HISTORY_COLUMNS, SYSTEM_COLU
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.names import stored_names
-from backstory.stores.port import DISORDER, Store, StoredTable
+from backstory.stores.port import DISORDER, Store, StoredTable, stored_names
 from backstory.stores.tables import rows_of
 from backstory.strategies.shape_changes.operations import (
     Add,

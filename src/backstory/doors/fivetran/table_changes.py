@@ -18,8 +18,7 @@ from backstory.model.layout import HISTORY_COLUMNS, Layout
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import Kind, related
-from backstory.stores.names import stored_names
-from backstory.stores.port import Store, StoredTable
+from backstory.stores.port import Store, StoredTable, stored_names
 from backstory.strategies.shape_changes.operations import DeleteBefore, EndBefore, FlagBefore, Reshape
 from backstory.strategies.shape_changes.plan import change_of
 

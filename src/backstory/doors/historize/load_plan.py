@@ -41,8 +41,8 @@ from backstory.model.instant import iso
 from backstory.model.layout import ROW_HASH
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import quoted
-from backstory.stores.iceberg.session_caches import announcing_later
+from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.part_plan import PlanSums
@@ -116,7 +116,7 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
         sift=load_sift(terms, sides),
         checkpointed=True,
     )
-    with announcing_later(), ExitStack() as kept:
+    with announce_later(), ExitStack() as kept:
         with translate_faults(hist.wanted.table):
             planned = kept.enter_context(run_plan(asked))
             refuse_faults(work, planned.sums, partial(_moved_keys, terms, planned))
@@ -214,7 +214,7 @@ class _Versions:
         added, kinds = self.planned.sums.added, {BEGINS: self.kinds[ENDS]}
         schema = self.kinds[APPEARED]
         frames = (
-            rows.select(*map(quoted, schema.names), lit(BEGIN[kind]).alias(APPEARS))
+            rows.select(*map(quote, schema.names), lit(BEGIN[kind]).alias(APPEARS))
             for kind, rows in there.items()
         )
         frame = reduce(lambda one, other: one.unionByName(other), frames)
@@ -235,7 +235,7 @@ class _Versions:
         begun: Any = planned.rows(BEGINS)
         rows = work.with_pepper(begun, "r")
         keyed = rows.withColumn(work.load.pair.hist_key, work.sql(work.load.pair.version_key("r")))
-        return keyed.select(*map(quoted, names))
+        return keyed.select(*map(quote, names))
 
 
 def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:

@@ -42,10 +42,10 @@ from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import all_are_current
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
-from backstory.stores.iceberg.search_bounds import without
-from backstory.stores.iceberg.slice import PLACE, of_keys
+from backstory.stores.iceberg.literals import column, quote
+from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
+from backstory.stores.iceberg.search_bounds import is_null
+from backstory.stores.iceberg.slice import PLACE, rows_of_keys
 from backstory.stores.iceberg.store import StoredTable, load
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
@@ -269,7 +269,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "Dat
     from pyspark.sql.functions import lit
 
     closed = hist.rows.where(column(ColumnRole.ENDED).isNotNull())
-    rows = closed.select(*map(quoted, earlier_columns(terms)))
+    rows = closed.select(*map(quote, earlier_columns(terms)))
     if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
         nothing = (lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
         key = column(work.load.archive.key).alias(terms.key)
@@ -289,7 +289,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.Ch
         except (TooLarge, Unreadable):
             pass
     with translate_faults(hist.wanted.table):
-        return arrow_of(of_keys(work.store, earlier_versions(work, hist, terms), pa.table(searched)))
+        return arrow_of(rows_of_keys(work.store, earlier_versions(work, hist, terms), pa.table(searched)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,7 +320,7 @@ class _StoredRows:
             return
         ended = ColumnRole.ENDED
         chosen, where = (
-            ((lambda rows: pc.is_null(rows[ended])), without(ended)) if self.open else (None, None)
+            ((lambda rows: pc.is_null(rows[ended])), is_null(ended)) if self.open else (None, None)
         )
         names = [each for each in schema.names if each not in self.flags]
         with self._read() as rows:
@@ -345,7 +345,7 @@ def _stage_side(work: SparkWork, base: TablePlan) -> Side:
     schema = side_schema(base, [*work.load.base_values("s", ())], [], LIVE)
 
     def frame() -> "DataFrame":
-        return stage_frame(work).alias("r").select(*map(quoted, schema.names[:-1]), _live_column(work, "r"))
+        return stage_frame(work).alias("r").select(*map(quote, schema.names[:-1]), _live_column(work, "r"))
 
     return Side(schema, frame, lambda _lease, _met: local_stage_side(work), *_size_and_count(work))
 
@@ -390,11 +390,11 @@ def _base_side(work: SparkWork, base: TablePlan) -> Side:
     names = base.into.names if _flags_deleted(work) else base.wanted.names
     compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
     flags = {LIVE: True, IN_SCOPE: load.deletes_base}
-    rows = _StoredRows(work, base, side_schema(base, compared, [*PLACE_HERE, *places], *flags), flags)
+    rows = _StoredRows(work, base, side_schema(base, compared, [*PLACE_SCHEMA, *places], *flags), flags)
     asks = base.filled and (load.live("v") or (load.deletes_base and load.delete_scope))
 
     def frame() -> "DataFrame":
-        kept = base.rows.select(*map(quoted, names), FILE, POSITION, *base.ids).alias("v")
+        kept = base.rows.select(*map(quote, names), FILE, POSITION, *base.ids).alias("v")
         return kept.select("*", _live_column(work, "v"), _base_scope(work))
 
     schema = side_schema(base, names, [*PLACE, *places], *flags)
@@ -408,7 +408,7 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     dated = [dating.column] if dating else []
     names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *dated])
     flags = {IN_SCOPE: load.closes_deleted}
-    schema = side_schema(hist, [*names], [*PLACE_HERE, *places], *flags)
+    schema = side_schema(hist, [*names], [*PLACE_SCHEMA, *places], *flags)
     rows = _StoredRows(work, hist, schema, flags, open=True)
     asks = hist.filled and load.closes_deleted and hist_scope(load.dataset, load.hist, load.dialect, "v")
 
@@ -438,21 +438,21 @@ def _stored_side(
 
 
 def _whole_versions(hist: TablePlan, rows: "DataFrame") -> "DataFrame":
-    return rows.select(*map(quoted, hist.into.names), FILE, POSITION, *hist.ids)
+    return rows.select(*map(quote, hist.into.names), FILE, POSITION, *hist.ids)
 
 
 def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
     """All columns of these open versions, in their order, with their places and ids."""
     key = work.load.dataset.key
-    schema = side_schema(hist, hist.into.names, [*PLACE_HERE, *ids_of(hist)])
+    schema = side_schema(hist, hist.into.names, [*PLACE_SCHEMA, *ids_of(hist)])
     if hist.table is None or not len(rows):
         return schema.empty_table()
     names = [name for name in schema.names if name not in rows.column_names]
     try:
-        rest = LocalRows(work.store, hist.table, lease).at(rows, names)
+        rest = LocalRows(work.store, hist.table, lease).read_at(rows, names)
     except (TooLarge, Unreadable):
         versions = hist.rows.where(column(ColumnRole.ENDED).isNull())
-        found = arrow_of(_whole_versions(hist, of_keys(work.store, versions, rows.select([key]))))
+        found = arrow_of(_whole_versions(hist, rows_of_keys(work.store, versions, rows.select([key]))))
         return found.take(pc.index_in(rows[key], value_set=found[key].combine_chunks())).cast(schema)
     values = [(rest if name in names else rows)[name] for name in schema.names]
     return pa.table(values, names=schema.names).cast(schema)

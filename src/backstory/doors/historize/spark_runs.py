@@ -37,7 +37,7 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import create_view
-from backstory.stores.iceberg.jvm import may_have
+from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.snapshots import CommitNote, commits
@@ -207,7 +207,7 @@ def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits tell of: these must not expire."""
     from pyspark.sql.functions import concat_ws
 
-    tokens = {told for each in commits(store, table) if (told := each.told.get(TOKEN))}
+    tokens = {told for each in commits(store, table) if (told := each.summary.get(TOKEN))}
     runs = sources(store, RUNS)
     if not runs or not tokens:
         return frozenset(tokens)
@@ -229,17 +229,17 @@ def _registered_run(told: Mapping[str, str]) -> RegisteredRun:
 
 def _notes_of_run(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
     """What a run's commits that stand were told, and whether there are others that do not."""
-    found = [each for each in past if each.told.get(TOKEN) in tokens]
-    undone = [each for each in past if each.told.get(UNDONE) in tokens and each.stands]
+    found = [each for each in past if each.summary.get(TOKEN) in tokens]
+    undone = [each for each in past if each.summary.get(UNDONE) in tokens and each.is_ancestor]
     since = max((each.number for each in undone), default=-1)
-    standing = [each.told for each in found if each.stands and each.number > since]
+    standing = [each.summary for each in found if each.is_ancestor and each.number > since]
     return standing, len(standing) < len(found)
 
 
 def _stands(base: Sequence[CommitNote], told: Mapping[str, str]) -> bool:
     """Whether the base that a history was made from still stands; an expired snapshot tells nothing."""
     made_from = {str(each.id): each for each in base}.get(told.get(BASE, ""))
-    return made_from is None or made_from.stands
+    return made_from is None or made_from.is_ancestor
 
 
 def _find_logged_run(
@@ -247,7 +247,7 @@ def _find_logged_run(
 ) -> RegisteredRun | None:
     """A run that changed nothing made no commit, and old commits expire: the log knows them."""
     runs = sources(store, RUNS)
-    if not any(may_have(store.jvm, table.iceberg, "load_run_id", run_id) for table, _ in runs):
+    if not any(may_have_text(store.jvm, table.iceberg, "load_run_id", run_id) for table, _ in runs):
         return None  # most runs are new, and need no query to be told so
     own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
     success = _successful_runs(store, runs)

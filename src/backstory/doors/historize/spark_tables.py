@@ -16,11 +16,10 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current_table_rows
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.literals import cast_as_shown, column, quote
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.shown_floats import cast_as_shown
 from backstory.stores.iceberg.store import Store, load
-from backstory.stores.iceberg.workers import carrying
+from backstory.stores.iceberg.workers import carry_errors
 from backstory.stores.sql import ddl
 
 if TYPE_CHECKING:
@@ -118,13 +117,13 @@ def _file_rows(
         for name, value in beside.items():
             rows = rows.append_column(name, pa.repeat(value, len(rows)))
         return frame_of(store, rows)
-    typed = ", ".join(f"{quoted(each.name)} {spark_type(column_type(each))}" for each in columns)
+    typed = ", ".join(f"{quote(each.name)} {spark_type(column_type(each))}" for each in columns)
     once = store.spark.range(1, numPartitions=1)
     return with_values(store, once.mapInArrow(partial(_read, stage, list(columns)), typed), beside)
 
 
 def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
-    with carrying():
+    with carry_errors():
         yield from read_stage(stage, columns).to_batches(max_chunksize=1 << 16)
 
 
@@ -149,5 +148,5 @@ def with_values(store: Store, rows: "DataFrame", beside: Mapping[str, str]) -> "
 
 def empty_rows(store: Store, shape: Shape) -> "DataFrame":
     """No rows of a table that is not there yet, with the places that rows have."""
-    typed = [f"{quoted(each.name)} {spark_type(each.type)}" for each in shape.columns]
+    typed = [f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns]
     return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))

@@ -51,10 +51,10 @@ from backstory.spark.settled import hold_settings
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
-from backstory.stores.locks import writing
 from backstory.stores.port import LOADING
 from backstory.stores.refusals import conflict
 from backstory.stores.sql.dialects.spark import Spark
+from backstory.stores.tables import lock_tables
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -327,7 +327,7 @@ class SparkTarget(Target):
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         del run_id
         # Other processes are kept out by the commits, which hold only on what was read, and by the lease.
-        with writing(self._store, TableName("", dataset_key(schema, dataset))):
+        with lock_tables(self._store, TableName("", dataset_key(schema, dataset))):
             yield
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:

@@ -17,7 +17,7 @@ from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Committed, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.columns import instant_text
@@ -95,7 +95,7 @@ class SparkWork:
         """SQL of the dialect as an expression; the pepper is a column beside, never a text in a plan."""
         from pyspark.sql.functions import expr
 
-        return expr(self.fill_placeholders(text, self.load.dialect, quoted(PEPPER)))
+        return expr(self.fill_placeholders(text, self.load.dialect, quote(PEPPER)))
 
     def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
         """SQL of a dialect with the values of this run in it; `pepper` is where it finds the secret."""

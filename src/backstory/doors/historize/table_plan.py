@@ -16,8 +16,8 @@ from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import widens
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.lineage import keeps_row_ids
-from backstory.stores.iceberg.literals import absent, column, quoted
+from backstory.stores.iceberg.frames import keeps_row_ids
+from backstory.stores.iceberg.literals import column, null_columns, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import require_layout
@@ -133,11 +133,11 @@ def _rows(store: Store, table: StoredTable, plan: ddl.DdlPlan[ModelColumn], into
         found = {each.name: spark_type(each.type) for each in table.shape.columns}
         now = {name: _new_name(name, plan.renamed) for name in found}
         kept = (
-            quoted(new) if (old, found[old]) == (new, types[new]) else column(old).cast(types[new]).alias(new)
+            quote(new) if (old, found[old]) == (new, types[new]) else column(old).cast(types[new]).alias(new)
             for old, new in now.items()
         )
         ids = [ROW_ID] if keeps_row_ids(table) else []
-        added = (nothing.alias(name) for name, nothing in absent(into.columns, now.values()).items())
+        added = (nothing.alias(name) for name, nothing in null_columns(into.columns, now.values()).items())
         return rows.select(*kept, FILE, POSITION, *ids, *added)
 
 

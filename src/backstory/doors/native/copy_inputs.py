@@ -43,12 +43,11 @@ from backstory.model.schema import Column, Shape
 from backstory.model.spelling import spelling_hint
 from backstory.model.types import ColumnType, Kind, parts_added
 from backstory.reading.selection import exact_value
-from backstory.stores.iceberg.frames import spark_fields
-from backstory.stores.iceberg.lineage import keeps_row_ids
-from backstory.stores.iceberg.literals import micros_of, quoted, text_literal
-from backstory.stores.iceberg.local_rows import ANY, PLACE_HERE, LocalRows
+from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
+from backstory.stores.iceberg.literals import micros_of, quote, text_literal
+from backstory.stores.iceberg.local_rows import ANY, PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.search_bounds import without
+from backstory.stores.iceberg.search_bounds import is_null
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.columns import widens
 from backstory.stores.metadata.hidden import Unreadable
@@ -232,7 +231,7 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: EvolvedShape) 
     """All stored rows under their new names and types, with their places and ids; none without a table."""
     shape = evolved.shape
     if table is None or evolved.stored is None:
-        fields = ", ".join(f"{quoted(each.name)} {spark_type(each.type)}" for each in shape.columns)
+        fields = ", ".join(f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns)
         return store.spark.createDataFrame([], f"{fields}, {FILE} string, {POSITION} bigint")
     if evolved.retyped:
         return retyped_rows(store, table, evolved)
@@ -247,10 +246,10 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: EvolvedShape) 
 
 def _stored_column(before: Column | None, now: Column, name: str) -> str:
     """A stored column, if there is one, in its type to be; fields that come to a struct are NULL."""
-    value = "NULL" if before is None else quoted(name)
+    value = "NULL" if before is None else quote(name)
     if before is not None and parts_added(before.type, now.type):
         value = _grow_value(value, before.type, now.type)
-    return f"CAST({value} AS {spark_type(now.type)}) AS {quoted(now.name)}"
+    return f"CAST({value} AS {spark_type(now.type)}) AS {quote(now.name)}"
 
 
 def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0) -> str:
@@ -267,7 +266,7 @@ def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0)
         return f"transform_values({value}, (key_{depth}, {inner}) -> {grown})"
     parts = (
         f"{text_literal(name)}, "
-        + (_grow_value(f"{value}.{quoted(name)}", old[name], type_, depth) if name in old else "NULL")
+        + (_grow_value(f"{value}.{quote(name)}", old[name], type_, depth) if name in old else "NULL")
         for name, type_ in now.parts
     )
     return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
@@ -277,7 +276,7 @@ def _cast_column(evolved: EvolvedShape, told: Column, name: str) -> str:
     """The column in the type that the table will have; as text, for which Java is asked once."""
     wanted = evolved.shape.column(told.name)
     assert wanted is not None
-    return f"CAST({quoted(name)} AS {spark_type(wanted.type)}) AS {quoted(told.name)}"
+    return f"CAST({quote(name)} AS {spark_type(wanted.type)}) AS {quote(told.name)}"
 
 
 DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
@@ -339,7 +338,7 @@ class _VersionReader:
         if not len(rows):
             return schema.empty_table()
         names = self.names(name for name in schema.names if name not in rows.column_names)
-        rest = self.here.at(rows, [*names.values()]).rename_columns([*names])
+        rest = self.here.read_at(rows, [*names.values()]).rename_columns([*names])
         both = pa.table([*rows.columns, *rest.columns], names=[*rows.column_names, *rest.column_names])
         return in_schema(both, schema)
 
@@ -373,7 +372,7 @@ def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     if reader is None:
         return None
     decisive = pa.schema(each for each in schema if each.name in _decisive_columns(terms))
-    condition = without(VALID_TO) if terms.in_order else None
+    condition = is_null(VALID_TO) if terms.in_order else None
     keys = read_delivered(sides, terms.key)
 
     def slice_() -> Iterator[pa.Table]:
@@ -488,6 +487,6 @@ def side_schemas(sides: CopyInputs) -> dict[str, pa.Schema]:
     ids = [pa.field(ROW_ID, pa.int64())] if sides.terms.ids else []
     return {
         DELIVERED: arrow_schema({name: columns[name] for name in sides.terms.delivered}),
-        SLICE: pa.schema([*arrow_schema(columns), *PLACE_HERE, *ids]),
+        SLICE: pa.schema([*arrow_schema(columns), *PLACE_SCHEMA, *ids]),
         ELSEWHERE: arrow_schema({name: columns[name] for name in sides.terms.key}),
     }

@@ -42,9 +42,9 @@ from backstory.model.layout import IS_CURRENT, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.spark.on_disk import persist_on_disk
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.literals import column, instant, quoted
+from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.slice import PLACE, of_keys
+from backstory.stores.iceberg.slice import PLACE, rows_of_keys
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.copies.comparison import CARRIED, CONTENT, VALUED, is_faultless, plan_rows
 from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
@@ -277,7 +277,7 @@ class PlannedCopy:
         if appearing is None:
             return None
         if not isinstance(appearing, pa.Table):
-            named = _versions_elsewhere(self.inputs).select(*map(quoted, key))
+            named = _versions_elsewhere(self.inputs).select(*map(quote, key))
             return named.join(appearing, key, "left_semi").distinct()
         seen, keys = np.zeros(len(appearing), bool), keys_by_value(appearing, key)
         for rows in _keys_elsewhere(self.inputs, appearing):
@@ -387,7 +387,7 @@ def _stored_side(sides: CopyInputs) -> Side:
             rows = touched_versions(sides.stored_frame, terms)
         else:
             rows = live_rows_of(sides.stored_frame, terms.at).where(column(terms.key[0]).isNotNull())
-        return rows.select(*map(quoted, schema.names))
+        return rows.select(*map(quote, schema.names))
 
     size = 1 if table is None else unpacked_size(table.rows, len(table.shape.columns), table.bytes)
     count = 0 if table is None else table.rows
@@ -413,5 +413,5 @@ def _keys_elsewhere(sides: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
                 return
         except Unreadable:
             pass
-    named = _versions_elsewhere(sides).select(*map(quoted, names))
-    yield arrow_of(of_keys(sides.store, named, keys)).rename_columns(names).cast(keys.schema)
+    named = _versions_elsewhere(sides).select(*map(quote, names))
+    yield arrow_of(rows_of_keys(sides.store, named, keys)).rename_columns(names).cast(keys.schema)

@@ -37,7 +37,7 @@ from backstory.model.remembered import (
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.search_bounds import both, without
+from backstory.stores.iceberg.search_bounds import all_of, is_null
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.hidden import Unreadable
@@ -109,7 +109,7 @@ class StoredInstants:
         key = self.table.shape.key[0]  # which marks do not have
         of: list[str | tuple[str, ...]] = [VALID_FROM, (MEMORY, ROLE, ENDED_AT, KIND)]
         try:
-            parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), both(_since(at), without(key)))
+            parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), all_of(_since(at), is_null(key)))
             rows = [row for each in parts for row in each.to_pylist()]
         except Unreadable:
             rows = self._marks_by_spark(at)

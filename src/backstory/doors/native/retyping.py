@@ -20,11 +20,9 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import COLUMNS, SETTLED
 from backstory.model.schema import Column, Shape
 from backstory.model.types import ColumnType, Kind, fits
-from backstory.stores.casting import Changes, exact_batch
-from backstory.stores.iceberg.frames import spark_fields
-from backstory.stores.iceberg.lineage import keeps_row_ids
-from backstory.stores.iceberg.literals import column, quoted
-from backstory.stores.iceberg.retype import retype_rows
+from backstory.stores.iceberg.casting import Changes, exact_batch, retype_rows
+from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
+from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
@@ -54,7 +52,7 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
 
     def frame() -> "DataFrame":
         casts = (
-            f"CAST({quoted(each.name)} AS {spark_type(each.type)}) AS {quoted(each.name)}" for each in columns
+            f"CAST({quote(each.name)} AS {spark_type(each.type)}) AS {quote(each.name)}" for each in columns
         )
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
@@ -106,7 +104,7 @@ def without_types(source: SourceRows) -> SourceRows:
     from pyspark.sql.types import NullType, StructField, StructType
 
     fields = StructType([StructField(each.name, NullType()) for each in source.fields])
-    nothing = [f"NULL AS {quoted(each.name)}" for each in fields]
+    nothing = [f"NULL AS {quote(each.name)}" for each in fields]
     return SourceRows(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
 
 
@@ -138,7 +136,7 @@ def refuse_misfits(store: Store, table: StoredTable, evolved: EvolvedShape) -> N
     texts = texts_of(rows, [former.get(name, name) for name in key], *values).toDF(
         *key, *(f"value {each.name}" for each, _ in changes)
     )
-    schema = ", ".join(f"{quoted(name)} string" for name in (*key, NAME))
+    schema = ", ".join(f"{quote(name)} string" for name in (*key, NAME))
     found = map_batches(texts, partial(_misfits_of_batches, changes, len(key)), schema)
     some = found.take(MAX_KEYS)
     for each, old in changes:
@@ -148,7 +146,7 @@ def refuse_misfits(store: Store, table: StoredTable, evolved: EvolvedShape) -> N
                 "type-changed",
                 f"Column {each.name} has stored {old} values that do not fit {each.type} exactly.",
                 f"Nothing was written; use a type that holds all of its values, such as {remedy}.",
-                keys_of(found.where(column(NAME) == each.name).select(*map(quoted, key)), key),
+                keys_of(found.where(column(NAME) == each.name).select(*map(quote, key)), key),
             )
 
 
@@ -175,8 +173,7 @@ def retyped_rows(store: Store, table: StoredTable, evolved: EvolvedShape) -> "Da
     assert evolved.stored is not None
     former = {new: old for old, new in evolved.renamed.items()}
     names = [
-        f"{quoted(former.get(each.name, each.name))} AS {quoted(each.name)}"
-        for each in evolved.stored.columns
+        f"{quote(former.get(each.name, each.name))} AS {quote(each.name)}" for each in evolved.stored.columns
     ]
     places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
     rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*names, *places)

@@ -61,11 +61,11 @@ from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE,
 from backstory.model.table import TableName
 from backstory.spark.settled import hold_settings
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.column_values import has_no_values, is_taken_back
+from backstory.stores.iceberg.conditions import has_no_values, is_withdrawn
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.literals import column, instant, quoted
-from backstory.stores.iceberg.positions import FEW, add_places, coded_file
+from backstory.stores.iceberg.literals import column, instant, quote
+from backstory.stores.iceberg.positions import FEW, add_places, file_code
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.frames import mark_condition
@@ -138,13 +138,13 @@ def join_places(gone: Any, more: pa.Table) -> Any:
 def _replace_all_rows(sides: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
     """The change that writes all rows in the table's new types: those that stay, and those that come."""
     assert sides.table is not None
-    stored = sides.stored_frame.withColumn(FILE, coded_file(copy.salt))
+    stored = sides.stored_frame.withColumn(FILE, file_code(copy.salt))
     there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()
     gone: Any = copy.planned.rows(REMOVED)
     added: Any = copy.planned.rows(ADDED)
     stay = stored if gone is None else stored.join(gone, [FILE, POSITION], "left_anti")
     if len(replaced):
-        former = frame_of(sides.store, replaced).withColumn(FILE, coded_file(copy.salt))
+        former = frame_of(sides.store, replaced).withColumn(FILE, file_code(copy.salt))
         stay = stay.join(former, [FILE, POSITION], "left_anti")
     count = there - copy.rows_to_remove - len(replaced) + copy.rows_to_add + len(marks)
     come: DataFrame = stay.drop(FILE, POSITION)
@@ -166,7 +166,7 @@ def _in_few_files(sides: CopyInputs, come: Any, count: int) -> Any:
     if come is None or isinstance(come, pa.Table | Pieces):
         return come
     rows: DataFrame = come.coalesce(1) if count <= FEW else come
-    return rows.sortWithinPartitions(*map(quoted, sides.terms.key))
+    return rows.sortWithinPartitions(*map(quote, sides.terms.key))
 
 
 def _properties(sides: CopyInputs) -> Mapping[str, str]:
@@ -276,7 +276,7 @@ class NativeSnapshot:
                 empty,
                 self.request,
                 partial(has_no_values, store, table),
-                partial(is_taken_back, store, table),
+                partial(is_withdrawn, store, table),
             )
             settings = agree_settings(
                 stored_settings(table.properties).rename_columns(shape.renamed), self.request

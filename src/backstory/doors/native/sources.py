@@ -57,7 +57,7 @@ from backstory.reading.frames.versions import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.search_bounds import without
+from backstory.stores.iceberg.search_bounds import is_null
 from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
@@ -127,7 +127,7 @@ def _read_table(store: Store, stored: StoredTable, names: Sequence[str]) -> Iter
     with store.memory.lease() as lease:
         here = LocalRows(store, stored, lease)
         if stored.shape.layout is Layout.VERSIONS:
-            read = here.batches(wanted, [VALID_TO], _is_open, where=without(VALID_TO))
+            read = here.batches(wanted, [VALID_TO], _is_open, where=is_null(VALID_TO))
         else:
             read = here.batches(wanted)
         for rows in read:

@@ -19,11 +19,11 @@ from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.model.remembered import ENDED_AT, KIND, OWN_COLUMNS, OWN_TIME, ROLE, SEQUENCE, Role, Told
 from backstory.model.schema import Column
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.lineage import keeps_row_ids, with_row_ids
-from backstory.stores.iceberg.literals import column, instant, quoted
-from backstory.stores.iceberg.local_rows import PLACE_HERE, LocalRows
-from backstory.stores.iceberg.search_bounds import both, either
-from backstory.stores.iceberg.slice import of_keys
+from backstory.stores.iceberg.frames import keeps_row_ids, with_row_ids
+from backstory.stores.iceberg.literals import column, instant, quote
+from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
+from backstory.stores.iceberg.search_bounds import all_of, any_of
+from backstory.stores.iceberg.slice import rows_of_keys
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.row_groups import MayHave, Statistics
@@ -109,18 +109,18 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
                 [name for name in schema.names if name in own],
                 [*OF_TOUCHED, key],
                 lambda rows: pc.and_(touched_rows(since, rows), pc.is_null(rows[key])),
-                where=both(_files(since), {"type": "is-null", "term": key}),
+                where=all_of(_files(since), {"type": "is-null", "term": key}),
             )
         except (TooLarge, Unreadable):
             frame = live_frame(store, table, since).where(column(key).isNull())
-            rows = arrow_of(frame.select(*[quoted(name) for name in frame.columns if name in own]))
+            rows = arrow_of(frame.select(*[quote(name) for name in frame.columns if name in own]))
     return in_schema(rows, schema)
 
 
 def slice_schema(table: StoredTable | None, columns: Iterable[Column]) -> pa.Schema:
     """The columns of such rows."""
     ids = [pa.field(ROW_ID, pa.int64())] if table is not None and keeps_row_ids(table) else []
-    return pa.schema([*arrow_schema({each.name: each.type for each in columns}), *PLACE_HERE, *ids])
+    return pa.schema([*arrow_schema({each.name: each.type for each in columns}), *PLACE_SCHEMA, *ids])
 
 
 def _read_here(
@@ -150,7 +150,7 @@ def _read_here(
     may_have: MayHave | None = partial(_may_have_touched_rows, since)
     if low is not None:  # their logs' places are in the bounds of files, too
         behind = {"type": "gt-eq", "term": ".".join(_leading_part(schema)), "value": low[1]}
-        where, may_have = either(where, behind), None
+        where, may_have = any_of(where, behind), None
     found = here.read(names, of, chosen, among=among, where=where, may_have=may_have)
     return in_schema(found, schema)
 
@@ -237,7 +237,7 @@ def _may_have_touched_rows(since: int, statistics: Statistics) -> bool:
 def _files(since: int) -> Any:
     """Where such rows are, as Iceberg's JSON has it."""
     ends = {"type": "gt-eq", "term": VALID_TO, "value": (EPOCH + timedelta(microseconds=since)).isoformat()}
-    return either({"type": "is-null", "term": VALID_TO}, ends)
+    return any_of({"type": "is-null", "term": VALID_TO}, ends)
 
 
 def live_frame(store: Store, table: StoredTable, since: int, low: Position | None = None) -> "DataFrame":
@@ -247,7 +247,7 @@ def live_frame(store: Store, table: StoredTable, since: int, low: Position | Non
     """
     rows = with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
     ids = [ROW_ID] if keeps_row_ids(table) else []
-    return live_rows_of(rows, since, low).select(*map(quoted, [*table.shape.names, FILE, POSITION, *ids]))
+    return live_rows_of(rows, since, low).select(*map(quote, [*table.shape.names, FILE, POSITION, *ids]))
 
 
 def live_rows_of(rows: "DataFrame", since: int, low: Position | None = None) -> "DataFrame":
@@ -284,5 +284,5 @@ def _read_by_spark(
     rows = live_frame(store, table, since, low)
     if keys is not None:
         marks = rows.where(column(table.shape.key[0]).isNull())
-        rows = of_keys(store, rows, keys).unionByName(marks)
+        rows = rows_of_keys(store, rows, keys).unionByName(marks)
     return in_schema(arrow_of(rows), schema)

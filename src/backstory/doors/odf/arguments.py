@@ -13,7 +13,7 @@ from backstory.doors.odf.registry import DatasetRegistry, KnownDataset, Table
 from backstory.errors import UsageError
 from backstory.formats.reading import refuse_unwritable
 from backstory.model.table import TableName
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 
 # A name or a path as a user writes it, a path, or the table of a dataset.
 Argument = str | Path | TableName
@@ -70,7 +70,7 @@ def read_datasets(
 
 
 def refuse_repeated(
-    found: Iterable[KnownDataset[ToldTable]], first: dict[str, Dataset] | None = None
+    found: Iterable[KnownDataset[TableLike]], first: dict[str, Dataset] | None = None
 ) -> None:
     """Raise UsageError for the second manifest of a dataset: names are compared without case (R7).
 

@@ -20,7 +20,7 @@ from backstory.doors.odf.manifest.merge import ChangelogStream, Snapshot, Upsert
 from backstory.engine.staging import ARRIVAL, StagedRows
 from backstory.errors import Refused
 from backstory.spark.versions import frame_fields, require_fields, try_cast
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.frames import holds_map
@@ -311,7 +311,7 @@ def delivered_side(
     time, wanted = None, expected.dated if expected else None
     if columns.time in fields:
         type_ = fields.pop(columns.time).dataType
-        time = event_time(columns.time, col(quoted(columns.time)), type_, inferred=inferred, dated=wanted)
+        time = event_time(columns.time, col(quote(columns.time)), type_, inferred=inferred, dated=wanted)
     data, values = _conform(fields, expected)
     _require_named(source, columns, [field.name for field in data], timed=time is not None)
     _require_comparable(source, data)
@@ -320,12 +320,12 @@ def delivered_side(
     if time is not None and time.unreadable is not None:
         op = when(time.unreadable, lit(UNREADABLE)).otherwise(op)
     require_fields(len(data), "Rows" if time is None else "Rows with nothing but a time")
-    own = (values.get(f.name, col(quoted(f.name))).cast(f.dataType).alias(f.name) for f in data)
+    own = (values.get(f.name, col(quote(f.name))).cast(f.dataType).alias(f.name) for f in data)
     sides = {
         OP: op,
         TIME: time.value if time else lit(None).cast("date" if dated else "timestamp"),
         ROW: struct(*own),
-        PLACE: col(quoted(ARRIVAL)) if has_arrival else arrived(),
+        PLACE: col(quote(ARRIVAL)) if has_arrival else arrived(),
     }
     rows = frame.select(*(value.alias(name) for name, value in sides.items()))
     known = expected is not None or not any(map(_is_void, frame.schema))
@@ -349,7 +349,7 @@ def _conform(
     from pyspark.sql.types import TimestampNTZType
 
     naive = [name for name, field in fields.items() if isinstance(field.dataType, TimestampNTZType)]
-    instants = {name: in_utc(col(quoted(name))) for name in naive}
+    instants = {name: in_utc(col(quote(name))) for name in naive}
     if expected is None:
         return [storable(each) for each in fields.values()], instants
     data, values = conform_columns(fields, expected)
@@ -413,7 +413,7 @@ def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructFie
     type_ = fields.pop(name).dataType
     if not isinstance(type_, IntegralType | StringType):
         raise _bad(f"The column {name} is of type {type_.simpleString()}.", "It must be an integer.", [name])
-    return try_cast(col(quoted(name)), "int")
+    return try_cast(col(quote(name)), "int")
 
 
 def _require_named(source: DatasetSource, columns: LogColumns, names: Sequence[str], *, timed: bool) -> None:

@@ -40,8 +40,7 @@ from backstory.doors.odf.manifest.merge import OBSERVED, Append, Ledger, Merge, 
 from backstory.engine.staging import PARTLY_VOID
 from backstory.errors import Refused
 from backstory.model.types import fits
-from backstory.stores.iceberg.literals import quoted
-from backstory.stores.iceberg.shown_floats import cast_as_shown
+from backstory.stores.iceberg.literals import cast_as_shown, quote
 from backstory.stores.iceberg.spark_types import column_type
 from backstory.strategies.events.terms import EventEncoding
 
@@ -154,11 +153,11 @@ def conform_columns(
             told = StructType.fromJson(json.loads(batch[name].metadata[PARTLY_VOID]))[0].dataType
             if not _fits_but_for_void(told, field.dataType):
                 raise _wrong_type(name, told, field.dataType)
-            values[name] = _fill_voids(col(quoted(name)), told, field.dataType)
+            values[name] = _fill_voids(col(quote(name)), told, field.dataType)
         elif not _fits(found, field.dataType):
             raise _wrong_type(name, found, field.dataType)
         elif isinstance(found, FloatType) and found != field.dataType:
-            values[name] = cast_as_shown(col(quoted(name)), found, field.dataType)
+            values[name] = cast_as_shown(col(quote(name)), found, field.dataType)
     return list(expected.fields), values
 
 

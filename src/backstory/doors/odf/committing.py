@@ -31,7 +31,7 @@ from backstory.model.change import NOTHING, TOKEN, Change, Note, Pieces
 from backstory.model.instant import iso
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
-from backstory.stores.iceberg.literals import absent, literal
+from backstory.stores.iceberg.literals import literal, null_columns
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.spark_types import columns_from, spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
@@ -192,7 +192,7 @@ def _with_hash(
         return pieces, lambda: hash_text(reduce(np.bitwise_xor, sums))
     written = Observation()
     rows = observe_hash(rows, offset, written)
-    rows = rows.withColumns(absent(shape.columns, rows.columns))
+    rows = rows.withColumns(null_columns(shape.columns, rows.columns))
     return rows, lambda: _written_hash(written.get, event)
 
 

@@ -30,13 +30,13 @@ from backstory.journal.chain import read_blocks
 from backstory.journal.log_table import newest_block_in_files, snapshots_in_files
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import Store
 from backstory.stores.metadata.described import Described
 from backstory.stores.metadata.hidden import Unreadable
 from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
 from backstory.stores.metadata.values import integers
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import EventEncoding, Op
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def inspect_dataset(store: Store, dataset: RegisteredDataset) -> Inspected:
     return inspect_table(dataset, partial(lint_dataset, store, dataset), head_of(store, dataset))
 
 
-def inspect_table(dataset: KnownDataset[ToldTable], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
+def inspect_table(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
     """A dataset with what is odd in its manifest and what its newest commit says, whoever read them."""
     found = _lint_or_error(dataset, lint)
     return Inspected(dataset.dataset, found, str(dataset.name), _stored_schema(dataset), _head(head))
@@ -90,7 +90,7 @@ def unreadable_entry(name: TableName) -> dict[str, Any]:
     return {**told, "dataset": name.name, "merge": []}
 
 
-def list_entry(dataset: KnownDataset[ToldTable], head: Head) -> dict[str, Any]:
+def list_entry(dataset: KnownDataset[TableLike], head: Head) -> dict[str, Any]:
     """A dataset as `backstory list` tells it."""
     told = dataset.dataset
     return {
@@ -113,7 +113,7 @@ def inspected_file(path: Path) -> list[Inspected]:
     return found
 
 
-def _lint_or_error(dataset: KnownDataset[ToldTable], lint: Callable[[], list[Lint]]) -> list[Lint]:
+def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]]) -> list[Lint]:
     """What is odd in a manifest; a query that does not fit hides nothing else of the dataset."""
     try:
         return lint()
@@ -130,12 +130,12 @@ def newest_rows(store: Store, dataset: RegisteredDataset, count: int, skip: int)
 
     assert dataset.table is not None
     rows = store.spark.table(store.sql_name(dataset.name))
-    offset = col(quoted(dataset.columns.vocab.offset_column))
+    offset = col(quote(dataset.columns.vocab.offset_column))
     end = head_of(store, dataset).next_offset - skip
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 
-def symbols(dataset: KnownDataset[ToldTable]) -> dict[str, dict[Any, str]]:
+def symbols(dataset: KnownDataset[TableLike]) -> dict[str, dict[Any, str]]:
     """For the column of operations, if the table has one, the symbols of its codes."""
     if dataset.columns.encoding is not EventEncoding.OP:
         return {}
@@ -161,7 +161,7 @@ def _kind_first(node: Any) -> Any:
     return [_kind_first(each) for each in node] if isinstance(node, list) else node
 
 
-def _stored_schema(dataset: KnownDataset[ToldTable]) -> Mapping[str, Any] | None:
+def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None:
     """The columns of the table in its own order, once it has rows; else those that the manifest sets."""
     if dataset.table is None or dataset.schema is None:
         return dataset.schema
@@ -171,7 +171,7 @@ def _stored_schema(dataset: KnownDataset[ToldTable]) -> Mapping[str, Any] | None
     return {**dataset.schema, "fields": [told.get(name) or own[name] for name in names]}
 
 
-def _system_fields(dataset: KnownDataset[ToldTable]) -> Any:
+def _system_fields(dataset: KnownDataset[TableLike]) -> Any:
     """The system columns; only an event time may be NULL."""
     time = dataset.columns.time
     fields = [field.with_nullable(field.name == time) for field in dataset.columns.system_schema()]

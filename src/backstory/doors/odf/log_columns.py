@@ -14,7 +14,7 @@ import pyarrow as pa
 from backstory.doors.odf.manifest.dataset import Dataset
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.doors.odf.manifest.merge import OBSERVED, encoding_of
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.literals import quote
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names
 from backstory.strategies.events.terms import LETTERS, EventEncoding, Op
 
@@ -98,9 +98,9 @@ class LogColumns:
 
         return {
             OP: self._op(),
-            TIME: col(quoted(self.time)),
-            ROW: struct(*(col(quoted(name)).alias(name) for name in data)),
-            PLACE: col(quoted(self.vocab.offset_column)),
+            TIME: col(quote(self.time)),
+            ROW: struct(*(col(quote(name)).alias(name) for name in data)),
+            PLACE: col(quote(self.vocab.offset_column)),
         }
 
     def stored_frame(self, events: "DataFrame", data: Sequence[str], system_time: "Column") -> "DataFrame":
@@ -137,7 +137,7 @@ class LogColumns:
         from pyspark.sql.functions import col, lit, when
 
         if self.encoding is EventEncoding.OP:
-            return col(quoted(self.vocab.operation_type_column))
+            return col(quote(self.vocab.operation_type_column))
         if self.encoding is None:
             return lit(int(Op.APPEND))
         found = [(letter, int(op)) for op, letter in LETTERS.items()]
@@ -198,9 +198,9 @@ def _operations(
     identity = [sides[ROW].getField(name) if name in data else sides[TIME] for name in key]
     before = lag(struct(TIME, ROW)).over(Window.partitionBy("key").orderBy(PLACE))
     stored = rows.select(
-        *map(quoted, kept),
+        *map(quote, kept),
         *(sides[name].alias(name) for name in (OP, TIME, ROW)),
-        col(quoted(place)).alias(PLACE),
+        col(quote(place)).alias(PLACE),
         struct(*identity).alias("key"),
     ).withColumn("before", before)
 
@@ -211,8 +211,8 @@ def _operations(
     events = when(col(OP) == Op.CORRECT_TO, array(event(Op.CORRECT_FROM, *old), event(Op.CORRECT_TO, *own)))
     events = events.when(col(OP) == Op.RETRACT, array(event(Op.RETRACT, *old)))
     events = events.otherwise(array(event(Op.APPEND, *own)))
-    told = stored.select(*map(quoted, kept), explode(events).alias("event"))
-    values = {name: col(quoted(name)) for name in kept}
+    told = stored.select(*map(quote, kept), explode(events).alias("event"))
+    values = {name: col(quote(name)) for name in kept}
     values = {vocab.operation_type_column: col("event")[OP], **values, columns.time: col("event")[TIME]}
     order = [name for name in (vocab.offset_column, vocab.operation_type_column) if name in values]
     order += [name for name in values if name not in order]
@@ -228,17 +228,17 @@ def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str], *, tim
     from pyspark.sql.types import DateType
 
     vocab = columns.vocab
-    op, system = col(quoted(vocab.operation_type_column)), col(quoted(vocab.system_time_column))
+    op, system = col(quote(vocab.operation_type_column)), col(quote(vocab.system_time_column))
     kept = rows.where(op != Op.CORRECT_FROM)
     letter = when(op == Op.APPEND, LETTERS[Op.APPEND]).when(op == Op.RETRACT, LETTERS[Op.RETRACT])
-    time = col(quoted(columns.time))
+    time = col(quote(columns.time))
     if isinstance(rows.schema[columns.time].dataType, DateType):  # a cast would ask for the session's zone
         system = date_from_unix_date(floor(unix_seconds(system) / 86_400).cast("int"))
     told = when(op == Op.RETRACT, system).otherwise(time) if timed else time
     return kept.select(
-        quoted(vocab.offset_column),
-        quoted(vocab.system_time_column),
+        quote(vocab.offset_column),
+        quote(vocab.system_time_column),
         told.alias(columns.time),
         letter.otherwise(LETTERS[Op.CORRECT_TO]).alias(OBSERVED),
-        *map(quoted, data),
+        *map(quote, data),
     )

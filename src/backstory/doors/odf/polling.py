@@ -35,7 +35,7 @@ from backstory.sources.source import (
     SystemTime,
     silent,
 )
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 
 
 def source_of(step: manifest.Fetch) -> FetchStep:
@@ -135,7 +135,7 @@ class Poll:
     asking: Asking
     answer: Answer
 
-    def empty_receipt(self, dataset: KnownDataset[ToldTable]) -> DatasetReceipt:
+    def empty_receipt(self, dataset: KnownDataset[TableLike]) -> DatasetReceipt:
         """The receipt where the answer has nothing new."""
         receipt = unchanged_receipt(dataset, self.head)
         if self.answer.status == "uncacheable":
@@ -150,7 +150,7 @@ class Poll:
 
 
 def ask(
-    dataset: KnownDataset[ToldTable], facts: PollContext, asked: RunRequest, run: PullRun
+    dataset: KnownDataset[TableLike], facts: PollContext, asked: RunRequest, run: PullRun
 ) -> Poll | DatasetReceipt:
     """Ask the source; the receipt of a dataset that has none which may be asked."""
     source = dataset.dataset.polling
@@ -162,18 +162,18 @@ def ask(
     return Poll(run, facts.head, source, asking, fetch(source_of(source.fetch), asking))
 
 
-def unchanged_receipt(dataset: KnownDataset[ToldTable], head: Head) -> DatasetReceipt:
+def unchanged_receipt(dataset: KnownDataset[TableLike], head: Head) -> DatasetReceipt:
     """The receipt of a dataset that has all there is."""
     name = dataset.dataset.name
     return DatasetReceipt(name, "up-to-date", watermark=head.watermark, system_time=head.system_time)
 
 
-def failed_receipt(dataset: KnownDataset[ToldTable], head: Head, error: BackstoryError) -> DatasetReceipt:
+def failed_receipt(dataset: KnownDataset[TableLike], head: Head, error: BackstoryError) -> DatasetReceipt:
     """The receipt of a dataset that stays as it is."""
     return replace(unchanged_receipt(dataset, head), status="failed", error=error)
 
 
-def warn_of_secrets(dataset: KnownDataset[ToldTable]) -> None:
+def warn_of_secrets(dataset: KnownDataset[TableLike]) -> None:
     """Log each secret that stands in the manifest, by its place."""
     for lint in secrets(dataset.dataset):
         log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
@@ -188,7 +188,7 @@ def log_notes(receipt: DatasetReceipt) -> DatasetReceipt:
 
 
 def _asking(
-    dataset: KnownDataset[ToldTable],
+    dataset: KnownDataset[TableLike],
     source: SetPollingSource,
     facts: PollContext,
     asked: RunRequest,

@@ -29,7 +29,7 @@ from backstory.model.table import TableName
 from backstory.spark.parsed_queries import cause_of, refuse_session_values, tables_read
 from backstory.spark.settled import hold_settings
 from backstory.spark.versions import condition_of
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import Store, require_here
 
 
@@ -96,7 +96,7 @@ def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Ite
     view = f"input {uuid4()}"
     text = _text(sql, view)
     others_read(store, namespace, text, frozenset({view}))
-    rows.drop(ARRIVAL).createOrReplaceTempView(quoted(view))
+    rows.drop(ARRIVAL).createOrReplaceTempView(quote(view))
     try:
         with hold_settings(store.session):
             found = store.spark.sql(text)
@@ -141,10 +141,10 @@ def keeps_order(frame: "DataFrame") -> bool:
 
 
 def _text(sql: Sql, view: str) -> str:
-    named = [(INPUT, f"TABLE {quoted(view)}")]
+    named = [(INPUT, f"TABLE {quote(view)}")]
     named += [(alias, query) for alias, query in steps(sql) if alias is not None]
     output = next(query for alias, query in steps(sql) if alias is None)
-    begun = ", ".join(f"{quoted(alias)} AS (\n{_bare(query)}\n)" for alias, query in named)
+    begun = ", ".join(f"{quote(alias)} AS (\n{_bare(query)}\n)" for alias, query in named)
     return f"WITH {begun}\nSELECT * FROM (\n{_bare(str(output))}\n)"
 
 

@@ -21,11 +21,11 @@ from backstory.model.types import Kind
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
 from backstory.stores.metadata.described import Catalog, Described
-from backstory.stores.port import ToldTable, require_columns
+from backstory.stores.port import TableLike, require_columns
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
-Table = TypeVar("Table", bound=ToldTable)
-Told_co = TypeVar("Told_co", bound=ToldTable, covariant=True)
+Table = TypeVar("Table", bound=TableLike)
+Told_co = TypeVar("Told_co", bound=TableLike, covariant=True)
 
 
 @dataclass(frozen=True)  # no slots: a class that is called with its parameter notes this on what it makes
@@ -183,7 +183,7 @@ def dataset_of(table: Table) -> KnownDataset[Table] | None:
     return KnownDataset(dataset, table.shape.table, table)
 
 
-def renamings(table: ToldTable, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
+def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
     """The names that system columns had by a manifest, where they have others now.
 
     None if the table is no dataset, or the manifest is none: a forged one names other columns.

@@ -27,7 +27,7 @@ from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import arrow_type
 from backstory.spark.on_disk import persist_on_disk
 from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.slice import searched_columns
+from backstory.stores.iceberg.slice import searchable_columns
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.events.numbering import close_gaps
 from backstory.strategies.events.numbering import struct_field as field_of
@@ -216,7 +216,7 @@ class LogMerge:
         """The keys by the table's names of their columns, as far as a log is asked for them."""
         if TIME in keys.column_names and keys[TIME].null_count:  # a row without a time means one of any time
             keys = keys.drop_columns([TIME])
-        keys = searched_columns(keys)
+        keys = searchable_columns(keys)
         names = [self.dataset.columns.time if name == TIME else name for name in keys.column_names]
         return keys.rename_columns(names)
 

@@ -36,9 +36,9 @@ from backstory.reading.changes.ranges import CommitName, Lineage, Range, bad_opt
 from backstory.reading.histories import require_knowledge, system_columns
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.moved_rows import MOVED, NUMBER, SIGN, TIME, VERSION, moved_rows
+from backstory.stores.iceberg.moved_rows import MOVE_COLUMNS, NUMBER, SIGN, TIME, VERSION, moved_rows
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 from backstory.strategies.frames import comparable
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class FeedRows:
     condition: "Callable[[], Column] | None"
 
 
-def feed_rows(table: ToldTable, *, current: bool) -> FeedRows:
+def feed_rows(table: TableLike, *, current: bool) -> FeedRows:
     """The rows that the feed reports: those without a role, or the current ones without technical columns.
 
     Raises UsageError for `current` on an event log, and Refused for columns named like the feed's own.
@@ -74,7 +74,7 @@ def feed_rows(table: ToldTable, *, current: bool) -> FeedRows:
     return rows
 
 
-def row_identity(table: ToldTable) -> tuple[str, ...]:
+def row_identity(table: TableLike) -> tuple[str, ...]:
     """The columns that tell the rows of a table apart; none where nothing but their values does."""
     shape = table.shape
     if shape.layout is Layout.ODF:
@@ -86,7 +86,7 @@ def row_identity(table: ToldTable) -> tuple[str, ...]:
     return (*shape.key, span.start) if span and shape.key else shape.key
 
 
-def _all(table: ToldTable) -> FeedRows:
+def _all(table: TableLike) -> FeedRows:
     names = table.shape.names
     condition = _is_version if MEMORY in names else None
     return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), condition)
@@ -142,10 +142,10 @@ def feed_frame(moved: "DataFrame", told: FeedRows, rows: int, *, net: bool, only
     """
     found = moved if told.condition is None else moved.where(told.condition())
     shown = [column(name).alias(as_) for name, as_ in told.columns.items()]
-    found = found.select(*shown, *map(column, MOVED))
+    found = found.select(*shown, *map(column, MOVE_COLUMNS))
     names = {told.columns[name] for name in told.identity}
     values = {field.name: comparable(column(field.name), field.dataType) for field in found.schema}
-    content = [value for name, value in values.items() if name not in {*names, *MOVED}]
+    content = [value for name, value in values.items() if name not in {*names, *MOVE_COLUMNS}]
     by = [value for name, value in values.items() if name in names] or content
     found = found.repartition(1 + rows // ROWS_IN_ORDER, *by)
     if only_come and not net:
@@ -374,7 +374,7 @@ def changes(store: Store, table: TableName, request: ChangesRequest) -> ChangeFe
             raise
         return _recorded_feed(store, stored, lineage, request)
     moved = moved_rows(store, stored, commits.before, commits.commits)
-    frame = feed_frame(moved.frame(store), rows, moved.rows, net=request.net, only_come=moved.only_come)
+    frame = feed_frame(moved.frame(store), rows, moved.rows, net=request.net, only_come=moved.only_adds)
 
     def move() -> None:
         if request.cursor is not None:
@@ -395,7 +395,7 @@ def commit_range(table: ranges.TaggedTable, lineage: Lineage, request: ChangesRe
     return range_of(lineage, since, request.until, net=request.net)
 
 
-def rows_cover_range(table: ToldTable, request: ChangesRequest) -> bool:
+def rows_cover_range(table: TableLike, request: ChangesRequest) -> bool:
     """Whether the table's rows alone answer for an expired range: one by time, on layout `versions`."""
     ends = (request.since, request.until)
     timely = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)

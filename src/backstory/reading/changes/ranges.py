@@ -21,7 +21,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.described import Described
@@ -164,7 +164,7 @@ _NOTE: Final = Note("native", "")
 _BEGIN_AGAIN: Final = f"Begin again with {option('start', 'now')} or {option('start', 'first')}."
 
 
-class TaggedTable(ToldTable, Protocol):
+class TaggedTable(TableLike, Protocol):
     """A table with names for snapshots."""
 
     @property

@@ -41,10 +41,10 @@ from backstory.reading.lifetimes import (
 )
 from backstory.reading.lives import STATED_FROM, STATED_TO, shown_name
 from backstory.reading.selection import shown_key_of
-from backstory.stores.iceberg.literals import column, literal, micros_of, quoted, text_literal
+from backstory.stores.iceberg.literals import column, literal, micros_of, quote, text_literal
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.stores.iceberg.workers import carry
-from backstory.stores.port import ToldTable
+from backstory.stores.iceberg.workers import error_text
+from backstory.stores.port import TableLike
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -87,7 +87,7 @@ RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system
 HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
 
 
-def history_of(table: ToldTable, shape: Shape | None = None) -> History:
+def history_of(table: TableLike, shape: Shape | None = None) -> History:
     """The history that a table of a warehouse keeps; UsageError for a table that keeps none.
 
     `shape` is that of another time.
@@ -120,8 +120,8 @@ def open_rows(store: Store, stored: StoredTable) -> "DataFrame":
     """The rows of a history that are true now, with all columns of the table."""
     source = store.sql_name(stored.shape.table)
     query = lifetimes_sql(stored, history_of(stored), source)
-    names = ", ".join(map(quoted, store.spark.table(source).columns))
-    return store.spark.sql(f"SELECT {names} FROM ({query}) AS lives WHERE {quoted(ENDED)} IS NULL")  # noqa: S608
+    names = ", ".join(map(quote, store.spark.table(source).columns))
+    return store.spark.sql(f"SELECT {names} FROM ({query}) AS lives WHERE {quote(ENDED)} IS NULL")  # noqa: S608
 
 
 def lifetimes_sql(
@@ -139,7 +139,7 @@ def lifetimes_sql(
     key = shape.key if log is None else identity_names(system_columns(stored), shape)
     words = replace(SPARK, rows=recorded_rows(stored, shape, source))
     if span is not None:
-        error = text_literal(carry(no_end_error(shape, span)))
+        error = text_literal(error_text(no_end_error(shape, span)))
         words = replace(words, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
     if stated:
         return statements_query(words, key, log)
@@ -149,7 +149,7 @@ def lifetimes_sql(
 
 def recorded_rows(stored: StoredTable, shape: Shape, source: str) -> str:
     """The relation of a source's rows with all that the layout records of each, in Spark SQL."""
-    columns = ", ".join(f"{sql} AS {quoted(name)}" for name, sql in recorded_columns(stored, shape).items())
+    columns = ", ".join(f"{sql} AS {quote(name)}" for name, sql in recorded_columns(stored, shape).items())
     return f"(SELECT *, {columns} FROM {source}) AS recorded"  # noqa: S608 - quoted names
 
 
@@ -159,23 +159,23 @@ def recorded_columns(stored: StoredTable, shape: Shape) -> dict[str, str]:
     if shape.layout is Layout.ODF:
         names = system_columns(stored)
         return {
-            internal_name("offset"): quoted(names["offset"]),
+            internal_name("offset"): quote(names["offset"]),
             internal_name("op"): op_sql(names),
             internal_name("time"): instant_sql(shape, names["event_time"]),
             internal_name("recorded"): instant_sql(shape, names["system_time"]),
         }
     assert span is not None
-    spans = {internal_name("start"): quoted(span.start), internal_name("end"): quoted(span.end)}
+    spans = {internal_name("start"): quote(span.start), internal_name("end"): quote(span.end)}
     if shape.layout is Layout.VERSIONS:
         memory = {"role": ROLE, "moved": ENDED_AT, "end_before": END_BEFORE}
-        own = {internal_name(name): f"{quoted(MEMORY)}.{quoted(field)}" for name, field in memory.items()}
-        return {**spans, internal_name("recorded"): quoted(RECORDED_AT), **own}
+        own = {internal_name(name): f"{quote(MEMORY)}.{quote(field)}" for name, field in memory.items()}
+        return {**spans, internal_name("recorded"): quote(RECORDED_AT), **own}
     if shape.layout is Layout.FIVETRAN_HISTORY:
-        return {**spans, internal_name("flag"): quoted(span.open)}
+        return {**spans, internal_name("flag"): quote(span.open)}
     if not shape.layout.adopted:
         return spans
     tombstone = shape.layout.tombstone
-    gone = f"lower(coalesce(CAST({quoted(tombstone)} AS STRING), 'false')) = 'true'"
+    gone = f"lower(coalesce(CAST({quote(tombstone)} AS STRING), 'false')) = 'true'"
     return {
         internal_name("start"): instant_sql(shape, span.start),
         internal_name("end"): instant_sql(shape, span.end),
@@ -194,7 +194,7 @@ def _versions_sql(
 def shown_sql(history: History, times: Mapping[str, str]) -> str:
     """The user's columns under the source's names, and times of a query of lifetimes by readers' names."""
     names = {shown_name(each.source): each.name for each in history.user_columns}
-    return ", ".join(f"{quoted(name)} AS {quoted(shown)}" for shown, name in [*names.items(), *times.items()])
+    return ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in [*names.items(), *times.items()])
 
 
 def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:

@@ -1,5 +1,9 @@
-"""The one way to change a table: a Change becomes one commit, and nothing else is written."""
+"""The one way to change a table: a Change becomes one commit, and nothing else is written.
 
+Bring a table to another shape: its columns, their types, its key and its layout, in one commit.
+"""
+
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -8,24 +12,176 @@ from typing import Any, cast
 import pyarrow as pa
 
 from backstory.errors import BackstoryError
-from backstory.model.change import Change, Committed, Note, Pieces
+from backstory.model.change import Change, Committed, Note, Pieces, Tag
+from backstory.model.foreign_writes import COLUMNS_STATE
+from backstory.model.layout import ACTIVE, Layout
+from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
+from backstory.model.types import parts_added, widens
 from backstory.observe.metrics import COMMITS, timed
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
-from backstory.stores.iceberg.data_files import delete_files, write_frame, write_rows
-from backstory.stores.iceberg.evolve import stage
+from backstory.stores.iceberg.data_files import (
+    Deletions,
+    delete_files,
+    positions_by_file,
+    write_deletions,
+    write_frame,
+    write_rows,
+)
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import without_row_ids
 from backstory.stores.iceberg.jvm import every_row
-from backstory.stores.iceberg.lineage import without_row_ids
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.session_caches import announce
-from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.iceberg.vectors import Deletions, positions_by_file, write_deletions
+from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
+from backstory.stores.iceberg.sessions import announce
+from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, Store, StoredTable, source_names
+from backstory.stores.port import DISORDER, refuse_names
 from backstory.stores.read_ahead import read_ahead
 from backstory.stores.refusals import conflict
 
+
+def stage(store: Store, table: StoredTable, change: Change) -> Any:
+    """Iceberg's transaction that gives the table the change's shape and properties; nothing is committed yet.
+
+    The transaction's `table()` is the table as it will be: data files can be written for it. Columns that
+    the new shape lacks are dropped. A column whose values do not simply widen is another column of the same
+    name, so that every row must be written anew in the same transaction, if there are rows. Raises TryAgain
+    if another writer came first, and Refused for a name that no table can have.
+    """
+    transaction = table.begin()
+    if change.back_to is not None:
+        transaction.manageSnapshots().setCurrentSnapshot(change.back_to).commit()
+    if change.into is not None:
+        _reshape(store, table, transaction, change.into, change.renamed)
+    elif table.shape.layout.sorted and not table.iceberg.sortOrders().containsKey(0):
+        transaction.replaceSortOrder().commit()  # a table of an earlier version
+        sort_by_key(store, transaction, table.shape)
+    if change.properties:
+        _set_properties(transaction, change.properties)
+    left = str(transaction.table().schema().schemaId())
+    if change.into is not None or (
+        COLUMNS_STATE in table.properties and table.properties[COLUMNS_STATE] != left
+    ):
+        _set_properties(transaction, {COLUMNS_STATE: left})
+    if change.tags:
+        _set_tags(transaction, table.tags, change.tags)
+    return transaction
+
+
+def _reshape(
+    store: Store, table: StoredTable, transaction: Any, into: Shape, renamed: Mapping[str, str]
+) -> None:
+    refuse_names(store.reserves, into.names)
+    before = table.shape
+    _set_shape_properties(transaction, before, into)
+    if not into.layout.sorted:
+        _evolve_columns(store, transaction, before, into, renamed)
+        return
+    parted = ACTIVE in [field.name() for field in table.iceberg.spec().fields()]
+    keeps_history = into.layout is Layout.FIVETRAN_HISTORY
+    if parted and not keeps_history:
+        transaction.updateSpec().removeField(ACTIVE).commit()
+    # A column in the sort order cannot be dropped.
+    transaction.replaceSortOrder().commit()
+    _evolve_columns(store, transaction, before, into, renamed)
+    sort_by_key(store, transaction, into)
+    if keeps_history and before.layout is not into.layout:
+        transaction.updateSpec().addField(ACTIVE).commit()
+
+
+def _set_shape_properties(transaction: Any, before: Shape, into: Shape) -> None:
+    told: dict[str, str | None] = {KEY: json.dumps(list(into.key), ensure_ascii=False)}
+    if source_names(before) != source_names(into):
+        told[SOURCE_NAMES] = source_names(into)
+    if before.layout is not into.layout:
+        told |= {LAYOUT: into.layout.value, DISORDER: None}
+    _set_properties(transaction, told)
+
+
+def _set_properties(transaction: Any, properties: Mapping[str, str | None]) -> None:
+    update = transaction.updateProperties()
+    for name, value in properties.items():
+        if value is None:
+            update.remove(name)
+        else:
+            update.set(name, value)
+    update.commit()
+
+
+def _set_tags(transaction: Any, known: Mapping[str, int], tags: Mapping[str, Tag | None]) -> None:
+    update = transaction.manageSnapshots()
+    for name, tag in tags.items():
+        if tag is None:
+            update.removeTag(name)
+            continue
+        (update.replaceTag if name in known else update.createTag)(name, tag.snapshot)
+        update.setMaxRefAgeMs(name, tag.kept)
+    update.commit()
+
+
+def _evolve_columns(
+    store: Store, transaction: Any, before: Shape, into: Shape, renamed: Mapping[str, str]
+) -> None:
+    schema = transaction.updateSchema()
+    known = {renamed.get(column.name, column.name): column.type for column in before.columns}
+    former = {new: old for old, new in renamed.items()}
+    # Iceberg knows a column by its former name until the update is committed.
+    called: dict[str, str] = {}
+    for old, new in renamed.items():
+        wanted = into.column(new)
+        # What becomes another column goes under its old name: Iceberg knows no other yet.
+        stays = wanted is None or widens(known[new], wanted.type) or parts_added(known[new], wanted.type)
+        if old != new and stays:
+            schema.renameColumn(old, new)
+            called[new] = old
+    for name in known.keys() - set(into.names):
+        schema.deleteColumn(name)
+    standing = [name for name in known if into.column(name)]
+    for column in into.columns:
+        stored = known.get(column.name)
+        if stored == column.type:
+            continue
+        if stored is not None and widens(stored, column.type):
+            _widen_column(store, schema, column, iceberg_name(stored), called.get(column.name, column.name))
+            continue
+        if stored is not None and (added := parts_added(stored, column.type)) is not None:
+            for part in added:
+                parent = ".".join((former.get(column.name, column.name), *part.within))
+                schema.addColumn(parent, part.name, iceberg_type(store.jvm, part.type))
+            continue
+        if stored is not None:
+            schema.deleteColumn(former.get(column.name, column.name))
+            standing.remove(column.name)
+        schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), column.doc)
+        standing.append(column.name)
+    _order_columns(schema, standing, into.names, called)
+    schema.commit()
+
+
+def _widen_column(store: Store, schema: Any, column: Column, stored: str, called: str) -> None:
+    if iceberg_name(column.type) != stored:
+        schema.updateColumn(called, iceberg_type(store.jvm, column.type))
+    schema.updateColumnDoc(called, column.doc)
+
+
+def _order_columns(
+    schema: Any, standing: Sequence[str], wanted: Sequence[str], called: Mapping[str, str]
+) -> None:
+    """Move columns until they stand in the order that the shape has them in."""
+    order = list(standing)
+    for place, name in enumerate(wanted):
+        if order[place] == name:
+            continue
+        order.remove(name)
+        order.insert(place, name)
+        if place:
+            schema.moveAfter(called.get(name, name), called.get(wanted[place - 1], wanted[place - 1]))
+        else:
+            schema.moveFirst(called.get(name, name))
+
+
 # Threads that stay: each has a connection to the JVM of its own.
-_BESIDE = ThreadPoolExecutor(8, thread_name_prefix="deletions")
+_DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
 def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Committed:
@@ -42,9 +198,9 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
 
 def _commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Committed:
     if table is None or change.anew:
-        return _make(store, change, note)
+        return _create_table(store, change, note)
     if change.dropped or (change.into and change.into.table != table.shape.table):
-        return _move(store, table.shape.table, change)
+        return _drop_or_rename(store, table.shape.table, change)
     with translate_faults(table.shape.table):
         staged = stage(store, table, change)
         if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
@@ -55,7 +211,7 @@ def _commit(store: Store, table: StoredTable | None, change: Change, note: Note)
             with timed("write"):
                 files, deletions = _write(store, table, pending, change, written)
             counts = _counts(change, files)
-            adding = _put(store, staged, files, deletions, change)
+            adding = _add_files(store, staged, files, deletions, change)
             properties = {**note.properties(counts), **change.told(pending)}
     return Committed(finish(table.shape.table, staged, adding, properties, written), counts)
 
@@ -67,7 +223,7 @@ def _touches_rows(table: StoredTable, change: Change) -> bool:
     return change.snapshot or change.come is not None or change.gone is not None
 
 
-def _move(store: Store, table: TableName, change: Change) -> Committed:
+def _drop_or_rename(store: Store, table: TableName, change: Change) -> Committed:
     """Drop the table, or give it another name."""
     if change.into is None:
         drop(store, table)
@@ -81,7 +237,7 @@ def _needs_snapshot(table: StoredTable, change: Change) -> bool:
     return change.back_to is None and not change.tags and not table.guards_properties
 
 
-def _make(store: Store, change: Change, note: Note) -> Committed:
+def _create_table(store: Store, change: Change, note: Note) -> Committed:
     """Create the table of the change's shape, with the rows that come; one that is there makes way.
 
     Or, where none was seen when the change was planned, another writer came first.
@@ -117,7 +273,7 @@ def _write(
     hidden: Future[Deletions] | None = None
     if isinstance(change.gone, pa.Table | Mapping):
         gone = change.gone if isinstance(change.gone, Mapping) else positions_by_file(change.gone)
-        hidden = _BESIDE.submit(write_deletions, store, table, gone)
+        hidden = _DELETION_WRITERS.submit(write_deletions, store, table, gone)
     try:
         files = _write_rows(store, pending, change.come, written)
         if change.expected not in {None, sum(int(file.recordCount()) for file in files)}:
@@ -153,7 +309,7 @@ def _counts(change: Change, files: Sequence[Any]) -> Mapping[str, int]:
     return {**change.counts, change.counted: sum(int(file.recordCount()) for file in files)}
 
 
-def _put(store: Store, staged: Any, files: Sequence[Any], deletions: Deletions, change: Change) -> Any:
+def _add_files(store: Store, staged: Any, files: Sequence[Any], deletions: Deletions, change: Change) -> Any:
     """The operation of the transaction that adds the files."""
     if change.whole:
         overwrite = staged.newOverwrite()

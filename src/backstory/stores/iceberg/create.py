@@ -14,23 +14,23 @@ from backstory.model.foreign_writes import COLUMNS_STATE
 from backstory.model.layout import YEAR
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
+from backstory.stores.embedded_catalog import remember
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.history_script import files_of_history
 from backstory.stores.iceberg.jvm import ascending, holds_views, partition_spec
 from backstory.stores.iceberg.schema import iceberg_schema
+from backstory.stores.iceberg.scripts import files_of_history
 from backstory.stores.iceberg.store import (
-    CALLED,
     KEY,
     LAYOUT,
     LAYOUT_VERSION,
+    SOURCE_NAMES,
     Store,
-    called,
     exists,
     require_here,
+    source_names,
 )
 from backstory.stores.refusals import table_exists, view_exists
-from backstory.stores.whereabouts import remember
 
 PROPERTIES = {
     LAYOUT_VERSION: "1",
@@ -94,7 +94,7 @@ def builder(store: Store, shape: Shape) -> Any:
     for transform, name in shape.layout.parted_by:
         spec = spec.year(name) if transform == YEAR else spec.identity(name)
     properties = jvm.java.util.HashMap()
-    for name, value in (PROPERTIES | _own(store, shape)).items():
+    for name, value in (PROPERTIES | _own_properties(store, shape)).items():
         properties.put(name, value)
     ensure_schema(store, shape.table.schema)
     building = store.iceberg().buildTable(identifier, schema).withPartitionSpec(spec.build())
@@ -179,14 +179,14 @@ def create_view(
         building.createOrReplace()
 
 
-def _own(store: Store, shape: Shape) -> dict[str, str]:
+def _own_properties(store: Store, shape: Shape) -> dict[str, str]:
     return {
         LAYOUT: shape.layout.value,
         KEY: json.dumps(list(shape.key), ensure_ascii=False),
         "format-version": str(store.format_version),
         COLUMNS_STATE: "0",
         **(SORTED if shape.layout.sorted else IN_ORDER),
-        **({CALLED: called(shape)} if any(column.called for column in shape.columns) else {}),
+        **({SOURCE_NAMES: source_names(shape)} if any(column.called for column in shape.columns) else {}),
     }
 
 
@@ -222,7 +222,7 @@ def location_of(store: Store, table: TableName) -> str | None:
     if root is None:
         return None
     remember_here(store, table)
-    folder = Path(root, _folder(table.schema), _folder(table.name))
+    folder = Path(root, _folder_name(table.schema), _folder_name(table.name))
     if folder.exists():
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
     return str(folder)
@@ -234,7 +234,7 @@ def remember_here(store: Store, table: TableName) -> None:
         remember(store.home, table)
 
 
-def _folder(name: str) -> str:
+def _folder_name(name: str) -> str:
     if PLAIN.fullmatch(name) and len(name) <= LONGEST_FOLDER:
         return name
     safe = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]

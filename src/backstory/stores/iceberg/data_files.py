@@ -1,29 +1,123 @@
-"""Write rows into data files that no snapshot names yet."""
+"""Write rows into data files that no snapshot names yet.
 
+The partitions that rows belong to, for writers on the driver.
+
+Mark stored rows as deleted: deletion vectors, or position delete files before format version 3.
+"""
+
+import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
+from backstory.errors import TryAgain
+from backstory.model.instant import EPOCH
 from backstory.model.layout import START
-from backstory.model.places import ROW_ID
+from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.spark.versions import rewrites_by_options
-from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.jvm import data_file, rewriting
-from backstory.stores.iceberg.lineage import FIELD_IDS, keeps_row_ids, without_row_ids
-from backstory.stores.iceberg.literals import quoted
-from backstory.stores.iceberg.partitions import rows_by_partition
-from backstory.stores.iceberg.places import lies_in
+from backstory.stores.deletion_vectors import vector_bytes
+from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
+from backstory.stores.iceberg.jvm import data_file, position_deletes, rewrite_group
+from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.places import is_inside
 from backstory.stores.iceberg.schema import FIELD_ID, fields_of
+from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.openings import local
+from backstory.stores.refusals import conflict
+from backstory.stores.table_files import local_path
+
+NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
+# Other values would have to be written in another way in a path.
+PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
+IDENTITY, YEAR = "identity", "year"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A partition by its folder, and as Iceberg's objects for files are told of it; both empty for none."""
+
+    folder: str = ""
+    path: str = ""
+
+
+def partition_column_ids(table: Any) -> set[int]:
+    """The ids of the columns that a table's partitions are of, or once were."""
+    return {int(field.sourceId()) for spec in table.specs().values() for field in spec.fields()}
+
+
+def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
+    """The rows by partition of an Iceberg table; None where the driver cannot name it.
+
+    It can for the years of instants, for truth values, and for texts of plain letters.
+    """
+    if table.spec().isUnpartitioned():
+        return [(Partition(), rows)]
+    parted_by = list(table.spec().fields())
+    fields = [(str(each.name()), str(each.transform().toString())) for each in parted_by]
+    sources = [str(table.schema().findColumnName(each.sourceId())) for each in parted_by]
+    values = [_partition_values(rows, source, how) for source, (_, how) in zip(sources, fields, strict=True)]
+    known = [each for each in values if each is not None]
+    if len(known) < len(values):
+        return None
+    names = [name for name, _ in fields]
+    combined = pa.table(known, names=names)
+    found = []
+    combinations = combined.group_by(names).aggregate([]).to_pylist()
+    if len(combinations) == 1:
+        return [(_partition(fields, list(combinations[0].values())), rows)]
+    for combination in combinations:
+        here = None
+        for name, value in combination.items():
+            same = combined[name].is_null() if value is None else pc.equal(combined[name], value)
+            here = same if here is None else pc.and_(here, same)
+        partition = _partition(fields, list(combination.values()))
+        found.append((partition, rows.filter(pc.fill_null(here, False))))
+    return found
+
+
+def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.ChunkedArray | None:
+    """The value of a field for each row, as Iceberg reads it from text; None for what is not known here."""
+    if source not in rows.column_names:
+        return None
+    values = rows[source]
+    if transform == YEAR and pa.types.is_timestamp(values.type):
+        return pc.subtract(pc.year(values), EPOCH.year)
+    if transform == IDENTITY and pa.types.is_boolean(values.type):
+        return values
+    if transform == IDENTITY and pa.types.is_string(values.type):
+        plain = all(PLAIN.fullmatch(each) for each in pc.unique(values).drop_null().to_pylist())
+        return values if plain else None
+    return None
+
+
+def _partition(fields: Sequence[tuple[str, str]], values: Sequence[object]) -> Partition:
+    told = [_partition_text(value) for value in values]
+    folders = [
+        str(int(text) + EPOCH.year) if transform == YEAR and text != NULL_PARTITION else text
+        for text, (_, transform) in zip(told, fields, strict=True)
+    ]
+    return Partition(_partition_path(fields, folders), _partition_path(fields, told))
+
+
+def _partition_text(value: object) -> str:
+    if value is None:
+        return NULL_PARTITION
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _partition_path(fields: Sequence[tuple[str, str]], texts: Sequence[str]) -> str:
+    return "/".join(f"{name}={text}" for (name, _), text in zip(fields, texts, strict=True))
+
 
 # The option by which Iceberg's writer leaves what it wrote to whoever commits it.
 REWRITE_OPTION = "rewritten-file-scan-task-set-id"
@@ -39,7 +133,7 @@ class WrittenFile:
 
     location: str
     size: int
-    ending: bytes
+    footer: bytes
     partition: str
 
 
@@ -56,14 +150,14 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     by = [(name, "ascending") for name in sorted_by if name in rows.column_names]
     if START in rows.column_names:
         by.append((START, "ascending"))
-    rows = _sorted(rows, by)
+    rows = _sort_rows(rows, by)
     parts = rows_by_partition(table.iceberg, rows)
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
     schema = _with_field_ids(store, table, rows.schema)
     locations = table.iceberg.locationProvider()  # asked here: the pool's threads know no JVM
     pieces = [
-        (locations.newDataLocation(f"{each.folder}/{uuid.uuid4()}.parquet".lstrip("/")), each.told, piece)
+        (locations.newDataLocation(f"{each.folder}/{uuid.uuid4()}.parquet".lstrip("/")), each.path, piece)
         for each, part in parts
         for piece in _pieces(part)
     ]
@@ -73,14 +167,14 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
         location, partition, part = piece
         path = _create_file(location) if here else None
-        return _write(table, location, path, partition, part.cast(schema))
+        return _write_file(table, location, path, partition, part.cast(schema))
 
     with ExitStack() as undo:
         undo.callback(lambda: delete_files(table.iceberg, [location for location, _, _ in pieces]))
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(write, pieces))
         files = [
-            data_file(store.jvm, table.iceberg, each.location, each.size, each.ending, each.partition)
+            data_file(store.jvm, table.iceberg, each.location, each.size, each.footer, each.partition)
             for each in written
         ]
         undo.pop_all()
@@ -99,7 +193,7 @@ def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = No
     for location in locations:
         folder = folder or str(iceberg.location())
         try:
-            if lies_in(location, folder):
+            if is_inside(location, folder):
                 iceberg.io().deleteFile(location)
             else:
                 left.append(location)
@@ -117,8 +211,8 @@ def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
     kept = FIELD_IDS if keeps_row_ids(table) else ()
     lineage = [name for name in kept if name in frame.columns]
     names = [field["name"] for field in fields_of(store.jvm, table.iceberg.schema())]
-    frame = frame.select(*map(quoted, [*names, *lineage]))
-    with rewriting(store.jvm, table.iceberg) as (group, written):
+    frame = frame.select(*map(quote, [*names, *lineage]))
+    with rewrite_group(store.jvm, table.iceberg) as (group, written):
         options = {}
         if rewrites_by_options():  # the table then has both columns of lineage; NULL is none
             options[REWRITE_OPTION] = group
@@ -137,7 +231,7 @@ def _with_ids(table: StoredTable, rows: pa.Table) -> pa.Table:
     return without_row_ids(rows)
 
 
-def _sorted(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
+def _sort_rows(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
     if not by or _ascends(rows[by[0][0]]):
         return rows
     return rows.take(pc.sort_indices(rows, sort_keys=by))
@@ -178,7 +272,7 @@ def _with_field_id(field: pa.Field, numbered: Mapping[str, Any]) -> pa.Field:
     return pa.field(field.name, type_, field.nullable, {FIELD_ID: str(numbered["id"])})
 
 
-def _write(
+def _write_file(
     table: StoredTable, location: str, local: Path | None, partition: str, rows: pa.Table
 ) -> WrittenFile:
     """Write a file to this machine's disk, or through the table's own file system where it has no path."""
@@ -200,9 +294,9 @@ def _write(
             content = sink.getvalue()
     if local is None:
         upload(table, location, content)
-        return WrittenFile(location, content.size, ending_of(content), partition)
+        return WrittenFile(location, content.size, footer_of(content), partition)
     with pa.memory_map(str(local)) as file:
-        return WrittenFile(location, file.size(), ending_of(file.read_buffer()), partition)
+        return WrittenFile(location, file.size(), footer_of(file.read_buffer()), partition)
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
@@ -227,7 +321,7 @@ def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
         yield from _repeating_leaves(f"{path}.{name}", inner)
 
 
-def ending_of(content: pa.Buffer) -> bytes:
+def footer_of(content: pa.Buffer) -> bytes:
     """What a Parquet file tells of itself: it ends with that, the length of it, and a mark."""
     end = content.size - 8
     length = int.from_bytes(content.slice(end, 4).to_pybytes(), "little")
@@ -250,14 +344,14 @@ def _is_on_disk(table: StoredTable, location: str) -> bool:
 
 def _create_file(location: str) -> Path | None:
     """Create an empty file on this machine's disk; its path, or None for a location elsewhere."""
-    path = _path(location)
+    path = _absolute_path(location)
     if path is not None:
         path.touch(_create_folder(path.parent) & 0o666)
     return path
 
 
-def _path(location: str) -> Path | None:
-    found = local(location)
+def _absolute_path(location: str) -> Path | None:
+    found = local_path(location)
     return found if found.is_absolute() else None
 
 
@@ -288,3 +382,80 @@ def download(table: StoredTable, location: str, offset: int, length: int) -> byt
         return bytes(opened.readNBytes(length))
     finally:
         opened.close()
+
+
+VECTORS_SINCE = 3
+
+Positions = Mapping[str, BitMap64]
+
+
+@dataclass(frozen=True, slots=True)
+class Deletions:
+    """Iceberg's objects for new delete files and for those they take the place of."""
+
+    added: list[Any]
+    replaced: list[Any]
+
+
+def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
+    """For each `_file` its positions `_pos`."""
+    if not removed.num_rows:
+        return {}
+    files = removed[FILE].unify_dictionaries().combine_chunks()
+    encoded = files if pa.types.is_dictionary(files.type) else files.dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    positions = removed[POSITION].to_numpy()[order]
+    bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
+    return {
+        file: BitMap64(positions[bounds[place] : bounds[place + 1]])
+        for place, file in enumerate(encoded.dictionary.to_pylist())
+        if bounds[place] < bounds[place + 1]
+    }
+
+
+def write_deletions(store: Store, table: StoredTable, positions: Positions) -> Deletions:
+    """Delete files that hide the rows at these positions, and older ones that they absorb."""
+    if not positions:
+        return Deletions([], [])
+    if table.format_version < VECTORS_SINCE:
+        return Deletions(_write_position_deletes(store, table, positions), [])
+    told = {file: (len(marked), vector_bytes(marked)) for file, marked in positions.items()}
+    written = write_vectors(store.jvm, table.iceberg, told)
+    if written is None:
+        raise _missing_file(table)
+    added, replaced = written
+    return Deletions(list(added), list(replaced))
+
+
+def _missing_file(table: StoredTable) -> TryAgain:
+    """The error for a data file that is not there: its rows were read from a newer table."""
+    return conflict(table.shape.table)
+
+
+PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
+FILE_PATH, POSITION_IN_FILE = "file_path", "pos"
+_DELETES = pa.schema(
+    [
+        pa.field(FILE_PATH, pa.string(), False, {FIELD_ID: str(PATH_FIELD)}),
+        pa.field(POSITION_IN_FILE, pa.int64(), False, {FIELD_ID: str(POSITION_FIELD)}),
+    ]
+)
+
+
+def _write_position_deletes(store: Store, table: StoredTable, positions: Positions) -> list[Any]:
+    """One position delete file for each data file, which keeps it in that file's partition."""
+    tasks = scan_tasks_of(store.jvm, table.iceberg, positions)
+    if len(tasks) < len(positions):
+        raise _missing_file(table)
+    written = []
+    for file, marked in positions.items():
+        rows = pa.table([[file] * len(marked), list(marked)], schema=_DELETES)
+        sink = pa.BufferOutputStream()
+        pq.write_table(rows, sink, compression="zstd", store_schema=False)
+        content = sink.getvalue()
+        location = table.iceberg.locationProvider().newDataLocation(f"{uuid.uuid4()}-deletes.parquet")
+        upload(table, location, content)
+        ending = footer_of(content)
+        written.append(position_deletes(store.jvm, tasks[file], location, content.size, ending))
+    return written

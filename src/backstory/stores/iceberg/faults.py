@@ -1,4 +1,7 @@
-"""Iceberg's and Spark's errors in our words."""
+"""Iceberg's and Spark's errors in our words.
+
+The first line of what went wrong in Java or in Spark, without what may be of rows, paths or logins.
+"""
 
 import re
 from collections.abc import Iterator
@@ -11,9 +14,46 @@ from backstory.formats.wrapping.room import no_room, no_room_by
 from backstory.model.table import TableName
 from backstory.spark.interrupts import broken_off
 from backstory.spark.versions import condition_of
-from backstory.stores.iceberg.causes import first_line, root_cause, spark_cause
-from backstory.stores.iceberg.workers import carried
+from backstory.stores.iceberg.workers import error_of_worker
 from backstory.stores.refusals import conflict, file_lost
+
+if TYPE_CHECKING:
+    from pyspark.errors import PySparkException
+
+LONGEST: Final = 160
+# What stands in quotes, and a number of three digits or more, may be a value. Folders may be named by values,
+# and addresses may hold logins.
+_TEXTS: Final = re.compile(r"\"[^\"]*\"?|'[^']*'?|`[^`]*`?")
+_PLACES: Final = re.compile(r"\S*[/\\@?&=]\S*")
+_NUMBERS: Final = re.compile(r"\S*\d{3,}\S*")
+# Of these the name alone is told: their words are about values.
+_OF_VALUES: Final = re.compile(r"Number|Arithmetic|Date|IllegalState|Spark|Overflow")
+_RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Invalid)): ", re.MULTILINE)
+
+
+def first_line(name: str, text: str | None) -> str:
+    """`Name: first line`, with an ellipsis for each part that may be a value."""
+    lines = "" if _OF_VALUES.search(name) else (text or "").strip()
+    told = lines.splitlines()[0] if lines else ""
+    for values in (_TEXTS, _PLACES, _NUMBERS):
+        told = values.sub("…", told)
+    told = " ".join(told.split())
+    return f"{name}: {told[:LONGEST]}" if re.search(r"\w", told) else name
+
+
+def spark_cause(fault: "PySparkException") -> str:
+    """What Spark names its error by; of one in a Python worker its class."""
+    raised = _RAISED.findall(str(fault))
+    name = condition_of(fault) or type(fault).__name__
+    return f"{name}: {raised[-1]}" if raised and "Traceback" in str(fault) else name
+
+
+def root_cause(fault: Any) -> str:
+    """The same of the innermost cause of one of Java's exceptions."""
+    while (cause := fault.getCause()) is not None:
+        fault = cause
+    return first_line(str(fault.getClass().getSimpleName()), fault.getMessage())
+
 
 if TYPE_CHECKING:
     from py4j.protocol import Py4JJavaError
@@ -53,7 +93,7 @@ _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
 
 
-class _Shown:
+class _CauseDisplay:
     """Whether the whole cause of a fault is part of its error; it may hold values."""
 
     causes = False
@@ -61,7 +101,7 @@ class _Shown:
 
 def show_causes(causes: bool) -> None:  # noqa: FBT001 - the one thing that it says
     """From now on errors of Java and Spark hold the whole cause, or its first line without values."""
-    _Shown.causes = causes
+    _CauseDisplay.causes = causes
 
 
 @contextmanager
@@ -82,7 +122,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
     except Py4JJavaError as fault:
         raise java_fault(fault, table) from fault
     except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
-        raise _unanswered(table, fault) from fault
+        raise _no_answer(table, fault) from fault
     except OSError as fault:
         raise no_room(fault, table) or Failed(
             "store-failed",
@@ -95,24 +135,24 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
         if any(word in str(fault) for word in CLOCK_BACK):
             raise _clock_back(table) from fault
         if any(word in str(fault) for word in THROTTLED):
-            raise _throttled(table) from fault
+            raise _storage_busy(table) from fault
         raise (
-            carried(str(fault))
+            error_of_worker(str(fault))
             or no_room_by(str(fault), table)
             or lost_file(fault, table)
             or Failed(
                 "spark-failed",
                 f"Spark could not read or write {table} ({_cause(spark_cause(fault), fault)}).",
-                _unchanged(),
+                _remedy(),
             )
         ) from fault
 
 
 def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
     """The error for what Java could not do with a table."""
-    error = carried(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
+    error = error_of_worker(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
     cause = _cause(root_cause(fault.java_exception), fault)
-    return error or _error_by_names(table, _names(fault.java_exception), cause)
+    return error or _error_by_names(table, _class_names(fault.java_exception), cause)
 
 
 def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
@@ -121,9 +161,9 @@ def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
     return found and file_lost(table, found[1])
 
 
-def _unanswered(table: TableName | str, fault: Exception) -> BaseException:
+def _no_answer(table: TableName | str, fault: Exception) -> BaseException:
     if not spark_is_gone(fault):
-        return _failed(table, first_line(type(fault).__name__, str(fault)))
+        return _store_failed(table, first_line(type(fault).__name__, str(fault)))
     return KeyboardInterrupt() if broken_off() else _spark_stopped(table)
 
 
@@ -154,7 +194,7 @@ def _spark_stopped(table: TableName | str) -> Failed:
     )
 
 
-def _names(fault: object) -> list[str]:
+def _class_names(fault: object) -> list[str]:
     """The class names of a Java fault and of its causes, with words of theirs that tell them apart."""
     names = []
     while fault is not None:
@@ -163,7 +203,7 @@ def _names(fault: object) -> list[str]:
         names.append(name)
         names += [word for word in (*BUSY, *CLOCK_BACK, *THROTTLED, TOO_MUCH) if word in text]
         if "SQLException" in name:
-            names += [_state(fault)]
+            names += [_sql_state_kind(fault)]
         fault = fault.getCause()  # type: ignore[attr-defined]
     return names
 
@@ -176,7 +216,7 @@ def _clock_back(table: TableName | str) -> TryAgain:
     )
 
 
-def _throttled(table: TableName | str) -> TryAgain:
+def _storage_busy(table: TableName | str) -> TryAgain:
     return TryAgain(
         "storage-busy",
         f"The storage of {table} asked for fewer requests, again and again.",
@@ -184,7 +224,7 @@ def _throttled(table: TableName | str) -> TryAgain:
     )
 
 
-def _state(fault: Any) -> str:
+def _sql_state_kind(fault: Any) -> str:
     """What the SQL state of a database's own exception says: busy, closed, or nothing of the kind."""
     from py4j.protocol import Py4JError
 
@@ -215,20 +255,20 @@ def _error_by_names(table: TableName | str, names: list[str], cause: str) -> Bac
             f"The catalog did not answer in time for {table}.",
             "Nothing was written; send it again.",
         )
-    return _throttled(table) if {*THROTTLED} & set(names) else _failed(table, cause)
+    return _storage_busy(table) if {*THROTTLED} & set(names) else _store_failed(table, cause)
 
 
 def _cause(short: str, fault: object) -> str:
-    return str(fault).strip() if _Shown.causes else short
+    return str(fault).strip() if _CauseDisplay.causes else short
 
 
-def _unchanged() -> str:
-    return "The table is as it was." if _Shown.causes else UNCHANGED
+def _remedy() -> str:
+    return "The table is as it was." if _CauseDisplay.causes else UNCHANGED
 
 
-def _failed(table: TableName | str, what: str) -> Failed:
+def _store_failed(table: TableName | str, what: str) -> Failed:
     return Failed(
         "store-failed",
         f"Iceberg could not read or write {table} ({what}).",
-        _unchanged(),
+        _remedy(),
     )

@@ -54,7 +54,7 @@ def version(jvm: Any) -> str:
     return str(_iceberg(jvm, "IcebergBuild").version())
 
 
-def lacking(jvm: Any) -> list[str]:
+def missing_classes(jvm: Any) -> list[str]:
     """The classes of `NEEDED` that this Iceberg does not have."""
     needed = (name for name in NEEDED if name != REWRITE_TABLE or not rewrites_by_options())
     return [name for name in needed if java_class_or_none(jvm, f"{ICEBERG}.{name}") is None]
@@ -89,21 +89,21 @@ def loaded_catalog(spark: "SparkSession", name: str) -> Any:
     return found.icebergCatalog() if known.isInstance(found) else None
 
 
-def caches(jvm: Any, catalog: Any) -> bool:
+def is_caching(jvm: Any, catalog: Any) -> bool:
     """Whether a catalog keeps tables as they were when it first loaded them."""
     return bool(_class(jvm, f"{ICEBERG}.CachingCatalog").isInstance(catalog))
 
 
-def behind_cache(jvm: Any, catalog: Any) -> Any:
+def uncached_catalog(jvm: Any, catalog: Any) -> Any:
     """The catalog that a caching one wraps, which alone knows of schemas, views and newer tables."""
-    if not caches(jvm, catalog):
+    if not is_caching(jvm, catalog):
         return catalog
     wrapped = _class(jvm, f"{ICEBERG}.CachingCatalog").getDeclaredField("catalog")
     wrapped.setAccessible(True)
     return wrapped.get(catalog)
 
 
-def catalog_of(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
+def build_catalog(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
     """The same as the properties of a session tell of it, without the session."""
     settings = _java(jvm, "org.apache.hadoop.conf.Configuration")()
     hadoop, own = "spark.hadoop.", f"spark.sql.catalog.{name}."
@@ -179,7 +179,7 @@ def every_row(jvm: Any) -> Any:
     return _iceberg(jvm, "expressions.Expressions").alwaysTrue()
 
 
-def may_have(jvm: Any, table: Any, column: str, text: str) -> bool:
+def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
     """Whether a data file may have rows with a text in a column; told by the files' bounds, none is read."""
     equal = _iceberg(jvm, "expressions.Expressions").equal(column, text)
     with closing(table.newScan().filter(equal).planFiles()) as tasks:
@@ -255,7 +255,7 @@ def _parquet(jvm: Any) -> tuple[Callable[..., Any], Any]:
 
 
 @contextmanager
-def rewriting(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
+def rewrite_group(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
     """A name under which Spark writes to the table as Iceberg's own rewriting does, and what it wrote.
 
     The files are committed by nobody, and `_row_id` is written if the rows have it.

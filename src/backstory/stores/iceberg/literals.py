@@ -2,23 +2,27 @@
 
 Spark takes Python's dates and times by way of Java's old calendar and of the host's time zone. Days
 and microseconds as numbers do neither.
+
+Values as another type on Spark: a float is the number that its shortest text shows, as on the driver.
 """
 
 from collections.abc import Container, Iterable
 from datetime import date, datetime
-from typing import TYPE_CHECKING
+from functools import reduce
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
 from backstory.model.instant import EPOCH
 from backstory.model.schema import Column as SourceColumn
+from backstory.spark.versions import try_cast
 from backstory.stores.iceberg.schema import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-def quoted(name: str) -> str:
+def quote(name: str) -> str:
     """A column's name for Spark, taken exactly."""
     return "`" + name.replace("`", "``") + "`"
 
@@ -32,7 +36,7 @@ def column(name: str) -> "Column":
     """The column of exactly this name."""
     from pyspark.sql.functions import col
 
-    return col(quoted(name))
+    return col(quote(name))
 
 
 def instant(micros: int) -> "Column":
@@ -47,13 +51,13 @@ def literal(value: object) -> "Column":
     from pyspark.sql.functions import date_from_unix_date, lit
 
     if isinstance(value, datetime):
-        return instant(micros_of(value)) if value.tzinfo else _naive(value)
+        return instant(micros_of(value)) if value.tzinfo else _naive_literal(value)
     if isinstance(value, date):
         return date_from_unix_date(lit((value - EPOCH.date()).days))
     return lit(value)
 
 
-def _naive(time: datetime) -> "Column":
+def _naive_literal(time: datetime) -> "Column":
     """A time without a zone; a cast from an instant would go by the session's."""
     from pyspark.sql.functions import expr
 
@@ -75,11 +79,11 @@ def micros_in(rows: "DataFrame", name: str) -> "Column":
     if isinstance(type_, DateType):
         return unix_date(value).cast("bigint") * lit(86_400_000_000)
     if isinstance(type_, TimestampNTZType):
-        return expr(f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {quoted(name)})")
+        return expr(f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {quote(name)})")
     return unix_micros(value)
 
 
-def absent(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":
+def null_columns(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":
     """NULL, of its type, for each of the columns that is not present."""
     from pyspark.sql.functions import lit
 
@@ -95,3 +99,33 @@ def literals(values: pa.Array) -> "list[Column]":
     if pa.types.is_timestamp(values.type) and values.type.tz is not None:
         return [instant(number) for number in values.cast(pa.int64()).to_pylist()]
     return [literal(value) for value in values.to_pylist()]
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import DataType
+
+# So many digits tell every float of 32 bits from all others.
+_DIGITS: Final = 9
+
+
+def cast_as_shown(value: "Column", found: "DataType", wanted: "DataType | str") -> "Column":
+    """The value as the wanted type; 72.1 of 32 bits is 72.1 of 64 bits, not 72.0999984741211."""
+    from pyspark.sql.types import DoubleType, FloatType
+
+    if not (isinstance(found, FloatType) and wanted in {DoubleType(), "double"}):
+        return value.cast(wanted)
+    return _shortest(value)
+
+
+def _shortest(single: "Column") -> "Column":
+    """The nearest number of the fewest digits that is this float; Java's own texts depend on its release."""
+    from pyspark.sql.functions import format_string, when
+
+    wide = single.cast("double")
+    digits = reversed(range(_DIGITS))
+    # The text of NULL is no number.
+    numbers = [try_cast(format_string(f"%.{each}e", wide), "double") for each in digits]
+    return reduce(
+        lambda longer, number: when(number.cast("float") == single, number).otherwise(longer), numbers, wide
+    )

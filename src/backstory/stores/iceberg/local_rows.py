@@ -19,14 +19,13 @@ import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease
 from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.stores.iceberg.hiding import hidden_by
+from backstory.stores.iceberg.data_files import partition_column_ids
+from backstory.stores.iceberg.frames import FIELD_IDS
 from backstory.stores.iceberg.jvm import scan_where
-from backstory.stores.iceberg.lineage import FIELD_IDS
-from backstory.stores.iceberg.moves import BY_VALUE, ROWS, VECTOR, Hidden
-from backstory.stores.iceberg.partitions import parted_ids
+from backstory.stores.iceberg.moves import BY_VALUE, ROWS, VECTOR, HiddenPositions, hidden_positions
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, files_of_scan
-from backstory.stores.iceberg.search_bounds import SearchBounds, both, search_bounds
+from backstory.stores.iceberg.search_bounds import SearchBounds, all_of, search_bounds
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.columns import Values, arrow_of, read_fields
 from backstory.stores.metadata.hidden import Unreadable
@@ -39,15 +38,15 @@ from backstory.stores.metadata.row_groups import (
 )
 from backstory.stores.metadata.row_selection import Chosen, HeldParts, RowSelection, together
 from backstory.stores.metadata.values import left, truths_of
-from backstory.stores.openings import TableFiles
 from backstory.stores.read_ahead import read_ahead
+from backstory.stores.table_files import TableFiles
 
 # Beyond so many files Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
 # So many rows of a file, of which some are asked for by their places, are read together.
 BY_PLACE: Final = 1 << 17
 # The places of rows read here; a file's name is kept once, not with each row.
-PLACE_HERE: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
+PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
 ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
 
@@ -77,11 +76,11 @@ class LocalRows:
         Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
         """
         selection, schema, condition = self._selection(names, of, chosen, among, where, may_have)
-        files, hidden = self._files(condition), hidden_by(self.table)
+        files, hidden = self._files(condition), hidden_positions(self.table)
         self._open_ahead(files)
         # A column or two of a file are read by one thread; so files are read side by side.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._of_file, selection, schema, hidden, str(condition)), files))
+            read = list(pool.map(partial(self._read_file, selection, schema, hidden, str(condition)), files))
         parts = [rows for each in read for rows in each]
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
 
@@ -96,9 +95,11 @@ class LocalRows:
     ) -> Iterator[pa.Table]:
         """The same rows, some at a time, held by the caller alone; of a few files some are read ahead."""
         selection, schema, condition = self._selection(names, of, chosen, among, where, None)
-        files, hidden = self._files(condition), hidden_by(self.table)
+        files, hidden = self._files(condition), hidden_positions(self.table)
         self._open_ahead(files)
-        readers = (partial(self._parts, selection, schema, hidden, each, lambda _: None) for each in files)
+        readers = (
+            partial(self._file_parts, selection, schema, hidden, each, lambda _: None) for each in files
+        )
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             yield from read_ahead(pool, readers, pa.cpu_count())
 
@@ -113,21 +114,21 @@ class LocalRows:
     ) -> tuple[RowSelection, pa.Schema, Any]:
         """What to read of each file, the columns that come out, and the condition that chooses the files."""
         fields = self._fields()
-        types = dict(zip(PLACE_HERE.names, PLACE_HERE.types, strict=True))
+        types = dict(zip(PLACE_SCHEMA.names, PLACE_SCHEMA.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
         searched = {
             name: bounds for name, each in among.items() if (bounds := search_bounds(each)) is not None
         }
         selection = RowSelection(
             [fields[name] for name in names if name not in types],
-            parted_ids(self.table.iceberg),
-            [_part(fields, name) for name in dict.fromkeys([*of, *among])],
-            partial(_among, chosen, among) if among else chosen,
+            partition_column_ids(self.table.iceberg),
+            [_field_or_parts(fields, name) for name in dict.fromkeys([*of, *among])],
+            partial(_match_values, chosen, among) if among else chosen,
             partial(_may_have, may_have, searched),
         )
-        return selection, schema, both(where, *(each.condition(name) for name, each in searched.items()))
+        return selection, schema, all_of(where, *(each.condition(name) for name, each in searched.items()))
 
-    def at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
+    def read_at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows that `read` gave with these places, in their order.
 
         What is not asked of all rows can so be asked of few. The lease holds the last answer of these
@@ -145,13 +146,13 @@ class LocalRows:
         order = np.lexsort((positions, codes))
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
-        parted = parted_ids(self.table.iceberg)  # asked here: the pool's threads know no JVM
+        parted = partition_column_ids(self.table.iceberg)  # asked here: the pool's threads know no JVM
         with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._at, lease, asked, parted), locations, parts))
+            read = list(pool.map(partial(self._read_file_at, lease, asked, parted), locations, parts))
         self.lease.hold(answer, sum(rows.nbytes for rows in read))
         return pa.concat_tables(read).cast(schema).take(pa.array(np.argsort(order)))
 
-    def _at(
+    def _read_file_at(
         self,
         lease: MemoryLease,
         asked: Sequence[Field],
@@ -161,7 +162,7 @@ class LocalRows:
     ) -> pa.Table:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
         holding = HeldParts(lease, location)
-        with _opened(self.table.files, location) as file:
+        with _open_parquet(self.table.files, location) as file:
             for groups in together(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
                 rows = read_fields(file, asked, parted, holding.hold, groups)
                 found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
@@ -174,36 +175,36 @@ class LocalRows:
         told = fields_of(self.store.jvm, self.table.iceberg.schema())
         return {ROW_ID: lineage, **{each["name"]: each for each in told}}
 
-    def _of_file(
+    def _read_file(
         self,
         wanted: RowSelection,
         schema: pa.Schema,
-        hidden: Hidden,
+        hidden: HiddenPositions,
         condition: str,
         found: tuple[FileLine, Sequence[FileLine]],
     ) -> list[pa.Table]:
         """The rows of a file, in parts, which the lease holds."""
         holding = HeldParts(self.lease, f"{found[0].location} where {condition}")
-        for rows in self._parts(wanted, schema, hidden, found, holding.hold):
+        for rows in self._file_parts(wanted, schema, hidden, found, holding.hold):
             holding.keep(rows)
         return holding.whole()
 
-    def _parts(
+    def _file_parts(
         self,
         wanted: RowSelection,
         schema: pa.Schema,
-        hidden: Hidden,
+        hidden: HiddenPositions,
         found: tuple[FileLine, Sequence[FileLine]],
         hold: Callable[[int], None],
     ) -> Iterator[pa.Table]:
         line, hiding = found
         standing = cache(partial(_visible_rows, hidden, line, hiding))
-        with _opened(self.table.files, line.location) as file:
+        with _open_parquet(self.table.files, line.location) as file:
             for rows, positions in wanted.parts(file, standing, hold):
-                yield _placed(rows, line, positions).select(schema.names).cast(schema)
+                yield _add_places(rows, line, positions).select(schema.names).cast(schema)
 
     def _open_ahead(self, files: Sequence[tuple[FileLine, Sequence[FileLine]]]) -> None:
-        self.table.files.ahead(each.location for line, hiding in files for each in (line, *hiding))
+        self.table.files.open_ahead(each.location for line, hiding in files for each in (line, *hiding))
 
     def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
         """The files of rows of which one is not hidden at least, each with those that hide rows of it."""
@@ -230,7 +231,7 @@ def _is_hidden(line: FileLine, hiding: Sequence[FileLine]) -> bool:
     return any(each.format == VECTOR and each.count == line.count for each in hiding)
 
 
-def _part(fields: Mapping[str, Field], of: str | tuple[str, ...]) -> Field:
+def _field_or_parts(fields: Mapping[str, Field], of: str | tuple[str, ...]) -> Field:
     """A field, or a struct with some parts of it."""
     if isinstance(of, str):
         return fields[of]
@@ -239,13 +240,13 @@ def _part(fields: Mapping[str, Field], of: str | tuple[str, ...]) -> Field:
     return {**whole, "type": {**whole["type"], "fields": parts}}
 
 
-def _visible_rows(reading: Hidden, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:
+def _visible_rows(reading: HiddenPositions, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:
     """Which rows of a file are not deleted, as booleans; None if no row is."""
     positions = [hidden[line.location] for hidden in map(reading, hiding) if line.location in hidden]
     return left(reduce(or_, positions), line.count) if positions else None
 
 
-def _among(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
+def _match_values(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
     """Which rows have one of the values in each column, and of those which are chosen."""
     found = reduce(pc.and_, (pc.is_in(rows[name], value_set=values) for name, values in among.items()))
     if chosen is None:
@@ -261,7 +262,7 @@ def _may_have(asked: MayHave | None, looked: Mapping[str, SearchBounds], statist
 
 
 @contextmanager
-def _opened(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
+def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
     """A file of rows; Unreadable where it opens elsewhere, is gone, or is no such file: Spark tells of it."""
     try:
         with files.parquet(location) as file:
@@ -270,7 +271,7 @@ def _opened(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
         raise Unreadable(str(stop)) from stop
 
 
-def _placed(rows: pa.Table, line: FileLine, positions: np.ndarray) -> pa.Table:
+def _add_places(rows: pa.Table, line: FileLine, positions: np.ndarray) -> pa.Table:
     """The rows of a file with their places, and the ids that they have from it or brought with them."""
     if ROW_ID in rows.column_names and line.first_row is not None:
         ids = pc.coalesce(rows[ROW_ID], pa.array(positions + line.first_row))

@@ -17,9 +17,16 @@ from pyroaring import BitMap64
 
 from backstory.model.places import FILE, POSITION
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.hiding import hidden_by, row_groups
-from backstory.stores.iceberg.literals import quoted
-from backstory.stores.iceberg.moves import FilesOfCommit, Move, moves, touched
+from backstory.stores.iceberg.frames import rows_of_tasks
+from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.moves import (
+    FilesOfCommit,
+    Move,
+    hidden_positions,
+    moves_by_file,
+    row_groups,
+    touched_files,
+)
 from backstory.stores.iceberg.scripts import (
     FileLine,
     SnapshotLine,
@@ -30,7 +37,6 @@ from backstory.stores.iceberg.scripts import (
     stage_tasks,
     tasks_of,
 )
-from backstory.stores.iceberg.staged_rows import rows_of_tasks
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
 
@@ -39,9 +45,9 @@ if TYPE_CHECKING:
 
 # Columns beside the table's own; no column of a table is called so.
 SIGN, NUMBER, VERSION, TIME = (f"moved: {name}" for name in ("sign", "number", "version", "time"))
-MOVED: Final = (NUMBER, VERSION, TIME, SIGN)
-_MOVED: Final = pa.schema(
-    zip(MOVED, (pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int8()), strict=True)
+MOVE_COLUMNS: Final = (NUMBER, VERSION, TIME, SIGN)
+_MOVE_SCHEMA: Final = pa.schema(
+    zip(MOVE_COLUMNS, (pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int8()), strict=True)
 )
 QUIET: Final = "replace"
 # Commits that have expired, together: they lie between the snapshot before and the first that is left.
@@ -50,7 +56,7 @@ GAP: Final = "gap"
 _WHOLE: Final = 1 << 62
 
 
-# The values of `MOVED`.
+# The values of `MOVE_COLUMNS`.
 MoveCommit = tuple[int, int | None, int | None, int]
 
 
@@ -80,7 +86,7 @@ class MovedRows:
         return sum(len(move.positions) for each in self.moves.values() for move in each)
 
     @property
-    def only_come(self) -> bool:
+    def only_adds(self) -> bool:
         """Whether no commit let a row go."""
         return all(move.sign > 0 for each in self.moves.values() for move in each)
 
@@ -95,11 +101,11 @@ class MovedRows:
         """The rows: the table's columns, the commit's number, version and time, 1 or -1 for came or went."""
         from pyspark.sql.types import ByteType, LongType, StructField, StructType, TimestampType
 
-        names = [*map(quoted, self.table.shape.names), FILE, POSITION]
+        names = [*map(quote, self.table.shape.names), FILE, POSITION]
         with translate_faults(self.table.shape.table):
             rows = self.files(store).select(*names)
             types = (LongType(), LongType(), TimestampType(), ByteType())
-            extra = [StructField(name, type_) for name, type_ in zip(MOVED, types, strict=True)]
+            extra = [StructField(name, type_) for name, type_ in zip(MOVE_COLUMNS, types, strict=True)]
             kept = [field for field in rows.schema.fields if field.name not in {FILE, POSITION}]
             by_file = {
                 location: [(self._commit_of(move), move.positions.serialize()) for move in each]
@@ -130,14 +136,16 @@ def moved_rows(
     with translate_faults(table.shape.table):
         files = store.jvm.java.util.HashMap()
         changes = [
-            FilesOfCommit(number, commit.operation == QUIET, _files(store, table, since, commit, files))
+            FilesOfCommit(
+                number, commit.operation == QUIET, _files_of_commit(store, table, since, commit, files)
+            )
             for number, commit in enumerate(commits)
         ]
-        hidden = hidden_by(table)
-        wanted = touched(changes, hidden)
+        hidden = hidden_positions(table)
+        wanted = touched_files(changes, hidden)
         scan = table.iceberg.newScan().useSnapshot(since) if since and wanted else None
         standing = [] if scan is None else files_of_scan(store.jvm, scan, files, wanted)
-        found = moves(standing, changes, wanted, hidden)
+        found = moves_by_file(standing, changes, wanted, hidden)
         sizes = {line.location: line for each in changes for line in each.lines} | {
             line.location: line for line in standing
         }
@@ -151,7 +159,7 @@ def moved_rows(
         return MovedRows(table, commits, found, group, staged, tasks)
 
 
-def _files(
+def _files_of_commit(
     store: Store, table: StoredTable, since: int | None, commit: SnapshotLine, files: Any
 ) -> list[FileLine]:
     if commit.operation == GAP and since is not None:
@@ -189,12 +197,14 @@ def _rows_that_moved(
             for told, bitmap in opened[file]:
                 moved = np.asarray(bitmap & BitMap64(range(least, most + 1)), np.int64)
                 if len(moved):
-                    yield _marked(rows.take(pa.array(places[np.isin(here, moved)])), told)
+                    yield _with_commit(rows.take(pa.array(places[np.isin(here, moved)])), told)
 
 
-def _marked(rows: pa.RecordBatch, told: MoveCommit) -> pa.RecordBatch:
+def _with_commit(rows: pa.RecordBatch, told: MoveCommit) -> pa.RecordBatch:
     columns = [
         pc.cast(pa.repeat(pa.scalar(value, pa.int64()), rows.num_rows), field.type)
-        for value, field in zip(told, _MOVED, strict=True)
+        for value, field in zip(told, _MOVE_SCHEMA, strict=True)
     ]
-    return pa.RecordBatch.from_arrays([*rows.columns, *columns], names=[*rows.schema.names, *_MOVED.names])
+    return pa.RecordBatch.from_arrays(
+        [*rows.columns, *columns], names=[*rows.schema.names, *_MOVE_SCHEMA.names]
+    )

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backstory.errors import Refused
-from backstory.stores.iceberg.history_script import Neighbour, neighbours_of
 from backstory.stores.iceberg.jvm import texts_of
+from backstory.stores.iceberg.scripts import Neighbour, neighbours_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
 BLIND, FOLDER = "BLIND", "FOLDER"
@@ -18,7 +18,7 @@ _ONE: Final = {"s3a": "s3", "s3n": "s3"}
 SHOWN: Final = 10
 
 
-def bare(location: str) -> str:
+def bare_location(location: str) -> str:
     """A location as it compares with others: a path of this machine whole and without a scheme."""
     if location.startswith("file:"):
         return os.path.normpath("/" + location.removeprefix("file:").lstrip("/"))
@@ -28,9 +28,9 @@ def bare(location: str) -> str:
     return os.path.abspath(scheme)  # noqa: PTH100 - a location, which need not be a path
 
 
-def lies_in(location: str, folder: str) -> bool:
+def is_inside(location: str, folder: str) -> bool:
     """Whether a location is a folder or lies somewhere below it."""
-    one, other = bare(location), bare(folder)
+    one, other = bare_location(location), bare_location(folder)
     return one == other or one.startswith(f"{other.rstrip('/')}/")
 
 
@@ -48,18 +48,18 @@ class Places:
 
     def owns(self, file: str) -> bool:
         """Whether a file that the table's metadata names is its own to delete."""
-        return lies_in(file, self.location)
+        return is_inside(file, self.location)
 
 
 def places_of(iceberg: Any) -> Places:
     """The places of a table, as Iceberg's object for it tells them."""
     location, metadata = str(iceberg.location()), iceberg.operations().current()
     told = [text for name, text in texts_of(iceberg.properties()).items() if _is_place(name)]
-    written = {bare(each): each for each in told if not lies_in(each, location)}
+    written = {bare_location(each): each for each in told if not is_inside(each, location)}
     files = [str(metadata.metadataFileLocation()), *(str(each.file()) for each in metadata.previousFiles())]
     folders = (each.rpartition("/")[0].removesuffix("/metadata") for each in files)
     used = (location, *written.values())
-    former = {bare(each): each for each in folders if not any(lies_in(each, one) for one in used)}
+    former = {bare_location(each): each for each in folders if not any(is_inside(each, one) for one in used)}
     return Places(location, tuple(written.values()), tuple(former.values()))
 
 
@@ -83,7 +83,7 @@ def surroundings(store: Store, table: StoredTable, files: Collection[str]) -> Su
     places = places_of(table.iceberg)
     own = [each for each in files if places.owns(each)]
     found = neighbours_of(store.jvm, store.iceberg(), store.identifier(table.shape.table), own)
-    near = sorted({each.name for each in _sharing(found, [places.location], set(own))})
+    near = sorted({each.name for each in _neighbours_inside(found, [places.location], set(own))})
     if near:
         raise Refused(
             "shared-folder",
@@ -94,24 +94,24 @@ def surroundings(store: Store, table: StoredTable, files: Collection[str]) -> Su
             near,
         )
     elsewhere = (*places.written, *places.former)
-    shared = [each for each in elsewhere if any(True for _ in _sharing(found, [each], ()))]
+    shared = [each for each in elsewhere if any(True for _ in _neighbours_inside(found, [each], ()))]
     return Surroundings(any(each.kind == BLIND for each in found), shared)
 
 
-def _sharing(
+def _neighbours_inside(
     found: Iterable[Neighbour], folders: Collection[str], files: Collection[str]
 ) -> Iterator[Neighbour]:
-    real = [_real(each) for each in folders]
+    real = [_resolve_links(each) for each in folders]
     for each in found:
         if each.kind == BLIND:
             continue
-        place, over = _real(each.place), each.kind == FOLDER
-        within = (lies_in(place, one) or (over and lies_in(one, place)) for one in real)
+        place, over = _resolve_links(each.place), each.kind == FOLDER
+        within = (is_inside(place, one) or (over and is_inside(one, place)) for one in real)
         if each.place in files or any(within):
             yield each
 
 
-def _real(location: str) -> str:
+def _resolve_links(location: str) -> str:
     """A folder of this machine without links."""
-    told = bare(location)
+    told = bare_location(location)
     return told if "://" in told else os.path.realpath(told)

@@ -7,9 +7,9 @@ from pyroaring import BitMap64
 
 from backstory.model.places import FILE, POSITION
 from backstory.spark.versions import arrow_of
+from backstory.stores.iceberg.data_files import positions_by_file
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store
-from backstory.stores.iceberg.vectors import positions_by_file
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.port import StoredTable
 from backstory.stores.refusals import conflict
@@ -22,19 +22,19 @@ FEW = 100_000
 PATH: Final = "file_path"
 
 
-def coded_file(salt: int, path: str = FILE) -> "Column":
+def file_code(salt: int, path: str = FILE) -> "Column":
     """A number for a file, to go through joins in place of its path, which may be most of a row."""
     from pyspark.sql.functions import lit, xxhash64
 
     return xxhash64(lit(salt), column(path))
 
 
-def with_paths(
+def positions_by_path(
     store: Store, table: StoredTable, coded: Mapping[int, BitMap64], salt: int
 ) -> dict[str, BitMap64]:
     """Positions by coded file as those by path; TryAgain where a number is of two files, or of none."""
     files = store.spark.table(store.sql_name(table.shape.table, "data_files"))
-    rows = files.select(PATH, coded_file(salt, PATH)).collect()
+    rows = files.select(PATH, file_code(salt, PATH)).collect()
     paths = {code: path for path, code in rows}
     if len(paths) < len(rows) or not coded.keys() <= paths.keys():
         raise conflict(table.shape.table)
@@ -60,7 +60,7 @@ def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitM
     packed = map_batches(places, _pack, f"file {file}, positions binary").collect()
     positions: dict[Any, BitMap64] = {}
     for row in packed:
-        _add(positions, {row.file: BitMap64.deserialize(bytes(row.positions))})
+        _add_positions(positions, {row.file: BitMap64.deserialize(bytes(row.positions))})
     return positions
 
 
@@ -70,13 +70,13 @@ def _pack(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
 
     positions: dict[Any, BitMap64] = {}
     for batch in batches:
-        _add(positions, positions_by_file(pa.Table.from_batches([batch])))
+        _add_positions(positions, positions_by_file(pa.Table.from_batches([batch])))
     if positions:
         packed = [each.serialize() for each in positions.values()]
         yield pa.record_batch({"file": pa.array(list(positions)), "positions": pa.array(packed, pa.binary())})
 
 
-def _add(positions: dict[Any, BitMap64], more: Mapping[Any, BitMap64]) -> None:
+def _add_positions(positions: dict[Any, BitMap64], more: Mapping[Any, BitMap64]) -> None:
     for file, marked in more.items():
         if file in positions:
             positions[file] |= marked  # in place: a partition has many batches

@@ -11,8 +11,8 @@ from typing import Any, Final, NamedTuple
 from backstory.errors import TryAgain
 from backstory.stores.iceberg.data_files import download
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.history_script import NamedFile, files_of_history
-from backstory.stores.iceberg.places import Surroundings, bare, lies_in, places_of
+from backstory.stores.iceberg.places import Surroundings, bare_location, is_inside, places_of
+from backstory.stores.iceberg.scripts import NamedFile, files_of_history
 from backstory.stores.iceberg.store import Store, StoredTable
 
 # Who writes to a table names its files in the end. A file that is older has lost its writer.
@@ -91,11 +91,11 @@ def named_files(store: Store, table: StoredTable, *, former: bool = False) -> Na
     objects = store.jvm.java.util.HashMap()
     with translate_faults(table.shape.table):
         told = files_of_history(store.jvm, table.iceberg, objects, former=former)
-    now, past = (_sorted([each for each in told if each.past is then]) for then in (False, True))
+    now, past = (_files_by_kind([each for each in told if each.past is then]) for then in (False, True))
     return NamedFiles(now, past, {each.location: each for each in told}, objects)
 
 
-def _sorted(files: Iterable[NamedFile]) -> ReachableFiles:
+def _files_by_kind(files: Iterable[NamedFile]) -> ReachableFiles:
     kinds: dict[str, set[str]] = {}
     for each in files:
         kinds.setdefault("DELETES" if each.kind in HIDING else each.kind, set()).add(each.location)
@@ -112,17 +112,17 @@ def listed_files(table: StoredTable, shared: Collection[str] = ()) -> dict[str, 
     They are known by their bare locations.
     """
     places = places_of(table.iceberg)
-    found = _below(table, places.location)
+    found = _list_folder(table, places.location)
     metadata = str(table.iceberg.operations().current().metadataFileLocation())
-    if found is None or (lies_in(metadata, places.location) and bare(metadata) not in found):
+    if found is None or (is_inside(metadata, places.location) and bare_location(metadata) not in found):
         return None  # a storage that spells locations in another way than metadata does
     for each in (*places.written, *places.former):
         if each not in shared:
-            found |= _below(table, each) or {}
+            found |= _list_folder(table, each) or {}
     return found
 
 
-def _below(table: StoredTable, folder: str) -> dict[str, ListedFile] | None:
+def _list_folder(table: StoredTable, folder: str) -> dict[str, ListedFile] | None:
     from py4j.protocol import Py4JError
 
     found = {}
@@ -132,7 +132,7 @@ def _below(table: StoredTable, folder: str) -> dict[str, ListedFile] | None:
             each = listed.next()
             written = datetime.fromtimestamp(int(each.createdAtMillis()) / 1000, UTC)
             location = str(each.location())
-            found[bare(location)] = ListedFile(location, int(each.size()), written)
+            found[bare_location(location)] = ListedFile(location, int(each.size()), written)
     except Py4JError:
         return None
     return found
@@ -142,28 +142,28 @@ def strays(
     table: StoredTable, listed: Mapping[str, ListedFile], around: Surroundings, *named: ReachableFiles
 ) -> Strays:
     """The listed files that none of these name."""
-    known = {bare(location) for each in named for location in each.all}
+    known = {bare_location(location) for each in named for location in each.all}
     unknown = {each for each in listed if each not in known and not _NOTHING.fullmatch(_name(each))}
     current = table.iceberg.operations().current()
-    folder, uuid = bare(str(table.iceberg.location())), str(current.uuid())
+    folder, uuid = bare_location(str(table.iceberg.location())), str(current.uuid())
     metadata = {each: _origin(table, listed[each]) for each in unknown if is_metadata(each)}
     alone = not around.blind and all(each.uuid in {uuid, TORN} for each in metadata.values())
-    data = {each for each in unknown if lies_in(each, f"{folder}/data")}
+    data = {each for each in unknown if is_inside(each, f"{folder}/data")}
     beside = {each for each in unknown if each.rpartition("/")[0] == f"{folder}/metadata"}
     own = ReachableFiles(
-        _called(_ROWS, data),
-        _called(_HIDING, data),
-        _called(_STATISTICS, beside),
-        _called(_LISTS, beside) | frozenset(beside & metadata.keys()),
+        _with_names_like(_ROWS, data),
+        _with_names_like(_HIDING, data),
+        _with_names_like(_STATISTICS, beside),
+        _with_names_like(_LISTS, beside) | frozenset(beside & metadata.keys()),
     )
     if not alone:
         own = own.only({name for name, each in metadata.items() if each.uuid == uuid})
-    now = bare(str(current.metadataFileLocation()))
+    now = bare_location(str(current.metadataFileLocation()))
     following = frozenset(name for name, each in metadata.items() if now == each.former or each.uuid == TORN)
     return Strays(own, frozenset(unknown - own.all), following)
 
 
-def _called(pattern: "re.Pattern[str]", files: Iterable[str]) -> frozenset[str]:
+def _with_names_like(pattern: "re.Pattern[str]", files: Iterable[str]) -> frozenset[str]:
     return frozenset(each for each in files if pattern.fullmatch(_name(each)))
 
 
@@ -197,7 +197,7 @@ def _origin(table: StoredTable, file: ListedFile) -> _Origin:
         text = zlib.decompress(content, 31) if content[:2] == b"\x1f\x8b" else content
         told = json.loads(text)
         log = told.get("metadata-log") or [{}]
-        return _Origin(str(told.get("table-uuid")), bare(str(log[-1].get("metadata-file"))))
+        return _Origin(str(told.get("table-uuid")), bare_location(str(log[-1].get("metadata-file"))))
     except (ValueError, AttributeError, zlib.error):
         return _Origin(TORN if content[:1] in _BEGINS else "")
 
@@ -218,7 +218,7 @@ def refuse_writers(table: StoredTable, listed: Mapping[str, ListedFile], own: It
         )
 
 
-def digested(store: Store, table: StoredTable, locations: Iterable[str]) -> list[dict[str, Any]]:
+def file_digests(store: Store, table: StoredTable, locations: Iterable[str]) -> list[dict[str, Any]]:
     """Path, bytes and SHA-256 of each file that is there."""
     io, found = table.iceberg.io(), []
     digest = store.jvm.org.apache.commons.codec.digest.DigestUtils
@@ -226,7 +226,7 @@ def digested(store: Store, table: StoredTable, locations: Iterable[str]) -> list
         file = io.newInputFile(location)
         if file.exists():
             stream = file.newStream()
-            told = {"path": bare(location), "bytes": int(file.getLength())}
+            told = {"path": bare_location(location), "bytes": int(file.getLength())}
             found.append({**told, "sha256": digest.sha256Hex(stream)})
             stream.close()
     return found

@@ -14,7 +14,7 @@ from backstory.model.schema import Column
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
-from backstory.stores.names import refuse_names
+from backstory.stores.port import refuse_names
 from backstory.stores.refusals import property_garbled
 
 # What Parquet files name the id of a column by.
@@ -71,19 +71,19 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     """
     refuse_names(is_reserved(jvm), [column.name for column in columns])
     numbers = count(1)
-    fields = [_field(column.name, column.type, numbers) | {"doc": column.doc} for column in columns]
+    fields = [_json_field(column.name, column.type, numbers) | {"doc": column.doc} for column in columns]
     told = json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
     return schema_of(jvm, told)
 
 
-def _field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[str, Any]:
+def _json_field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[str, Any]:
     return {"id": next(numbers), "name": name, "required": False, "type": _json_type(type_, numbers)}
 
 
 def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
     """The type as the JSON of a schema has it; everything within it is optional but the keys of maps."""
     if type_.kind is Kind.STRUCT:
-        fields = [_field(name, part, numbers) for name, part in type_.parts]
+        fields = [_json_field(name, part, numbers) for name, part in type_.parts]
         return {"type": "struct", "fields": fields}
     if type_.kind is Kind.LIST:
         ((_, part),) = type_.parts

@@ -1,9 +1,14 @@
 """What loops over the files of a table, in Java: an answer to Python for each of them takes too long.
 
 Each script is asked once for many files, and tells of them as lines of text.
+
+What names the files of a table, and of others in its catalog, in Java: every manifest is read once.
+
+What writes deletion vectors, in Java: for each file it would take two dozen questions.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from base64 import b64encode
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -226,7 +231,7 @@ class SnapshotLine:
 def scan_tasks_of(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
     """Iceberg's scan tasks of the data files at these locations; none for a file that is gone."""
     ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
-    return dict(ask(table.newScan(), _set(jvm, locations)))
+    return dict(ask(table.newScan(), _java_set(jvm, locations)))
 
 
 def commits_of(jvm: Any, table: Any) -> tuple[list[SnapshotLine], list[SnapshotLine]]:
@@ -246,20 +251,20 @@ def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[Fil
     """The files that a commit added and removed, read from its own manifests; `files` gets those of rows."""
     types = {"snapshot": f"{ICEBERG}.Snapshot", "io": f"{ICEBERG}.io.FileIO", "files": "java.util.Map"}
     told = script(jvm, _COMMIT, "java.lang.String", **types)(table.snapshot(snapshot), table.io(), files)
-    return _lines(told)
+    return _file_lines(told)
 
 
 def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
     """The files that came and went from one snapshot to another, whatever commits lie between them."""
     scan = f"{ICEBERG}.TableScan"
     ask = script(jvm, _BETWEEN, "java.lang.String", before=scan, after=scan, files="java.util.Map")
-    return _lines(ask(table.newScan().useSnapshot(before), table.newScan().useSnapshot(after), files))
+    return _file_lines(ask(table.newScan().useSnapshot(before), table.newScan().useSnapshot(after), files))
 
 
 def files_of_scan(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None) -> list[FileLine]:
     """The data files of a scan, or those at `locations`, each followed by what deletes rows of it."""
     ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
-    return _lines(ask(scan, None if locations is None else _set(jvm, locations), files))
+    return _file_lines(ask(scan, None if locations is None else _java_set(jvm, locations), files))
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
@@ -267,7 +272,7 @@ def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
     wanted = jvm.java.util.HashMap()
     for location, chosen in groups.items():
-        wanted.put(location, None if chosen is None else _set(jvm, map(str, chosen)))
+        wanted.put(location, None if chosen is None else _java_set(jvm, map(str, chosen)))
     return script(jvm, _TASKS, "java.util.List", **types)(table, files, wanted)
 
 
@@ -283,7 +288,7 @@ def stage_tasks(jvm: Any, table: Any, group: str, tasks: Any) -> tuple[Any, Any]
     return ordinary, staged
 
 
-def all_in_one(jvm: Any) -> Any:
+def one_manifest(jvm: Any) -> Any:
     """A function by which all files of a kind are in one manifest."""
     return script(jvm, _CONSTANT, "java.util.function.Function")()
 
@@ -294,14 +299,14 @@ def forget_tasks(jvm: Any, table: Any, group: str) -> None:
     script(jvm, _FORGET, "java.lang.Object", **types)(table, group)
 
 
-def _set(jvm: Any, values: Iterable[object]) -> Any:
+def _java_set(jvm: Any, values: Iterable[object]) -> Any:
     found = jvm.java.util.HashSet()
     for value in values:
         found.add(value)
     return found
 
 
-def _lines(told: str) -> list[FileLine]:
+def _file_lines(told: str) -> list[FileLine]:
     found = []
     for line in told.split("\n")[:-1]:
         sign, content, format_, *numbers, hidden, row, location = line.split("\t")
@@ -309,3 +314,282 @@ def _lines(told: str) -> list[FileLine]:
         first = int(row) if row else None
         found.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location, first))
     return found
+
+
+# The metadata of now, what its snapshots removed, and what is still there of the metadata before.
+_NAMED: Final = f"""
+StringBuilder told = new StringBuilder();
+{ICEBERG}.TableMetadata now = (({ICEBERG}.HasTableOperations) table).operations().current();
+{ICEBERG}.io.FileIO io = table.io();
+java.util.Set seen = new java.util.HashSet();
+java.util.List all = new java.util.ArrayList();
+all.add(now);
+told.append("METADATA\\t\\t\\t\\t0\\t").append(now.metadataFileLocation()).append('\\n');
+for (java.util.Iterator each = now.previousFiles().iterator(); former.booleanValue() && each.hasNext();) {{
+  String place = (({ICEBERG}.TableMetadata.MetadataLogEntry) each.next()).file();
+  told.append("METADATA\\t\\t\\tpast\\t0\\t").append(place).append('\\n');
+  if (!io.newInputFile(place).exists()) continue;
+  try {{
+    {ICEBERG}.TableMetadata then = {ICEBERG}.TableMetadataParser.read(io, place);
+    if (then.uuid() != null && then.uuid().equals(now.uuid())) all.add(then);
+  }} catch (RuntimeException unreadable) {{ }}
+}}
+for (java.util.Iterator times = all.iterator(); times.hasNext();) {{
+  {ICEBERG}.TableMetadata metadata = ({ICEBERG}.TableMetadata) times.next();
+  boolean past = metadata != now;
+  String when = past ? "past\\t0\\t" : "\\t0\\t";
+  for (java.util.Iterator each = metadata.statisticsFiles().iterator(); each.hasNext();)
+    told.append("STATISTICS\\t\\t\\t").append(when)
+      .append((({ICEBERG}.StatisticsFile) each.next()).path()).append('\\n');
+  for (java.util.Iterator each = metadata.partitionStatisticsFiles().iterator(); each.hasNext();)
+    told.append("STATISTICS\\t\\t\\t").append(when)
+      .append((({ICEBERG}.PartitionStatisticsFile) each.next()).path()).append('\\n');
+  for (java.util.Iterator each = metadata.snapshots().iterator(); each.hasNext();) {{
+    {ICEBERG}.Snapshot snapshot = ({ICEBERG}.Snapshot) each.next();
+    String list = snapshot.manifestListLocation();
+    if (list != null) {{
+      if (!seen.add(list)) continue;
+      told.append("METADATA\\t\\t\\t").append(when).append(list).append('\\n');
+      if (past && !io.newInputFile(list).exists()) continue;
+    }}
+    for (java.util.Iterator more = snapshot.allManifests(io).iterator(); more.hasNext();) {{
+      {ICEBERG}.ManifestFile manifest = ({ICEBERG}.ManifestFile) more.next();
+      if (!seen.add(manifest.path())) continue;
+      told.append("METADATA\\t\\t\\t").append(when).append(manifest.path()).append('\\n');
+      if (past && !io.newInputFile(manifest.path()).exists()) continue;
+      {ICEBERG}.io.CloseableIterable rows = manifest.content() == {ICEBERG}.ManifestContent.DATA
+        ? ({ICEBERG}.io.CloseableIterable) {ICEBERG}.ManifestFiles.read(manifest, io, metadata.specsById())
+        : ({ICEBERG}.io.CloseableIterable) {ICEBERG}.ManifestFiles.readDeleteManifest(
+            manifest, io, metadata.specsById());
+      try {{
+        for (java.util.Iterator entries = rows.iterator(); entries.hasNext();) {{
+          {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) entries.next();
+          if (!seen.add(file.location())) continue;
+          told.append(file.content()).append('\\t').append(file.format()).append('\\t')
+            .append(file.keyMetadata() == null ? "" : "secret").append('\\t')
+            .append(past ? "past" : "").append('\\t').append(file.fileSizeInBytes()).append('\\t')
+            .append(file.location()).append('\\n');
+          if (file.content() == {ICEBERG}.FileContent.DATA)
+            files.put(file.location(), file.copyWithoutStats());
+        }}
+      }} finally {{ rows.close(); }}
+    }}
+  }}
+  if (past) continue;
+  for (java.util.Iterator each = metadata.snapshots().iterator(); each.hasNext();) {{
+    {ICEBERG}.Snapshot snapshot = ({ICEBERG}.Snapshot) each.next();
+    Iterable[] removed = new Iterable[] {{ snapshot.removedDataFiles(io), snapshot.removedDeleteFiles(io) }};
+    for (int kind = 0; kind < 2; kind++)
+      for (java.util.Iterator entries = removed[kind].iterator(); entries.hasNext();) {{
+        {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) entries.next();
+        if (!seen.add(file.location())) continue;
+        told.append(file.content()).append('\\t').append(file.format()).append('\\t')
+          .append(file.keyMetadata() == null ? "" : "secret").append("\\tpast\\t")
+          .append(file.fileSizeInBytes()).append('\\t').append(file.location()).append('\\n');
+        if (kind == 0) files.put(file.location(), file.copyWithoutStats());
+      }}
+  }}
+}}
+return told.toString();
+"""
+# A line for each place of another table or view.
+_NEIGHBOURS: Final = f"""
+StringBuilder told = new StringBuilder();
+java.util.LinkedList waiting = new java.util.LinkedList();
+if (catalog instanceof {ICEBERG}.catalog.SupportsNamespaces)
+  waiting.addAll((({ICEBERG}.catalog.SupportsNamespaces) catalog).listNamespaces());
+else told.append("BLIND\\t\\t\\n");
+while (!waiting.isEmpty()) {{
+  {ICEBERG}.catalog.Namespace schema = ({ICEBERG}.catalog.Namespace) waiting.removeFirst();
+  try {{ waiting.addAll((({ICEBERG}.catalog.SupportsNamespaces) catalog).listNamespaces(schema)); }}
+  catch (RuntimeException closed) {{ told.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  java.util.List names = new java.util.ArrayList();
+  try {{ names.addAll((({ICEBERG}.catalog.Catalog) catalog).listTables(schema)); }}
+  catch (RuntimeException closed) {{ told.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  for (java.util.Iterator each = names.iterator(); each.hasNext();) {{
+    {ICEBERG}.catalog.TableIdentifier name = ({ICEBERG}.catalog.TableIdentifier) each.next();
+    if (name.equals(own)) continue;
+    java.util.Set places = new java.util.LinkedHashSet();
+    java.util.Set within = new java.util.LinkedHashSet();
+    try {{
+      {ICEBERG}.Table table = (({ICEBERG}.catalog.Catalog) catalog).loadTable(name);
+      {ICEBERG}.TableMetadata metadata = (({ICEBERG}.HasTableOperations) table).operations().current();
+      places.add(table.location());
+      for (java.util.Iterator more = table.properties().keySet().iterator(); more.hasNext();) {{
+        String property = (String) more.next();
+        if (property.startsWith("write.") && property.endsWith(".path"))
+          places.add(table.properties().get(property));
+      }}
+      if (metadata.metadataFileLocation() != null) within.add(metadata.metadataFileLocation());
+      for (java.util.Iterator more = metadata.previousFiles().iterator(); more.hasNext();)
+        within.add((({ICEBERG}.TableMetadata.MetadataLogEntry) more.next()).file());
+      java.util.Set seen = new java.util.HashSet();
+      for (java.util.Iterator times = metadata.snapshots().iterator(); times.hasNext();) {{
+        {ICEBERG}.Snapshot snapshot = ({ICEBERG}.Snapshot) times.next();
+        for (java.util.Iterator more = snapshot.allManifests(table.io()).iterator(); more.hasNext();) {{
+          {ICEBERG}.ManifestFile manifest = ({ICEBERG}.ManifestFile) more.next();
+          if (!seen.add(manifest.path())) continue;
+          {ICEBERG}.io.CloseableIterable paths = manifest.content() == {ICEBERG}.ManifestContent.DATA
+            ? ({ICEBERG}.io.CloseableIterable) {ICEBERG}.ManifestFiles.read(
+                manifest, table.io(), metadata.specsById())
+            : ({ICEBERG}.io.CloseableIterable) {ICEBERG}.ManifestFiles.readDeleteManifest(
+                manifest, table.io(), metadata.specsById());
+          try {{
+            for (java.util.Iterator entries = paths.iterator(); entries.hasNext();) {{
+              String file = (({ICEBERG}.ContentFile) entries.next()).location();
+              within.add(files.contains(file) ? file : file.substring(0, file.lastIndexOf('/') + 1));
+            }}
+          }} finally {{ paths.close(); }}
+        }}
+      }}
+    }} catch (RuntimeException unreadable) {{
+      told.append("BLIND\\t").append(name).append("\\t\\n");
+    }}
+    for (java.util.Iterator more = places.iterator(); more.hasNext();)
+      told.append("FOLDER\\t").append(name).append('\\t').append(more.next()).append('\\n');
+    for (java.util.Iterator more = within.iterator(); more.hasNext();)
+      told.append("FILES\\t").append(name).append('\\t').append(more.next()).append('\\n');
+  }}
+  if (!(catalog instanceof {ICEBERG}.catalog.ViewCatalog)) continue;
+  try {{
+    for (java.util.Iterator each = (({ICEBERG}.catalog.ViewCatalog) catalog).listViews(schema).iterator();
+        each.hasNext();) {{
+      {ICEBERG}.catalog.TableIdentifier name = ({ICEBERG}.catalog.TableIdentifier) each.next();
+      told.append("FOLDER\\t").append(name).append('\\t')
+        .append((({ICEBERG}.catalog.ViewCatalog) catalog).loadView(name).location()).append('\\n');
+    }}
+  }} catch (RuntimeException closed) {{ told.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+}}
+return told.toString();
+"""
+# What Iceberg would delete, wherever it lies: it deletes nothing.
+_EXPIRE: Final = """
+final java.util.List gone = java.util.Collections.synchronizedList(new java.util.ArrayList());
+expiring.deleteWith(new java.util.function.Consumer() {
+  public void accept(Object each) { gone.add(each); }
+}).commit();
+return gone;
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFile:
+    """A file that metadata names: what it is, and of one with rows its format, and whether it is encrypted.
+
+    That which only `past` metadata names is no more of the table.
+    """
+
+    kind: str
+    format: str
+    secret: bool
+    past: bool
+    size: int
+    location: str
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A place of another table or view: a folder of its own, or one that has some of its files.
+
+    What cannot be looked at has none.
+    """
+
+    kind: str
+    name: str
+    place: str
+
+
+def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) -> list[NamedFile]:
+    """The files that any snapshot names, or also `former` metadata does; `files` gets those of rows."""
+    types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "former": "java.lang.Boolean"}
+    told: str = script(jvm, _NAMED, "java.lang.String", **types)(table, files, former)
+    parts = (line.split("\t", 5) for line in told.split("\n")[:-1])
+    return [
+        NamedFile(kind, format_, bool(secret), bool(past), int(size), place)
+        for kind, format_, secret, past, size, place in parts
+    ]
+
+
+def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> list[Neighbour]:
+    """Every place of the other tables and views of a catalog; of `files` those that they name by name."""
+    types = {
+        "catalog": "java.lang.Object",
+        "own": f"{ICEBERG}.catalog.TableIdentifier",
+        "files": "java.util.Set",
+    }
+    named = jvm.java.util.HashSet()
+    for each in files:
+        named.add(each)
+    told: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, named)
+    return [Neighbour(*line.split("\t", 2)) for line in told.split("\n")[:-1]]
+
+
+def commit_expiry(jvm: Any, expiring: Any) -> list[str]:
+    """Commit an expiry of snapshots, and tell which files it would delete."""
+    types = {"expiring": f"{ICEBERG}.ExpireSnapshots"}
+    return list(script(jvm, _EXPIRE, "java.util.List", **types)(expiring))
+
+
+# What hides rows of a file already goes into its new vector. Equality deletes do not: they go on to hide rows
+# of the files that are older than they.
+_VECTORS: Final = f"""
+java.util.Map marked = new java.util.HashMap();
+String[] lines = told.split("\\n");
+for (int place = 0; place < lines.length; place++) {{
+  String[] parts = lines[place].split("\\t", 3);
+  marked.put(parts[2], parts);
+}}
+final java.util.Map previous = new java.util.HashMap();
+final {ICEBERG}.io.FileIO io = table.io();
+java.util.function.Function opened = new java.util.function.Function() {{
+  public Object apply(Object each) {{ return io.newInputFile((({ICEBERG}.DeleteFile) each).location()); }}
+}};
+{ICEBERG}.data.BaseDeleteLoader loader = new {ICEBERG}.data.BaseDeleteLoader(opened);
+{ICEBERG}.deletes.BaseDVFileWriter writer = new {ICEBERG}.deletes.BaseDVFileWriter(
+  {ICEBERG}.io.OutputFileFactory.builderFor(table, 0, 0L).format({ICEBERG}.FileFormat.PUFFIN).build(),
+  new java.util.function.Function() {{ public Object apply(Object each) {{ return previous.get(each); }} }});
+// The compiler knows no static methods of interfaces.
+java.lang.reflect.Method deserialize = {ICEBERG}.deletes.PositionDeleteIndex.class.getMethod(
+  "deserialize", new Class[] {{ byte[].class, {ICEBERG}.DeleteFile.class }});
+int found = 0;
+{ICEBERG}.io.CloseableIterable tasks = table.newScan().planFiles();
+try {{
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && found < marked.size();) {{
+    {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
+    {ICEBERG}.DataFile file = ({ICEBERG}.DataFile) (Object) task.file();
+    String[] parts = (String[]) marked.get(file.location());
+    if (parts == null) continue;
+    found++;
+    java.util.List older = new java.util.ArrayList();
+    for (java.util.Iterator more = task.deletes().iterator(); more.hasNext();) {{
+      {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
+      if (hiding.content() == {ICEBERG}.FileContent.POSITION_DELETES) older.add(hiding);
+    }}
+    if (!older.isEmpty()) previous.put(file.location(), loader.loadPositionDeletes(older, file.location()));
+    byte[] framed = java.util.Base64.getDecoder().decode(parts[1]);
+    {ICEBERG}.DeleteFile about = {ICEBERG}.FileMetadata.deleteFileBuilder(task.spec()).ofPositionDeletes()
+      .withFormat("puffin").withPath(file.location()).withFileSizeInBytes((long) framed.length)
+      .withPartition(file.partition()).withRecordCount(Long.parseLong(parts[0]))
+      .withReferencedDataFile(file.location()).withContentOffset(0L)
+      .withContentSizeInBytes((long) framed.length).build();
+    {ICEBERG}.deletes.PositionDeleteIndex index =
+      ({ICEBERG}.deletes.PositionDeleteIndex) deserialize.invoke(null, new Object[] {{ framed, about }});
+    writer.delete(file.location(), index, task.spec(), file.partition());
+  }}
+}} finally {{ tasks.close(); }}
+if (found < marked.size()) return null;
+writer.close();
+return new Object[] {{
+  writer.result().deleteFiles().toArray(), writer.result().rewrittenDeleteFiles().toArray()
+}};
+"""
+
+
+def write_vectors(jvm: Any, table: Any, framed: Mapping[str, tuple[int, bytes]]) -> Any:
+    """New delete files and those that they take the place of; None if one of the data files is gone.
+
+    `framed` are how many positions are hidden in each file, and these as a deletion vector.
+    """
+    lines = (f"{count}\t{b64encode(content).decode()}\t{file}" for file, (count, content) in framed.items())
+    types = {"table": f"{ICEBERG}.Table", "told": "java.lang.String"}
+    return script(jvm, _VECTORS, "java.lang.Object", **types)(table, "\n".join(lines))

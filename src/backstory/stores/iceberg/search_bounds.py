@@ -44,11 +44,11 @@ class SearchBounds:
         if not self.exact or not self.least:
             return None
         if self.least is self.greatest and len(self.least) <= LISTED:
-            found = {"type": "in", "term": name, "values": [_text(each) for each in self.least]}
+            found = {"type": "in", "term": name, "values": [_json_value(each) for each in self.least]}
         else:
-            lower = {"type": "gt-eq", "term": name, "value": _text(self.least[0])}
-            found = both(lower, lower | {"type": "lt-eq", "value": _text(self.greatest[-1])})
-        return either(without(name), found) if self.null else found
+            lower = {"type": "gt-eq", "term": name, "value": _json_value(self.least[0])}
+            found = all_of(lower, lower | {"type": "lt-eq", "value": _json_value(self.greatest[-1])})
+        return any_of(is_null(name), found) if self.null else found
 
 
 def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:
@@ -58,9 +58,9 @@ def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:
     distinct, null = pc.unique(values.drop_null()), bool(values.null_count)
     if len(distinct) > MANY:
         bounds = pc.min_max(distinct).as_py()
-        return SearchBounds([bounds["min"]], [bounds["max"]], null, _exact(values.type))
+        return SearchBounds([bounds["min"]], [bounds["max"]], null, _is_exact(values.type))
     each = sorted(distinct.to_pylist())
-    return SearchBounds(each, each, null, _exact(values.type))
+    return SearchBounds(each, each, null, _is_exact(values.type))
 
 
 def bounds_of_value(value: Any) -> SearchBounds | None:
@@ -68,26 +68,26 @@ def bounds_of_value(value: Any) -> SearchBounds | None:
     return None if isinstance(value, float) else SearchBounds([value], [value], null=False, exact=False)
 
 
-def without(name: str) -> Any:
+def is_null(name: str) -> Any:
     """That a column has no value, as Iceberg's JSON has it."""
     return {"type": "is-null", "term": name}
 
 
-def both(*conditions: Any) -> Any:
+def all_of(*conditions: Any) -> Any:
     """All of the conditions, as Iceberg's JSON has them; None where none is told."""
     told = [each for each in conditions if each is not None]
     return reduce(lambda a, b: {"type": "and", "left": a, "right": b}, told) if told else None
 
 
-def either(*conditions: Any) -> Any:
+def any_of(*conditions: Any) -> Any:
     """One of the conditions, as Iceberg's JSON has them."""
     return reduce(lambda a, b: {"type": "or", "left": a, "right": b}, conditions)
 
 
-def _exact(type_: pa.DataType) -> bool:
+def _is_exact(type_: pa.DataType) -> bool:
     """Whether Iceberg, Parquet and Python have one order of the values, and one text for each."""
     return pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_)
 
 
-def _text(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     return value.isoformat() if isinstance(value, date) else value

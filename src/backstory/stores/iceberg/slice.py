@@ -1,25 +1,118 @@
-"""Read the part of a table that a delivery can touch, and nothing else."""
+"""Read the part of a table that a delivery can touch, and nothing else.
+
+The stored rows of some keys, read on this machine: of few files, of few of their row groups.
+"""
 
 import uuid
-from functools import reduce
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
+from functools import partial, reduce
 from operator import and_
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.delivered import arrow_schema
-from backstory.model.instant import MILLISECOND
+from backstory.formats.memory import TooLarge
+from backstory.model.instant import EPOCH, MILLISECOND
 from backstory.model.layout import ACTIVE, END, START
 from backstory.model.places import FILE, POSITION, ROW_ID
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.lineage import keeps_row_ids
-from backstory.stores.iceberg.literals import column, instant, literals, quoted
-from backstory.stores.iceberg.local_rows import PLACE_HERE
-from backstory.stores.iceberg.local_slice import slice_here
+from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
+from backstory.stores.iceberg.literals import column, instant, literals, quote
+from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
+from backstory.stores.iceberg.search_bounds import any_of
 from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.row_groups import Statistics
+
+INT64: Final = "INT64"
+FIRST: Final = datetime.min.replace(tzinfo=EPOCH.tzinfo)
+# The columns that tell whether a version had ended.
+TELLING: Final = (ACTIVE, END, START)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+def slice_here(
+    store: Store, table: StoredTable, names: Sequence[str], keys: pa.Table, since: int | None
+) -> pa.Table | None:
+    """These columns of the rows of distinct keys, as `read_slice` tells; None where Spark must read them."""
+    # Of numbers that are not exact it is Spark's to say which are equal.
+    if any(pa.types.is_floating(values.type) for values in keys.columns):
+        return None
+    among = {name: keys[name].combine_chunks() for name in keys.column_names}
+    conditions = [partial(_match_pairs, keys)] if len(among) > 1 else []
+    needed = [*(among if conditions else ()), *(TELLING if since is not None else ())]
+    if since is not None:
+        conditions.append(partial(_match_touched, since))
+
+    def chosen(rows: pa.Table) -> pa.ChunkedArray:
+        return reduce(pc.and_, (condition(rows) for condition in conditions))
+
+    with store.memory.lease() as lease:
+        try:
+            return LocalRows(store, table, lease).read(
+                names,
+                needed,
+                chosen if conditions else None,
+                among=among,
+                where=None if since is None else _files_condition(since),
+                may_have=None if since is None else partial(_may_be_touched, since),
+            )
+        except (TooLarge, Unreadable):
+            return None
+
+
+def _match_pairs(keys: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows have all columns of one key."""
+    first, *others = keys.column_names
+    places, key_places = _places_among(rows[first], keys[first])
+    for name in others:
+        pairs = zip((places, key_places), _places_among(rows[name], keys[name]), strict=True)
+        places, key_places = _places_among(*(pc.add(pc.multiply(a, keys.num_rows), b) for a, b in pairs))
+    return pc.is_valid(places)
+
+
+def _places_among(values: pa.ChunkedArray, among: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The places of `values`, and of `among` itself, in the distinct values of `among`; NULL is one too."""
+    distinct = pc.unique(among)
+    return (pc.index_in(each, value_set=distinct).cast(pa.int64()) for each in (values, among))
+
+
+def _match_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
+    """Which versions were not closed before an instant."""
+    ends, starts = (rows[name].cast(pa.int64()) for name in (END, START))
+    late = pc.or_kleene(pc.greater_equal(ends, since - MILLISECOND), pc.greater_equal(starts, since))
+    return pc.fill_null(pc.or_kleene(rows[ACTIVE], late), False)
+
+
+def _may_be_touched(since: int, statistics: Statistics) -> bool:
+    """Whether a row group may have such versions."""
+    active, *times = (statistics(name) for name in TELLING)
+    if active is None or active.max or any(each is None or each.physical_type != INT64 for each in times):
+        return True
+    end, start = (each.max_raw for each in times)
+    return bool(end >= since - MILLISECOND or start >= since)
+
+
+def _files_condition(since: int) -> Any:
+    """The same of files, as Iceberg's JSON has it."""
+    return any_of(
+        {"type": "eq", "term": ACTIVE, "value": True},
+        {
+            "type": "gt-eq",
+            "term": END,
+            "value": _instant(max((FIRST - EPOCH) // _MICROSECOND, since - MILLISECOND)),
+        },
+        {"type": "gt-eq", "term": START, "value": _instant(since)},
+    )
+
+
+def _instant(micros: int) -> str:
+    return (EPOCH + timedelta(microseconds=micros)).isoformat()
+
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -30,7 +123,7 @@ BROADCAST = 64 << 20
 # Types whose values are looked for within no bounds: NaN lies within none.
 UNBOUNDED = (pa.types.is_binary, pa.types.is_boolean, pa.types.is_floating)
 # Keys of other types are not asked for where there are many rows.
-SEARCHED = (
+SEARCHABLE = (
     pa.types.is_integer,
     pa.types.is_decimal,
     pa.types.is_string,
@@ -54,7 +147,7 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
     it and do not start at or after it.
     """
     ids = [pa.field(ROW_ID, pa.int64())] if keeps_row_ids(table) else []
-    schema = pa.schema([*table_schema(table), *PLACE_HERE, *ids])
+    schema = pa.schema([*table_schema(table), *PLACE_SCHEMA, *ids])
     if not table.rows or not keys.num_rows:
         return schema.empty_table()
     distinct = keys.group_by(keys.column_names).aggregate([])
@@ -63,7 +156,7 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
         if here is not None:
             return here.cast(schema)
         frame = _with_keys(store, store.spark.table(store.sql_name(table.shape.table)), distinct, since)
-        names = [quoted(name) for name in schema.names]
+        names = [quote(name) for name in schema.names]
         return arrow_of(frame.select(*names)).cast(schema)
 
 
@@ -71,12 +164,12 @@ def may_be_touched(since: int) -> "Column":
     return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
 
 
-def searched_columns(keys: pa.Table) -> pa.Table:
+def searchable_columns(keys: pa.Table) -> pa.Table:
     """The columns of keys by whose values rows are looked for: NaN, for one, is in no range."""
-    return keys.select([each.name for each in keys.schema if any(is_(each.type) for is_ in SEARCHED)])
+    return keys.select([each.name for each in keys.schema if any(is_(each.type) for is_ in SEARCHABLE)])
 
 
-def of_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
+def rows_of_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
     """The rows of the frame whose columns of these names have one of the keys."""
     return _with_keys(store, frame, keys.group_by(keys.column_names).aggregate([]), None)
 
@@ -94,10 +187,10 @@ def _with_keys(store: Store, frame: "DataFrame", distinct: pa.Table, since: int 
         conditions += _in_range(distinct)
     if conditions:
         frame = frame.where(reduce(and_, conditions))
-    return frame if listed else _joined(store, frame, distinct)
+    return frame if listed else _join_keys(store, frame, distinct)
 
 
-def _joined(store: Store, frame: "DataFrame", distinct: pa.Table) -> "DataFrame":
+def _join_keys(store: Store, frame: "DataFrame", distinct: pa.Table) -> "DataFrame":
     from pyspark.sql.functions import broadcast
 
     names = [f"key {place} {uuid.uuid4()}" for place in range(distinct.num_columns)]

@@ -62,9 +62,9 @@ class Reference:
     max_age_ms: int | None
 
 
-def newest(table: StoredTable) -> IcebergSnapshot | None:
+def newest_snapshot(table: StoredTable) -> IcebergSnapshot | None:
     """The commit whose rows the table has; None for a table that has no commits."""
-    return _of(table.iceberg.currentSnapshot())
+    return _snapshot_or_none(table.iceberg.currentSnapshot())
 
 
 def all_snapshots(table: StoredTable) -> list[IcebergSnapshot]:
@@ -74,10 +74,12 @@ def all_snapshots(table: StoredTable) -> list[IcebergSnapshot]:
 
 def ancestry(table: StoredTable) -> Iterator[IcebergSnapshot]:
     """The commits that made the table what it is, newest first; one that expired ends the walk."""
-    snapshot = newest(table)
+    snapshot = newest_snapshot(table)
     while snapshot is not None:
         yield snapshot
-        snapshot = None if snapshot.parent is None else _of(table.iceberg.snapshot(snapshot.parent))
+        snapshot = (
+            None if snapshot.parent is None else _snapshot_or_none(table.iceberg.snapshot(snapshot.parent))
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ class CommitNote:
 
     id: int
     number: int
-    told: Mapping[str, str]
-    stands: bool
+    summary: Mapping[str, str]
+    is_ancestor: bool
 
 
 def commits(store: Store, table: StoredTable) -> list[CommitNote]:
@@ -108,11 +110,11 @@ def references(table: StoredTable) -> list[Reference]:
     """The branches and tags of a table but its own branch."""
     kept = []
     for name, each in dict(table.iceberg.refs()).items():
-        snapshot = _of(table.iceberg.snapshot(each.snapshotId()))
+        snapshot = _snapshot_or_none(table.iceberg.snapshot(each.snapshotId()))
         if name != MAIN and snapshot is not None:
             kept.append(Reference(str(name), snapshot.id, snapshot.committed_at, each.maxRefAgeMs()))
     return kept
 
 
-def _of(java: Any) -> IcebergSnapshot | None:
+def _snapshot_or_none(java: Any) -> IcebergSnapshot | None:
     return None if java is None else IcebergSnapshot(java, java.summary())

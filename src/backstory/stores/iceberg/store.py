@@ -1,13 +1,19 @@
-"""A catalog of a Spark session, and the tables in it."""
+"""A catalog of a Spark session, and the tables in it.
+
+The files of a table that Iceberg's Java loaded, opened here with what its FileIO is told.
+
+The store of an embedded warehouse: Java with Iceberg in it, Spark once it is asked for.
+"""
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.change import DOOR, TOKEN
 from backstory.model.foreign_writes import COLUMNS_STATE, foreign_writes
@@ -15,36 +21,65 @@ from backstory.model.layout import layout_of
 from backstory.model.schema import Column, Shape
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.settings import DRIVER_MEMORY
+from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
 from backstory.spark.late import LateSpark, active_here
 from backstory.spark.versions import require_known_types
-from backstory.stores import whereabouts
+from backstory.stores import embedded_catalog
+from backstory.stores.embedded_catalog import remember_if_writable
 from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import (
-    behind_cache,
+    build_catalog,
     catalog,
-    catalog_of,
     gateway,
     identifier,
     is_reserved,
     namespace,
     texts_of,
+    uncached_catalog,
 )
-from backstory.stores.iceberg.literals import quoted
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import columns_of, names_of_property
-from backstory.stores.iceberg.session_caches import refresh, watch
-from backstory.stores.iceberg.table_files import files_of
-from backstory.stores.openings import TableFiles
+from backstory.stores.iceberg.sessions import refresh, watch
 from backstory.stores.port import DISORDER, Snapshot, require_columns
 from backstory.stores.refusals import conflict, no_table, property_garbled
+from backstory.stores.table_files import TableFiles
+
+# Java's own ways to files that S3's interface gives to us as well, by the names of their classes.
+_REACHED: Final = frozenset({"S3FileIO", "ResolvingFileIO"})
+
+
+def files_of(iceberg: Any) -> TableFiles:
+    """The files of a table of Iceberg's."""
+    return TableFiles(partial(_io_properties, iceberg))
+
+
+def _io_properties(iceberg: Any) -> Mapping[str, str] | None:
+    """The properties of its FileIO, and the credentials that a catalog hands out; None for other FileIOs."""
+    io = iceberg.io()
+    if str(io.getClass().getSimpleName()) not in _REACHED:
+        return None
+    return {**texts_of(io.properties()), **_vended_credentials(io, str(iceberg.location()))}
+
+
+def _vended_credentials(io: Any, location: str) -> dict[str, str]:
+    """The credentials whose prefix is that of the table, the most exact ones."""
+    from py4j.protocol import Py4JError
+
+    try:
+        credentials = {str(each.prefix()): each.config() for each in io.credentials()}
+    except Py4JError:  # an older Iceberg's FileIO has none
+        return {}
+    prefixes = [each for each in credentials if location.startswith(each)]
+    return dict(credentials[max(prefixes, key=len)]) if prefixes else {}
+
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-PLACES = ("uri", "warehouse")
+ADDRESS_SETTINGS = ("uri", "warehouse")
 LAYOUT = "backstory.layout"
 KEY = "backstory.key"
-CALLED = "backstory.source-names"
+SOURCE_NAMES = "backstory.source-names"
 LAYOUT_VERSION = "backstory.layout-version"
 
 
@@ -79,8 +114,10 @@ class Store:
         """Iceberg's catalog object, which caches nothing."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
             properties = self.session.properties
-            return self.session.catalog(self.catalog, lambda: catalog_of(self.jvm, self.catalog, properties))
-        return behind_cache(self.jvm, catalog(self.spark, self.catalog))
+            return self.session.catalog(
+                self.catalog, lambda: build_catalog(self.jvm, self.catalog, properties)
+            )
+        return uncached_catalog(self.jvm, catalog(self.spark, self.catalog))
 
     def setting(self, name: str) -> str | None:
         """A setting of the session, for which it is not started."""
@@ -102,14 +139,14 @@ class Store:
     def home(self) -> Path | None:
         """The folder of a warehouse whose catalog is a file in it; None for any other catalog."""
         uri = self.setting(f"spark.sql.catalog.{self.catalog}.uri")
-        return whereabouts.home_of(self.folder, uri or "")
+        return embedded_catalog.home_of(self.folder, uri or "")
 
     @property
     def address(self) -> str:
         """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
         if self.folder is not None:
             return str(self.folder.resolve())
-        told = (self.setting(f"spark.sql.catalog.{self.catalog}.{each}") for each in PLACES)
+        told = (self.setting(f"spark.sql.catalog.{self.catalog}.{each}") for each in ADDRESS_SETTINGS)
         return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])
 
     @property
@@ -128,7 +165,7 @@ class Store:
 
     def sql_name(self, table: TableName, *more: str) -> str:
         """The quoted name for Spark SQL; `more` names a metadata table."""
-        return ".".join(map(quoted, (self.catalog, table.schema, table.name, *more)))
+        return ".".join(map(quote, (self.catalog, table.schema, table.name, *more)))
 
 
 @dataclass(frozen=True)
@@ -155,8 +192,8 @@ class StoredTable:
         """What other programs did to it since its door last wrote, in words."""
         left = self.properties.get(COLUMNS_STATE)
         then = None if left is None else self.iceberg.schemas().get(int(left))
-        known = None if then is None or int(left or 0) == self.schema_id else _names(then)
-        now = {} if known is None else _names(self.iceberg.schema())
+        known = None if then is None or int(left or 0) == self.schema_id else _names_by_id(then)
+        now = {} if known is None else _names_by_id(self.iceberg.schema())
         return foreign_writes(self.shape.layout, self._ancestry(), known, now)
 
     def _ancestry(self) -> Iterator[tuple[int, str, str | None]]:
@@ -232,7 +269,7 @@ class StoredTable:
         return str(self.iceberg.operations().getClass().getSimpleName()) != "RESTTableOperations"
 
 
-def _names(schema: Any) -> dict[int, str]:
+def _names_by_id(schema: Any) -> dict[int, str]:
     return {int(each.fieldId()): str(each.name()) for each in schema.columns()}
 
 
@@ -258,9 +295,9 @@ def load(store: Store, table: TableName) -> StoredTable | None:
         return StoredTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
 
 
-def require_here(store: Store, table: TableName) -> whereabouts.Whereabouts | None:
+def require_here(store: Store, table: TableName) -> embedded_catalog.WarehouseFolders | None:
     """Where an embedded warehouse stands; UsageError if the table lies where it stood before."""
-    return None if store.home is None else whereabouts.require_here(store.home, table)
+    return None if store.home is None else embedded_catalog.require_here(store.home, table)
 
 
 def exists(store: Store, table: TableName) -> bool:
@@ -292,7 +329,7 @@ def _is_variant(type_: ColumnType) -> bool:
 def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
     """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
     properties = iceberg.properties()
-    columns = columns_of(store.jvm, iceberg.schema(), names_of_property(table, properties, CALLED, {}))
+    columns = columns_of(store.jvm, iceberg.schema(), names_of_property(table, properties, SOURCE_NAMES, {}))
     return shape_of_properties(table, columns, properties)
 
 
@@ -308,7 +345,7 @@ def shape_of_properties(
     )
 
 
-def shape_then(store: Store, table: StoredTable, schema_id: int | None) -> Shape:
+def shape_at(store: Store, table: StoredTable, schema_id: int | None) -> Shape:
     """The table's shape in an earlier state of its columns; its key's columns by their names of then."""
     if schema_id is None or schema_id == table.schema_id:
         return table.shape
@@ -318,7 +355,7 @@ def shape_then(store: Store, table: StoredTable, schema_id: int | None) -> Shape
     return replace(table.shape, columns=columns, key=tuple(name for name in key if name is not None))
 
 
-def called(shape: Shape) -> str:
+def source_names(shape: Shape) -> str:
     """The source's names of columns that have another one in the table, as the table remembers them."""
     return json.dumps({each.name: each.called for each in shape.columns if each.called}, ensure_ascii=False)
 
@@ -333,4 +370,30 @@ def tables(store: Store, schema: str | None = None) -> list[TableName]:
             for name, namespace in namespaces.items()
             if schema in {None, name}
             for identifier in catalog.listTables(namespace)
+        )
+
+
+def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> Store:
+    """A catalog of the settings; an embedded one remembers its folder.
+
+    Raises UsageError for a catalog that the settings lack, before Java starts, and what `LateSpark` raises.
+    """
+    if catalog != CATALOG:
+        _require_configured(settings, catalog)
+    session = LateSpark(settings, verbose=verbose)
+    memory = Memory(settings.driver_memory)
+    store = Store(session, catalog, settings.format_version, memory, settings.origin)
+    remember_if_writable(store.home)
+    return store
+
+
+def _require_configured(settings: Settings, catalog: str) -> None:
+    from backstory.spark.session import properties
+
+    setting = f"spark.sql.catalog.{catalog}"
+    if setting not in properties(settings):
+        raise UsageError(
+            "no-iceberg-catalog",
+            f"The configuration has no catalog {catalog}.",
+            f"Use {CATALOG}, or configure `{setting}` below [spark] in backstory.toml.",
         )

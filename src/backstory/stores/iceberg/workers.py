@@ -26,10 +26,10 @@ def map_batches(rows: "DataFrame", act: Callable[[Batches], Batches], schema: An
     Columns may have any name: Spark's own `mapInArrow` takes dots and backticks in them for its syntax.
     """
     plain = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
-    return plain.mapInArrow(partial(_named, act, rows.columns), schema)
+    return plain.mapInArrow(partial(_run_on_batches, act, rows.columns), schema)
 
 
-def _named(act: Callable[[Batches], Batches], names: Sequence[str], batches: Batches) -> Batches:
+def _run_on_batches(act: Callable[[Batches], Batches], names: Sequence[str], batches: Batches) -> Batches:
     freeze_imports()
     return act(batch.rename_columns(names) for batch in batches)
 
@@ -41,29 +41,29 @@ def freeze_imports() -> None:
 
 
 @contextmanager
-def carrying() -> Iterator[None]:
-    """In a worker: our own errors become texts that `carried` reads; they never hold row values."""
+def carry_errors() -> Iterator[None]:
+    """In a worker: our own errors become texts that `error_of_worker` reads; they never hold row values."""
     try:
         yield
     except BackstoryError as error:
-        raise RuntimeError(carry(error)) from None
+        raise RuntimeError(error_text(error)) from None
 
 
-def carry(error: BackstoryError) -> str:
-    """The text by which `carried` knows the error again."""
+def error_text(error: BackstoryError) -> str:
+    """The text by which `error_of_worker` knows the error again."""
     return MARK + json.dumps([type(error).__name__, error.to_dict()])
 
 
-def carried(fault: str) -> BackstoryError | None:
+def error_of_worker(fault: str) -> BackstoryError | None:
     """On the driver: the error of a worker, or of all workers, that Spark's text of a failed job holds."""
     _, mark, rest = fault.partition(MARK)
     if not mark:
-        return _unable(fault)
+        return _worker_start_error(fault)
     (kind, told), _ = json.JSONDecoder().raw_decode(rest)
     return _KINDS[kind](told["code"], told["message"], told["remedy"], told["keys"])
 
 
-def _unable(fault: str) -> UsageError | None:
+def _worker_start_error(fault: str) -> UsageError | None:
     """The error for workers whose Python is not there, is of another version, or lacks a module."""
     from pyspark import SparkContext
 

@@ -10,9 +10,9 @@ from backstory.model.foreign_writes import COLUMNS_STATE, foreign_writes
 from backstory.model.schema import Shape
 from backstory.model.table import TableName
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
-from backstory.stores.iceberg.store import CALLED, shape_of_properties
-from backstory.stores.openings import TableFiles
+from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
 from backstory.stores.refusals import no_table
+from backstory.stores.table_files import TableFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ class Opening(Catalog, Protocol):
 def described(table: TableName, told: Mapping[str, Any], location: str) -> Described:
     """The table that metadata at a location tells of."""
     properties = told.get("properties") or {}
-    columns = columns_of_fields(_fields(told), names_of_property(table, properties, CALLED, {}))
+    columns = columns_of_fields(_fields(told), names_of_property(table, properties, SOURCE_NAMES, {}))
     return Described(shape_of_properties(table, columns, properties), told, location)
 
 

@@ -9,12 +9,11 @@ from typing import Any
 
 from backstory.model.table import TableName
 from backstory.settings import CATALOG
-from backstory.stores.catalog_file import TABLE, Entry, read
+from backstory.stores.embedded_catalog import TABLE, CatalogEntry, read_catalog, warehouse_folders
 from backstory.stores.metadata.described import Counts, Described, described
 from backstory.stores.metadata.manifests import counted
-from backstory.stores.openings import TableFiles, local
 from backstory.stores.refusals import file_garbled, file_lost
-from backstory.stores.whereabouts import whereabouts
+from backstory.stores.table_files import TableFiles, local_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +38,17 @@ class EmbeddedCatalog:
         Raises UsageError for one that lies where the warehouse stood before, Failed if its metadata cannot be
         read.
         """
-        held = read(self.folder)
+        held = read_catalog(self.folder)
         location = _location(table, held.entries)
         if location is None:
             return None
-        stands = whereabouts(self.folder, held)
+        stands = warehouse_folders(self.folder, held)
         stands.require(table, location)
         try:
             told = _metadata(table, location)
         except FileNotFoundError:
             if _location(table, self._entries()) == location:
-                raise file_lost(table, local(location).name) from None
+                raise file_lost(table, local_path(location).name) from None
             raise  # a writer came meanwhile
         stands.require_table(table, str(told.get("location")), told.get("properties") or {})
         return described(table, told, location)
@@ -68,11 +67,15 @@ class EmbeddedCatalog:
         del table
         return TableFiles()
 
-    def _entries(self) -> list[Entry]:
-        return [each for each in read(self.folder).entries if (each.catalog, each.kind) == (CATALOG, TABLE)]
+    def _entries(self) -> list[CatalogEntry]:
+        return [
+            each
+            for each in read_catalog(self.folder).entries
+            if (each.catalog, each.kind) == (CATALOG, TABLE)
+        ]
 
 
-def _location(table: TableName, entries: list[Entry]) -> str | None:
+def _location(table: TableName, entries: list[CatalogEntry]) -> str | None:
     wanted = (CATALOG, table, TABLE)
     return next((each.location for each in entries if (each.catalog, each.table, each.kind) == wanted), None)
 
@@ -80,11 +83,11 @@ def _location(table: TableName, entries: list[Entry]) -> str | None:
 def _metadata(table: TableName, location: str) -> dict[str, Any]:
     """What a file of metadata tells; Java asks one that is garbled again, for a minute and a half."""
     read = gzip.open if ".gz.metadata" in location or location.endswith(".gz") else open
-    with read(local(location), "rt", encoding="utf-8") as file:
+    with read(local_path(location), "rt", encoding="utf-8") as file:
         try:
             found = json.load(file)
         except (ValueError, gzip.BadGzipFile, EOFError, zlib.error):
             found = None
     if not isinstance(found, dict) or not {"schema", "schemas"} & set(found):
-        raise file_garbled(table, local(location).name)
+        raise file_garbled(table, local_path(location).name)
     return found

@@ -5,9 +5,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any
 
-from backstory.stores.framed import unframed
+from backstory.stores.deletion_vectors import vector_positions
 from backstory.stores.metadata.manifests import POSITIONS, VECTOR
-from backstory.stores.openings import TableFiles
+from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -76,7 +76,7 @@ def vector_of(file: "DataFile") -> tuple[str, Vector]:
 def read_vector(vector: Vector, opener: TableFiles) -> "BitMap64":
     """The positions that a vector hides."""
     path, offset, length = vector
-    positions = unframed(opener.read(path, offset, length))
+    positions = vector_positions(opener.read(path, offset, length))
     if positions is None:
         raise Unreadable("a deletion vector that is not whole")
     return positions

@@ -8,7 +8,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg import store as iceberg
 from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.metadata.described import Counts, Described, described
-from backstory.stores.openings import TableFiles
+from backstory.stores.table_files import TableFiles
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 from backstory.model.layout import MEMORY, Layout
 from backstory.model.remembered import ROLE
 from backstory.stores.metadata.described import Counts, Described
-from backstory.stores.openings import TableFiles
+from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
@@ -126,7 +126,7 @@ def live_files(
     from pyiceberg.manifest import read_manifest_list
 
     listed = list(read_manifest_list(_Files(opener).new_input(manifests)))
-    opener.ahead(each.manifest_path for each in listed if each.manifest_path not in (known or {}))
+    opener.open_ahead(each.manifest_path for each in listed if each.manifest_path not in (known or {}))
     for manifest in listed:
         if known is None:  # entries that nobody keeps are let go one by one: many cost the collector dearly
             yield from _live_entries(manifest, opener)

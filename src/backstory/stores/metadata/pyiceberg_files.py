@@ -7,7 +7,7 @@ from weakref import WeakValueDictionary
 import pyarrow as pa
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, load_file_io
 
-from backstory.stores.openings import TableFiles
+from backstory.stores.table_files import TableFiles
 
 # A table that is loaded again, while it is there, opens its files no second time.
 _SHARED: WeakValueDictionary[frozenset[tuple[str, str]], TableFiles] = WeakValueDictionary()

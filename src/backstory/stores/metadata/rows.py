@@ -17,7 +17,7 @@ from backstory.stores.metadata.row_groups import Field
 from backstory.stores.metadata.row_selection import HeldParts, RowSelection
 from backstory.stores.metadata.searches import AnyOf, RowSearch, Searches, search_rows
 from backstory.stores.metadata.values import left
-from backstory.stores.openings import TableFiles
+from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
@@ -74,7 +74,7 @@ class Files:
             _require_small(snapshot, most or MOST_ROWS)
         search = search_rows(self.table.told, fields, searches) if searches and sought else None
         data, deletes = _sorted_out(snapshot, self.opener, search)
-        self.opener.ahead(each.file_path for each in [*deletes, *data])
+        self.opener.open_ahead(each.file_path for each in [*deletes, *data])
         hidden = hidden_rows(deletes, self.opener, {each.file_path for each in data}).positions
         wanted = RowSelection([told[name] for name in names], parted_ids(self.table.told))
         if search is not None:

@@ -9,11 +9,11 @@ from uuid import uuid4
 
 from backstory.model.table import TableName
 from backstory.settings import CATALOG
+from backstory.stores.embedded_catalog import home_of, require_here
 from backstory.stores.metadata.described import Counts, Described, described
 from backstory.stores.metadata.manifests import counted
 from backstory.stores.metadata.scans import read_counts
-from backstory.stores.openings import TableFiles
-from backstory.stores.whereabouts import home_of, require_here
+from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg import catalog

@@ -13,13 +13,19 @@ from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START,
 from backstory.model.places import ROW_ID
 from backstory.model.schema import Column as TableColumn
 from backstory.stores import port
-from backstory.stores.iceberg.conditions import change_where, delete_where, update_where
+from backstory.stores.iceberg.casting import retype_rows
+from backstory.stores.iceberg.conditions import (
+    change_where,
+    delete_where,
+    grouping_columns,
+    refuse_repeated,
+    update_where,
+    versions_overlap,
+)
 from backstory.stores.iceberg.frames import rows_of, rows_with_ids
 from backstory.stores.iceberg.literals import column, instant, literal, micros_of
-from backstory.stores.iceberg.retype import retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.iceberg.unique import grouping_columns, overlap, refuse_repeated
 from backstory.stores.port import DISORDER
 from backstory.strategies.shape_changes.operations import (
     Add,
@@ -274,7 +280,7 @@ def _reshape(store: Store, table: StoredTable, operation: Reshape) -> Change:
     marks: dict[str, str | None] = {}
     if by is not None:
         refuse_repeated(into.table, rows, into.source_key, by)
-        if operation.of_history and overlap(into.table, rows, by):
+        if operation.of_history and versions_overlap(into.table, rows, by):
             marks = {DISORDER: "true"}
     if not new_types:
         return Change(into=into, properties=marks)

@@ -15,7 +15,7 @@ from backstory.reading.histories import identity_names, system_columns
 from backstory.reading.lifetimes import SPARK
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -63,7 +63,7 @@ def read_terms(store: Store, table: StoredTable) -> TableTerms:
     rows = _rows(store, table)
     rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
     with translate_faults(table.shape.table):
-        known = layout_columns(TableSql(SPARK, quoted, ()), judged)
+        known = layout_columns(TableSql(SPARK, quote, ()), judged)
         marks = rows.select(*(expr(sql).alias(PREFIX + name) for name, sql in known.items()))
         return judged.with_marks(arrow_of(marks).to_pylist())
 
@@ -82,15 +82,15 @@ def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
         return ()
     from backstory.stores.sql.dialects.spark import Spark
 
-    return tuple(each.sql(Spark(), quoted) for each in ways)
+    return tuple(each.sql(Spark(), quote) for each in ways)
 
 
 def find_suspects(rows: "DataFrame", judged: TableTerms) -> "DataFrame":
     """The rows of records that break a law, or that the rule has to look at; with what their columns say."""
     from pyspark.sql.functions import expr
 
-    key, shape, span = list(map(quoted, judged.identity)), judged.shape, judged.shape.layout.span
-    engine = TableSql(SPARK, quoted, key)
+    key, shape, span = list(map(quote, judged.identity)), judged.shape, judged.shape.layout.span
+    engine = TableSql(SPARK, quote, key)
     assert span is not None
     written = shape.column(span.written)
     if written is not None and written.type.kind in TIMELY:  # by it some are mended
@@ -112,8 +112,8 @@ def _of_broken_records(rows: "DataFrame", key: Sequence[str], steps: Steps, orde
     rows = rows.withColumn(_BROKEN, greatest(reduce(or_, map(column, laws))).over(record))
     if SUSPECT in laws:
         rows = rows.withColumn(SUSPECT, greatest(SUSPECT).over(record))
-    rows = rows.where(column(_BROKEN)).sortWithinPartitions(*key, quoted(order))
-    return rows.select(*map(quoted, dict.fromkeys([*known, *laws])))
+    rows = rows.where(column(_BROKEN)).sortWithinPartitions(*key, quote(order))
+    return rows.select(*map(quote, dict.fromkeys([*known, *laws])))
 
 
 def broken_spans(store: Store, table: StoredTable) -> Broken:
@@ -127,7 +127,7 @@ def broken_in_frame(rows: "DataFrame", judged: TableTerms) -> Broken:
     judge = judged.count_broken if judged.terms.remembers else None
     own = judged.terms.tracked if judged.valued else ()
     asked = [each for each in found.columns if each.startswith(PREFIX) and (judge or each in LAW_OF)]
-    found = found.select(*map(quoted, dict.fromkeys([*judged.identity, *judged.naming, *own, *asked])))
+    found = found.select(*map(quote, dict.fromkeys([*judged.identity, *judged.naming, *own, *asked])))
     return _run(judged.shape, found, partial(examine, judge, judged.identity, judged.naming))
 
 
@@ -136,10 +136,10 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
     judged = terms_of_keys(table, _hashes(store, table))
     if not (identity := judged.identity):
         return {}
-    key = list(map(quoted, identity))
-    steps = laws_of_keys(TableSql(SPARK, quoted, key), judged)
+    key = list(map(quote, identity))
+    steps = laws_of_keys(TableSql(SPARK, quote, key), judged)
     found = _of_broken_records(_rows(store, table), key, steps, f"{PREFIX}keyed")
-    found = found.select(*map(quoted, dict.fromkeys([*identity, *judged.naming, *steps[-1]])))
+    found = found.select(*map(quote, dict.fromkeys([*identity, *judged.naming, *steps[-1]])))
     return _run(judged.shape, found, partial(examine, None, identity, judged.naming))
 
 
@@ -151,14 +151,14 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     newest = next((told for each in ancestry(table) if (told := each.get_property(WATERMARK))), None)
     log = log_facts(table, names, newest)
     identity = list(shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
-    shown, key = shape.key or (names["offset"],), list(map(quoted, identity))
-    steps = laws_of_events(TableSql(SPARK, quoted, key), shape, names, log)
+    shown, key = shape.key or (names["offset"],), list(map(quote, identity))
+    steps = laws_of_events(TableSql(SPARK, quote, key), shape, names, log)
     seen = Observation()
     asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
-    rows = _rows(store, table).select(*map(quoted, dict.fromkeys([*asked, *identity, *shown])))
+    rows = _rows(store, table).select(*map(quote, dict.fromkeys([*asked, *identity, *shown])))
     rows = _observe_offsets(rows, steps[0][_OFFSET], seen)
     found = _of_broken_records(rows, key, steps, _OFFSET)
-    found = found.select(*map(quoted, dict.fromkeys([*identity, *shown, *steps[-1]])))
+    found = found.select(*map(quote, dict.fromkeys([*identity, *shown, *steps[-1]])))
     broken = _run(shape, found, partial(examine, None, identity, shown))
     missed = _offsets(store, table, names["offset"], seen.get)
     return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
@@ -170,7 +170,7 @@ def _observe_offsets(rows: "DataFrame", offset: str, seen: "Observation") -> "Da
 
     hashed = rows.withColumn(f"{PREFIX}hash", xxhash64(expr(offset)))
     observed = hashed.observe(
-        seen, count(lit(1)).alias("rows"), bit_xor(quoted(f"{PREFIX}hash")).alias("hash")
+        seen, count(lit(1)).alias("rows"), bit_xor(quote(f"{PREFIX}hash")).alias("hash")
     )
     return observed.drop(f"{PREFIX}hash")
 
@@ -186,7 +186,7 @@ def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, A
     (whole,) = store.spark.range(wanted).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
     if (seen["rows"], seen["hash"]) == (wanted, whole["hash"]):
         return len(told), told[:MAX_KEYS]
-    source = f"(SELECT CAST({quoted(offset)} AS BIGINT) AS place FROM {store.sql_name(table.shape.table)})"
+    source = f"(SELECT CAST({quote(offset)} AS BIGINT) AS place FROM {store.sql_name(table.shape.table)})"
     wrong = store.spark.sql(misplaced_query(source, wanted))
     with translate_faults(table.shape.table):
         keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]

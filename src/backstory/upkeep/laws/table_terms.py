@@ -19,7 +19,7 @@ from backstory.model.remembered import IGNORE, OVERWRITE, SEQUENCE, SETTLED, TRA
 from backstory.model.schema import Shape
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.values import rows_of
-from backstory.stores.port import ToldTable
+from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.memory import broken_together
 from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, RecordRow, RememberedMark
@@ -100,7 +100,7 @@ class TableTerms:
 
 
 def terms_of_versions(
-    table: ToldTable, hashes: Sequence[str], newest: str | None, numbers: Mapping[str, int]
+    table: TableLike, hashes: Sequence[str], newest: str | None, numbers: Mapping[str, int]
 ) -> TableTerms:
     """The terms of a table whose rows are versions, but for its marks: by layout, properties and commits.
 
@@ -124,13 +124,13 @@ def terms_of_versions(
     return TableTerms(shape, replace(terms, tracked=tracked_columns(table), numbers=numbers), valued=True)
 
 
-def terms_of_keys(table: ToldTable, hashes: Sequence[str]) -> TableTerms:
+def terms_of_keys(table: TableLike, hashes: Sequence[str]) -> TableTerms:
     """The terms of a table that has each record once."""
     hashed = Law.ROW_HASH in LAWS[table.shape.layout]
     return TableTerms(table.shape, LawTerms(hashed=hashed), hashes=tuple(hashes) if hashed else ())
 
 
-def read_row_hashes(table: ToldTable, numbers: Mapping[str, int]) -> "tuple[RowHash, ...]":
+def read_row_hashes(table: TableLike, numbers: Mapping[str, int]) -> "tuple[RowHash, ...]":
     """The ways in which a row may be hashed.
 
     None where rows have no hashes, where the table does not record all of them, or the SQL of models is not
@@ -149,7 +149,7 @@ def numbers_of(fields: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     return {each["name"]: int(each["id"]) for each in fields}
 
 
-def settled_interval(table: ToldTable) -> tuple[int | None, int] | None:
+def settled_interval(table: TableLike) -> tuple[int | None, int] | None:
     """The settled interval; None where nothing is settled, or where the property cannot be read."""
     try:
         first, last = json.loads(table.properties.get(SETTLED) or "[]")
@@ -158,7 +158,7 @@ def settled_interval(table: ToldTable) -> tuple[int | None, int] | None:
         return None
 
 
-def tracked_columns(table: ToldTable) -> tuple[str, ...]:
+def tracked_columns(table: TableLike) -> tuple[str, ...]:
     """The columns whose change makes a version: all but the key's and those that settings name."""
     told = {name: json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)}
     left = {*told[IGNORE], *told[OVERWRITE], *table.shape.key}
@@ -217,7 +217,7 @@ class LogFacts:
         return op in (_FOLLOWING if self.paired else _UNPAIRED)[before]
 
 
-def log_facts(table: ToldTable, names: Mapping[str, Any], told: str | None) -> LogFacts:
+def log_facts(table: TableLike, names: Mapping[str, Any], told: str | None) -> LogFacts:
     """What a log says of itself, of which its newest watermark is told."""
     watermark = None if told is None else micros_of(parse_instant(told))
     keyed, paired = bool(table.shape.key), names["op"] is not None
@@ -225,7 +225,7 @@ def log_facts(table: ToldTable, names: Mapping[str, Any], told: str | None) -> L
     return LogFacts(keyed, paired, _is_strict(table), watermark, corrects)
 
 
-def _is_strict(table: ToldTable) -> bool:
+def _is_strict(table: TableLike) -> bool:
     """Whether no source takes a changelog as it comes, by the manifest that the table keeps."""
     return not any(
         str(each.get("validation", "")).lower() == "schema"

@@ -53,8 +53,8 @@ from backstory.model.schema import Shape
 from backstory.model.spelling import spelling_hint
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.column_values import has_no_values
-from backstory.stores.iceberg.lineage import keeps_row_ids
+from backstory.stores.iceberg.conditions import has_no_values
+from backstory.stores.iceberg.frames import keeps_row_ids
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.spark_types import column_type
 from backstory.stores.iceberg.store import Store, StoredTable

@@ -41,11 +41,11 @@ from backstory.formats.unchanged import require_unchanged
 from backstory.model.change_feed import COMMIT_VERSION
 from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.buckets import bucket_of, buckets_for, bytes_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column, quoted
+from backstory.stores.iceberg.frames import bucket_of, buckets_for, bytes_of
+from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import Store
-from backstory.stores.iceberg.workers import carrying, map_batches
+from backstory.stores.iceberg.workers import carry_errors, map_batches
 from backstory.strategies.feeds.terms import BEFORE_IMAGE
 
 # Columns of unwrapped rows beside the record's own; no column of a source is called so.
@@ -200,7 +200,7 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
     else:
         if are_texts(messages.columns):
             texts = [name for name in (KEY, VALUE) if name in messages.columns]
-            messages = messages.select(*map(quoted, texts))
+            messages = messages.select(*map(quote, texts))
         described = _joint_types(messages, asked, key)
         if described is None:
             return ()
@@ -245,7 +245,7 @@ def _schema(columns: bytes) -> pa.Schema:
 def _describe(request: ApplyRequest, key: tuple[str, ...], batches: Batches) -> Batches:
     """The columns of each part's rows, and what they are."""
     for batch in batches:
-        with carrying():
+        with carry_errors():
             rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
         log = rows.log and [sorted(each) for each in (rows.log.connectors, rows.log.servers, rows.log.tables)]
         also = {"own": rows.own, "order": rows.order, "images": sorted(rows.images), "log": log}
@@ -258,7 +258,7 @@ def _unwrap_batches(
     request: ApplyRequest, key: tuple[str, ...], types: MessageTypes, batches: Batches
 ) -> Batches:
     for batch in batches:
-        with carrying():
+        with carry_errors():
             rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
             typed = _in_types(rows, types)
         yield from typed.to_batches()
@@ -292,7 +292,7 @@ def _unwrap_change_feed(
     )
     by = [column(name) for name in (*key, COMMIT_VERSION)]
     buckets = buckets_for(messages.count(), bytes_of(messages))
-    numbered = messages.select(bucket_of(by, buckets), *map(quoted, messages.columns))
+    numbered = messages.select(bucket_of(by, buckets), *map(quote, messages.columns))
     unwrapped = map_batches(
         by_bucket(numbered, buckets),
         partial(_unwrap_buckets, request, key, types, tuple(messages.columns)),
@@ -305,7 +305,7 @@ def _unwrap_buckets(
     request: ApplyRequest, key: tuple[str, ...], types: MessageTypes, names: tuple[str, ...], batches: Batches
 ) -> Batches:
     for messages in buckets_of(batches):
-        with carrying():
+        with carry_errors():
             typed = _in_types(unwrap_messages(messages.select(names), request, key), types)
         yield from typed.to_batches()
 

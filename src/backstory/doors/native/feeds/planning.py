@@ -53,7 +53,7 @@ from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
-from backstory.stores.iceberg.workers import carrying, map_batches
+from backstory.stores.iceberg.workers import carry_errors, map_batches
 from backstory.strategies.copies.plan import TAKEN_BACK
 from backstory.strategies.copies.version_rows import memory_field, micros
 from backstory.strategies.feeds.arrival import FAULTS, Arrival, are_of_former_logs, check_delivery, of_kind
@@ -319,7 +319,7 @@ def _event_batches(
     terms: EventMapping, names: Sequence[str], batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
-        with carrying():
+        with carry_errors():
             events = events_of(pa.Table.from_batches([batch]), terms)
         yield from events.select(names).rename_columns([f"e{n}" for n in range(len(names))]).to_batches()
 

@@ -10,13 +10,13 @@ if TYPE_CHECKING:
 _MAGIC: Final = bytes.fromhex("d1d33964")
 
 
-def framed(marked: "BitMap64") -> bytes:
+def vector_bytes(marked: "BitMap64") -> bytes:
     """The bytes that hold these positions: length, bitmap, checksum."""
     bitmap = _MAGIC + marked.serialize()
     return struct.pack(">I", len(bitmap)) + bitmap + _checksum(bitmap)
 
 
-def unframed(content: bytes) -> "BitMap64 | None":
+def vector_positions(content: bytes) -> "BitMap64 | None":
     """The positions that the bytes hold; None where these are no whole deletion vector."""
     from pyroaring import BitMap64
 

@@ -1,14 +1,23 @@
-"""Stored values in another type, exactly or not at all."""
+"""Stored values in another type, exactly or not at all.
 
-from collections.abc import Callable, Sequence
+The rows of a table with the values of some columns in another type.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.formats.values.casts import DoesNotFit, cast
 from backstory.formats.values.exact_casts import exact_cast
+from backstory.model.places import ROW_ID
 from backstory.model.schema import Column
 from backstory.model.types import ColumnType
+from backstory.stores.iceberg.literals import null_columns, quote
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.workers import carry_errors, map_batches
 
 # Columns as they shall be, and the types that they had.
 Changes = Sequence[tuple[Column, ColumnType]]
@@ -46,3 +55,38 @@ def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
                 [column.name],
             ) from None
     return pa.record_batch(columns)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def retype_rows(
+    rows: "DataFrame",
+    columns: Sequence[Column],
+    stored: Mapping[str, ColumnType],
+    cast: CastBatch = cast_batch,
+) -> "DataFrame":
+    """The rows with these columns and their ids, each cast from its stored type; one without is NULL.
+
+    A value that does not fit ends the job with Refused, which names the column.
+    """
+    ids = [ROW_ID] if ROW_ID in rows.columns else []
+    names = [*(column.name for column in columns), *ids]
+    rows = rows.withColumns(null_columns(columns, stored)).select(*map(quote, names))
+    changed = [
+        (column, stored[column.name])
+        for column in columns
+        if stored.get(column.name, column.type) != column.type
+    ]
+    types = [spark_type(column.type) for column in columns] + ["bigint" for _ in ids]
+    schema = ", ".join(f"{quote(name)} {type_}" for name, type_ in zip(names, types, strict=True))
+    return map_batches(rows, partial(_cast_batches, cast, changed), schema)
+
+
+def _cast_batches(
+    cast: CastBatch, changes: Changes, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        with carry_errors():
+            yield cast(changes, batch)
