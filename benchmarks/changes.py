@@ -15,14 +15,12 @@ import pyarrow as pa
 
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Note
-from backstory.model.layout import Layout
-from backstory.model.places import FILE, POSITION
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.layout import FILE, POSITION, Layout
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.changes.ranges import lineage_of, range_of
 from backstory.settings import Settings
-from backstory.spark.session import start
+from backstory.spark.session import start_session
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.scripts import files_of_commit
 from backstory.stores.iceberg.store import Store, existing
@@ -60,7 +58,7 @@ def update(store, keys, seed):
     """A commit that gives rows new values: those of now go by deletion vectors."""
     listed = ", ".join(map(str, keys))
     found = store.spark.table(store.sql_name(NAME)).where(f"id IN ({listed})")
-    commit(store, Change(gone=found.select(FILE, POSITION).toArrow(), come=rows(keys, seed)))
+    commit(store, Change(removed=found.select(FILE, POSITION).toArrow(), added=rows(keys, seed)))
 
 
 def touched(store, since):
@@ -98,7 +96,7 @@ def measure(store, what, since, **asked):
 
 def main(count=1_000_000):
     with tempfile.TemporaryDirectory() as folder:
-        spark = start(Settings(Path(folder), spark=SPARK))
+        spark = start_session(Settings(Path(folder), spark=SPARK))
         store = Store(spark)
         columns = {"id": Kind.LONG, "text": Kind.STRING, "n": Kind.DOUBLE}
         shape = Shape(
@@ -108,8 +106,8 @@ def main(count=1_000_000):
             Layout.FIVETRAN_LIVE,
         )
         deliver_once(store, TableChange([], Note("bench", ""), lambda: (None, Change(into=shape))))
-        commit(store, Change(come=rows(range(count), 0)))
-        commit(store, Change(come=rows(range(count, count + 10_000), 1)))
+        commit(store, Change(added=rows(range(count), 0)))
+        commit(store, Change(added=rows(range(count, count + 10_000), 1)))
         measure(store, "10,000 rows appended", 1)
         update(store, range(100, 200), 2)
         measure(store, "100 neighbours changed", 2)

@@ -25,7 +25,7 @@ from backstory.doors.historize.spark_tables import base_shape, hist_shape
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Note
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.placeholders import resolved
+from backstory.stores.sql.statements import fill_placeholders
 from backstory.strategies.scd2.statements import hist_steps
 
 MODEL = """
@@ -116,7 +116,7 @@ class Bench:
         )
 
     def dialect(self):
-        from backstory.stores.sql.dialects.spark import Spark
+        from backstory.stores.sql.dialects import Spark
 
         return Spark()
 
@@ -179,7 +179,7 @@ class Bench:
             "pepper": text("pepper"),
         }
         for statement in hist_steps(self.load_of(name).pair):
-            self.spark.sql(resolved(statement.sql, values))
+            self.spark.sql(fill_placeholders(statement.sql, values))
 
     def taken_back(self, name: str, act: Callable[[str], None]) -> float:
         """The seconds of an act; its commits are taken back."""

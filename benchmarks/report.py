@@ -13,7 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from backstory.spark.connectors import ICEBERG
+from backstory.spark.jars import ICEBERG
 from benchmarks.asked import Asked
 
 

@@ -19,10 +19,10 @@ def make(part: Path) -> None:
     os.environ["SPARK_SUBMIT_OPTS"] = f"{SHORT} -XX:ArchiveClassesAtExit={part}"
     from backstory.settings import Settings
     from backstory.spark.launch import java_of
-    from backstory.spark.session import start
+    from backstory.spark.session import start_session
 
     with tempfile.TemporaryDirectory() as folder:
-        spark = start(
+        spark = start_session(
             Settings(Path(folder), spark={"spark.master": "local[1]", "spark.driver.memory": "700m"})
         )
         spark.sql("CREATE NAMESPACE backstory.s")

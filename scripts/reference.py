@@ -13,7 +13,7 @@ from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
 from backstory.doors.native.options import FeedOptions, SnapshotOptions
 from backstory.model.layout import VERSIONS_OWN, Layout
-from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, RESERVED
+from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS, RESERVED
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
 WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it again. -->"
@@ -105,7 +105,7 @@ def layouts() -> str:
     for each in Layout:
         span = each.span
         valid = f"`{span.start}` up to `{span.end}`" if span else "–"
-        apart = ", ".join(f"{kind} of `{column}`" for kind, column in each.parted_by) or "–"
+        apart = ", ".join(f"{kind} of `{column}`" for kind, column in each.partitioning) or "–"
         rows.append(f"| `{each}` | {each.door} | {valid} | {f'`{span.open}`' if span else '–'} | {apart} |")
     own = [f"| `{column.name}` | {column.type} |" for column in OWN_COLUMNS]
     fields = [f"| `{name}` | {part} |" for name, part in MEMORY_TYPE.parts]

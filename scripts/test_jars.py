@@ -16,8 +16,10 @@ import maven  # noqa: E402
 import rest_catalog  # noqa: E402
 
 from backstory.doors.native.databases import MARIADB  # noqa: E402
-from backstory.spark.connectors import packages_of  # noqa: E402
-from backstory.spark.jars import fetch  # noqa: E402
+from backstory.spark.jars import (
+    fetch_jars,  # noqa: E402
+    packages_of,  # noqa: E402
+)
 
 OF_SESSIONS = "--of-sessions"
 
@@ -25,7 +27,7 @@ OF_SESSIONS = "--of-sessions"
 def fetch_of_sessions() -> None:
     """Fetch the jars of sessions, which are those for the Spark of this process."""
     for given in ({}, conftest.SPARK):
-        fetch(packages_of(given), given)
+        fetch_jars(packages_of(given), given)
 
 
 if __name__ == "__main__":
@@ -34,7 +36,7 @@ if __name__ == "__main__":
         sys.exit()
     older = os.environ | {"PYTHONPATH": str(Path(sys.prefix, "spark35"))}
     subprocess.run([sys.executable, __file__, OF_SESSIONS], env=older, check=True)
-    fetch([MARIADB], {})
+    fetch_jars([MARIADB], {})
     rest_catalog.jars()
     kafka_stream.classes()
     maven.jars("kafka", f"org.apache.kafka:kafka_2.13:{kafka_broker.VERSION}")

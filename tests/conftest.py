@@ -14,7 +14,7 @@ from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
 from ports import free_ports
 
-from backstory.spark.connectors import ICEBERG
+from backstory.spark.jars import ICEBERG
 
 pytest_plugins = ["destination_fixtures", "database_fixtures", "pace", "second_try"]
 
@@ -93,13 +93,13 @@ def spark(warehouse):
     from older_spark import ask_as_spark_4
 
     from backstory.settings import Settings
-    from backstory.spark.session import start
+    from backstory.spark.session import start_session
     from backstory.spark.versions import is_before_4
 
     ask_as_spark_4()
     # Spark 3.5 cannot load the classes of Spark 4's connector.
     connector = {} if is_before_4() else {"spark.driver.extraClassPath": kafka_stream.classes()}
-    session = start(Settings(warehouse, spark=SPARK | connector))
+    session = start_session(Settings(warehouse, spark=SPARK | connector))
     java.without_checksums(session)
     yield session
     session.stop()

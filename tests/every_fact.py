@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specification.copies import Copy
 from specification.feeds.rule import Event
 
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 
 COLUMNS = ("v", "w")
 KEYS, CELLS = "kmn", (None, "e", "u")
@@ -81,7 +81,7 @@ class Scoped:
 
 def _after(state, said, key):
     if isinstance(said, Event):
-        if said.kind is not Told.UPSERT:
+        if said.kind is not FactKind.UPSERT:
             return None
         return {**(state or dict.fromkeys(COLUMNS)), **{name: said.values[name] for name in said.columns}}
     listed = said.copy.rows.get(key)
@@ -102,10 +102,10 @@ SEQUENCES = st.integers(1, 3).map(lambda number: (number,))
 @st.composite
 def events(draw, instants=INSTANTS):
     key, at, sequence = draw(st.sampled_from(KEYS)), draw(instants), draw(SEQUENCES)
-    kind = draw(st.sampled_from([Told.UPSERT] * 6 + [Told.DELETE] * 2 + [Told.TRUNCATE]))
-    if kind is Told.TRUNCATE:  # of a sequence of its own: no event may be of the same
+    kind = draw(st.sampled_from([FactKind.UPSERT] * 6 + [FactKind.DELETE] * 2 + [FactKind.TRUNCATE]))
+    if kind is FactKind.TRUNCATE:  # of a sequence of its own: no event may be of the same
         return Event(None, at, kind, sequence=(sequence[0] + 0.5,))
-    if kind is Told.DELETE:
+    if kind is FactKind.DELETE:
         return Event(key, at, kind, sequence=sequence)
     columns, row = draw(ASSERTED), draw(ROWS)
     return Event(key, at, kind, {name: row[name] for name in columns}, columns, sequence)
@@ -130,10 +130,10 @@ def copies(draw):
 def logged(draw, instants=INSTANTS):
     """A message of a log whose clock runs as it likes; now and then a read, some of these without a position."""
     one = replace(draw(events(instants)), sequence=())
-    read = one.kind is Told.UPSERT and draw(st.integers(0, 2)) == 0
+    read = one.kind is FactKind.UPSERT and draw(st.integers(0, 2)) == 0
     if read and draw(st.integers(0, 3)) == 0:
         return one
-    number = draw(st.integers(1, 9)) + (0.5 if one.kind is Told.TRUNCATE else 0)
+    number = draw(st.integers(1, 9)) + (0.5 if one.kind is FactKind.TRUNCATE else 0)
     return replace(one, sequence=(number, not read), logged=True)
 
 

@@ -22,7 +22,7 @@ from specification.stored import StoredRow, StoredVersions
 
 from backstory.errors import Refused
 from backstory.model.layout import VERSIONS_OWN
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 
 EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+)|#(\d+)(r?))?")
@@ -35,7 +35,7 @@ def event(text, columns=("v",)):
     if logged:
         sequence = (int(position), not read)
     if said in "-*":
-        kind = Told.DELETE if said == "-" else Told.TRUNCATE
+        kind = FactKind.DELETE if said == "-" else FactKind.TRUNCATE
         return Event(key, int(at), kind, sequence=sequence, logged=logged)
     cells = dict(zip(columns, said.split("/"), strict=True))
     values = {name: None if cell == "~" else cell for name, cell in cells.items() if cell != "_"}
@@ -130,7 +130,7 @@ def settled_before(table, instant):
 def _stays(row, last):
     if row.time is None or not row.is_live:
         return False
-    return row.kind in {Told.TRUNCATE, Told.VOID} or row.sequence == last[row.key]
+    return row.kind in {FactKind.TRUNCATE, FactKind.VOID} or row.sequence == last[row.key]
 
 
 def rewound_to(table, recorded, now_):

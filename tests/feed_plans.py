@@ -11,11 +11,10 @@ import pyarrow.compute as pc
 from part_plans import whole_plan
 
 from backstory.formats.delivered import arrow_schema, shaped
-from backstory.model.layout import VALID_TO
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS, Told
-from backstory.model.schema import Column
+from backstory.model.layout import FILE, POSITION, ROW_ID, VALID_TO
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS, FactKind
 from backstory.strategies.copies.comparison import plan_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, copy_mark, memory_field, micros, withdraw_facts
@@ -143,7 +142,7 @@ def slice_of(rows, since, low=None):
         behind = np.array([each is not None and (each["s"], each["c"]) >= low for each in position], bool)
         behind &= own < OPEN
         since = min([since, *own[behind], *micros(rows["valid_from"])[behind]])
-        raised = np.array(memory_field(rows, "kind").to_pylist()) == Told.TRUNCATE.value
+        raised = np.array(memory_field(rows, "kind").to_pylist()) == FactKind.TRUNCATE.value
         return rows.filter(pa.array((micros(rows[VALID_TO]) >= since) | behind | (raised & (own < OPEN))))
     return rows.filter(pa.array(micros(rows[VALID_TO]) >= since))
 
@@ -153,7 +152,9 @@ def planned(terms, events, rows, parts=1, since=None, low=None):
     rows = placed(rows)
     live = live_rows(rows)
     live = live if since is None else slice_of(live, since, low)
-    mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
+    mark = pc.is_in(
+        memory_field(live, "kind"), value_set=pa.array([FactKind.COPY.value, FactKind.TRUNCATE.value])
+    )
     marks, records = live.filter(mark), live.filter(pc.invert(pc.fill_null(mark, False)))
     arrival = check_delivery(terms, events, marks)
     sides = [(each, key_parts(each, terms.key, parts)) for each in (arrival.events, records)]
@@ -181,10 +182,12 @@ def copied(terms, place, copy, rows, parts=1):
     """The same of a copy: its counts by outcome, the keys that appear, and the rows after it."""
     rows = placed(rows)
     live = slice_of(live_rows(rows), place.at, (float("inf"), True) if terms.log else None)
-    is_mark = pc.is_in(memory_field(live, "kind"), value_set=pa.array([Told.COPY.value, Told.TRUNCATE.value]))
+    is_mark = pc.is_in(
+        memory_field(live, "kind"), value_set=pa.array([FactKind.COPY.value, FactKind.TRUNCATE.value])
+    )
     marks, records = live.filter(is_mark), live.filter(pc.invert(pc.fill_null(is_mark, False)))
     wanted = [(start, scope) == (place.at, place.text) for start, scope in _places_of(marks)]
-    mine = pc.and_(pc.equal(memory_field(marks, "kind"), Told.COPY.value), pa.array(wanted, pa.bool_()))
+    mine = pc.and_(pc.equal(memory_field(marks, "kind"), FactKind.COPY.value), pa.array(wanted, pa.bool_()))
     ids = None if place.columns is None else list(place.columns)
     own = copy_mark(place.at, terms.recorded, terms.memory, ids, place.text)
     own = shaped(own, terms.columns, ids=True)

@@ -9,17 +9,16 @@ from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
 from backstory.model.change import Change
 from backstory.model.change_feed import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERSION
-from backstory.model.places import FILE, POSITION
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.layout import FILE, POSITION
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.changes.feed import ChangesRequest
 from backstory.reading.changes.small_feed import read_changes
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
 from backstory.table import Table
 
@@ -75,7 +74,7 @@ class Fed:
         places = None
         if gone is not None:
             places = self.store.spark.table(self.sql).where(gone).select(FILE, POSITION).toArrow()
-        commit(self.store, now, Change(come=rows if come else None, gone=places))
+        commit(self.store, now, Change(added=rows if come else None, removed=places))
 
     def do(self, *statements):
         """Statements of Spark SQL, as any other writer makes them; `{t}` is the table."""
@@ -93,7 +92,9 @@ class Fed:
         """The files give the same feed, or say that Spark alone reads them."""
         catalog = EmbeddedCatalog(self.store.folder)
         with Memory(1 << 30).lease() as lease, suppress(Unreadable):
-            small = read_changes(Files(catalog.describe(self.name), catalog, lease), ChangesRequest(**asked))
+            small = read_changes(
+                TableReader(catalog.describe(self.name), catalog, lease), ChangesRequest(**asked)
+            )
             assert (small.since, small.until) == (feed.since, feed.until)
             assert list(small.rows) == rows
             self.small += 1

@@ -3,10 +3,9 @@
 from committing import append_past, make
 from tables_as_text import table
 
-from backstory.model import layout, remembered
+from backstory.model import layout, versions_layout
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
@@ -24,7 +23,7 @@ SHORT = {
     "state": layout.STATE,
     "hash": layout.ROW_HASH,
 }
-WITHIN = (remembered.ROLE, remembered.ENDED_AT, remembered.END_BEFORE, remembered.KIND)
+WITHIN = (versions_layout.ROLE, versions_layout.ENDED_AT, versions_layout.END_BEFORE, versions_layout.KIND)
 FIVETRAN = (
     Column("k", TEXT),
     Column("v", TEXT),
@@ -44,7 +43,7 @@ HIST = (
     Column(layout.LOADED_AT, INSTANT),
 )
 COLUMNS = {
-    Layout.VERSIONS: (Column("k", TEXT), Column("v", TEXT), *remembered.OWN_COLUMNS),
+    Layout.VERSIONS: (Column("k", TEXT), Column("v", TEXT), *versions_layout.OWN_COLUMNS),
     Layout.FIVETRAN_HISTORY: FIVETRAN,
     Layout.HIST: HIST,
     Layout.FIVETRAN_LIVE: (Column("k", TEXT), Column("v", TEXT), Column(layout.SYNCED, INSTANT)),

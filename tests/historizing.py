@@ -23,8 +23,8 @@ from backstory.doors.historize.model_load import run_model
 from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest
 from backstory.doors.historize.resolve import ModelDocument, resolve, schema_of
 from backstory.doors.historize.sql_target import SqlTarget
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialects import get_dialect
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 PEPPER = "pepper"

@@ -82,7 +82,7 @@ class SparkPlace(Place):
         table = existing(self.store, TableName(*name.split(".")))
         if rows or (whole and table.rows):
             come = rows_as(table.shape.columns, rows)
-            commit(self.store, table, Change(come=come, whole=whole and table.rows > 0))
+            commit(self.store, table, Change(added=come, whole=whole and table.rows > 0))
 
     def snapshots(self, table: str) -> int:
         """How many commits of rows a table has had."""

@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 
 from backstory.formats.rows import Rows
-from backstory.model.layout import ACTIVE, END, START, SYNCED
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import ACTIVE, END, FILE, POSITION, START, SYNCED
 from backstory.strategies import live_rows
 from backstory.strategies import versions as intervals
 from backstory.strategies.actions import UNMODIFIED, Actions

@@ -10,10 +10,9 @@ from datetime import UTC, datetime, timedelta
 from committing import append_past, make
 
 from backstory.model.layout import Layout
-from backstory.model.remembered import OWN_COLUMNS
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import OWN_COLUMNS
 from backstory.stores.iceberg.create import drop
 from backstory.table import Table
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyspark
 from ports import free_ports
 
-from backstory.spark.connectors import SQLITE_JDBC
+from backstory.spark.jars import SQLITE_JDBC
 
 ICEBERG, JETTY = "1.11.0", "12.1.10"
 KEPT = Path("~/.cache/backstory/rest-catalog").expanduser()

@@ -3,10 +3,10 @@
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.formats.memory import Memory
 from backstory.model.change import Change, Note
-from backstory.model.remembered import RECORDED
+from backstory.model.versions_layout import RECORDED
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.upkeep.checking import check, check_small
 
 # The key says what is wrong with it; those that begin with `good` are healthy.
@@ -96,7 +96,7 @@ def of_files(store, table, ask=check_small):
     """What is answered out of the table's files."""
     catalog = EmbeddedCatalog(store.folder)
     with Memory(1 << 30).lease() as lease:
-        return ask(Files(catalog.describe(table), catalog, lease))
+        return ask(TableReader(catalog.describe(table), catalog, lease))
 
 
 def broken(records):

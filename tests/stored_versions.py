@@ -9,10 +9,9 @@ from specification.rewind import recorded
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
-from backstory.model.remembered import OWN_COLUMNS, RECORDED
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import OWN_COLUMNS, RECORDED
 from backstory.stores.tables import existing
 
 ZERO = datetime(2024, 1, 1, tzinfo=UTC)
@@ -101,7 +100,7 @@ def put(store, table, rows, gone=None, properties=None, **told):
     places = frame.where(gone).select("_file", "_pos") if gone else None
     newest = max((row["recorded_at"] for row in rows), default=None)
     note = Note("native", f"token {newest}", {**({RECORDED: iso(newest)} if newest else {}), **told})
-    return commit(store, stored, Change(come=come, gone=places, properties=properties or {}), note)
+    return commit(store, stored, Change(added=come, removed=places, properties=properties or {}), note)
 
 
 def rows_in(store, table, *more):

@@ -10,9 +10,9 @@ import pytest
 from backstory.errors import Failed
 from backstory.settings import Settings
 from backstory.spark import jars
-from backstory.spark.connectors import connectors, missing, packages_of
-from backstory.spark.java_faults import reason
-from backstory.spark.session import properties
+from backstory.spark.jars import jar_properties, must_fetch, packages_of
+from backstory.spark.launch import failure_reason
+from backstory.spark.session import session_properties
 
 OWN = "org.example:one:1"
 
@@ -40,10 +40,10 @@ def ivy(tmp_path):
 
 
 def test_what_is_there_is_not_asked_for_again(ivy, tmp_path):
-    named = properties(Settings(tmp_path, spark=ivy))
+    named = session_properties(Settings(tmp_path, spark=ivy))
     assert named["spark.jars"].count("iceberg-spark-runtime") == named["spark.jars"].count("sqlite-jdbc") == 1
     assert "spark.jars.packages" not in named
-    assert not missing(ivy)
+    assert not must_fetch(ivy)
 
 
 def cut(jar):
@@ -62,47 +62,47 @@ def zero(jar):
 
 @pytest.mark.parametrize("spoil", [cut, empty, zero, os.unlink])
 def test_a_jar_that_is_not_whole_is_fetched_again(ivy, spoil):
-    spoil(jars.kept(packages_of(ivy), ivy)[0].path)
-    assert missing(ivy)
+    spoil(jars.kept_jars(packages_of(ivy), ivy)[0].path)
+    assert must_fetch(ivy)
 
 
 def test_a_copied_folder_needs_no_network(ivy):
     """Its files are of another time, and of the same digest."""
-    for jar in jars.kept(packages_of(ivy), ivy):
+    for jar in jars.kept_jars(packages_of(ivy), ivy):
         os.utime(jar.path, (1, 1))
-    assert not missing(ivy)
+    assert not must_fetch(ivy)
 
 
 def test_packages_of_ones_own_are_jars_beside_ours(ivy, tmp_path):
     """One with Python's modules in it is where Python looks, as the resolver has it."""
     given = ivy | {"spark.jars.packages": OWN}
-    assert missing(given)
+    assert must_fetch(given)
     lay_down(tmp_path, given)
-    named = connectors(given)
+    named = jar_properties(given)
     assert named["spark.jars"].count(",") == 2
     assert named["spark.submit.pyFiles"].endswith("org.example_one-1.jar")
 
 
 def test_jars_that_are_named_replace_ours_and_stand_beside_packages(tmp_path):
     given = {"spark.jars": "a.jar", "spark.jars.ivy": str(tmp_path)}
-    assert connectors(given) == {}
-    assert not missing(given)
+    assert jar_properties(given) == {}
+    assert not must_fetch(given)
     given |= {"spark.jars.packages": OWN}
     lay_down(tmp_path, given)
-    assert connectors(given)["spark.jars"].split(",")[0] == "a.jar"
-    assert connectors(given)["spark.jars"].count(",") == 1
+    assert jar_properties(given)["spark.jars"].split(",")[0] == "a.jar"
+    assert jar_properties(given)["spark.jars"].count(",") == 1
 
 
 @pytest.mark.parametrize("version", ["1.+", "1-SNAPSHOT", "latest.release", "[1]"])
 def test_an_open_version_is_asked_for_each_time(tmp_path, version):
     given = {"spark.jars.ivy": str(tmp_path), "spark.jars.packages": f"org.example:one:{version}"}
     lay_down(tmp_path, given)
-    assert missing(given)
+    assert must_fetch(given)
 
 
 @pytest.mark.parametrize("name", ["spark.jars.repositories", "spark.jars.ivySettings", "spark.jars.excludes"])
 def test_other_sources_have_jars_of_their_own(ivy, name):
-    assert missing(ivy | {name: "other"})
+    assert must_fetch(ivy | {name: "other"})
 
 
 def test_jars_that_others_may_write_are_not_used(ivy, tmp_path, monkeypatch):
@@ -116,7 +116,7 @@ def test_jars_that_others_may_write_are_not_used(ivy, tmp_path, monkeypatch):
 def test_where_the_cache_cannot_be_written_to_a_temporary_folder_serves(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    folder = jars._writable({})
+    folder = jars._writable_folder({})
     assert folder.stat().st_mode & 0o777 == 0o700
     assert folder in jars._folders({})
 
@@ -127,7 +127,7 @@ def test_who_comes_second_waits_and_finds_what_the_first_fetched(tmp_path):
     came = []
     with (tmp_path / "backstory" / "lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        waiting = Thread(target=lambda: came.extend(jars.fetch(packages_of(given), given)))
+        waiting = Thread(target=lambda: came.extend(jars.fetch_jars(packages_of(given), given)))
         waiting.start()
         laid = lay_down(tmp_path, given)
     waiting.join(60)
@@ -136,11 +136,11 @@ def test_who_comes_second_waits_and_finds_what_the_first_fetched(tmp_path):
 
 def test_how_much_is_there_is_known_while_it_comes(tmp_path):
     given = {"spark.jars.ivy": str(tmp_path)}
-    assert jars.bytes_so_far(given) == 0
+    assert jars.fetched_bytes(given) == 0
     coming = tmp_path / "backstory" / "part-1" / "cache" / "org.xerial" / "sqlite-jdbc" / "jars"
     coming.mkdir(parents=True)
     (coming / "sqlite-jdbc.jar.part").write_bytes(b"x" * 42)
-    assert jars.bytes_so_far(given) == 42
+    assert jars.fetched_bytes(given) == 42
 
 
 @pytest.mark.process
@@ -154,7 +154,7 @@ def test_a_package_that_nobody_has_is_named(tmp_path):
     (tmp_path / "ivy.xml").write_text(settings)
     given = {"spark.jars": "a.jar", "spark.jars.packages": OWN, "spark.jars.ivy": str(tmp_path)}
     with pytest.raises(Failed) as stop:
-        connectors(given | {"spark.jars.ivySettings": str(tmp_path / "ivy.xml")})
+        jar_properties(given | {"spark.jars.ivySettings": str(tmp_path / "ivy.xml")})
     assert stop.value.code == "spark-did-not-start"
     assert "unresolved dependency: org.example#one;1" in stop.value.message
     assert [each.name for each in (tmp_path / "backstory").iterdir()] == ["lock"]
@@ -185,4 +185,4 @@ def test_a_package_that_nobody_has_is_named(tmp_path):
     ],
 )
 def test_the_line_that_matters_is_said(text, line):
-    assert reason(text) == line
+    assert failure_reason(text) == line

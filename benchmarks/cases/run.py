@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from backstory.settings import Settings
-from backstory.spark.session import properties
+from backstory.spark.session import session_properties
 from benchmarks.asked import Asked, asked_of, parser, scratch
 from benchmarks.cases.advice import ADVICE
 from benchmarks.cases.book import BOOK, CELLS, CHANGES, COPIES, Case, told
@@ -82,7 +82,7 @@ def prepared(place: Path) -> None:
     lines = {"spark.master": "local[1]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "1"}
     text = "".join(f'"{name}" = "{value}"\n' for name, value in lines.items())
     (place / "backstory.toml").write_text(f"[spark]\n{text}")
-    write_conf(place, properties(Settings(place / "warehouse", spark=lines)))
+    write_conf(place, session_properties(Settings(place / "warehouse", spark=lines)))
     (place / "cases.json").write_text(json.dumps(told()), "utf-8")
 
 

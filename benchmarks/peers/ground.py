@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from backstory.settings import Settings
-from backstory.spark.session import properties
+from backstory.spark.session import session_properties
 
 COLUMNS = ("id", "name", "email", "city", "credit", "since", "seen", "note")
 # Every round brings a copy of its own: `moved` is the share of a hundred whose city is another. The rows are of
@@ -111,7 +111,7 @@ def settle(folder: Path, rows: int, numbers: list[int], memory: str) -> Ground:
         warehouse.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS backstory.{schema}")
     query = ROWS.format(moved=NOBODY, first=0, last=rows)
     warehouse.spark.sql(f"CREATE TABLE backstory.src.current USING iceberg AS {query}")
-    write_conf(folder, properties(Settings(folder / "warehouse", spark=lines)))
+    write_conf(folder, session_properties(Settings(folder / "warehouse", spark=lines)))
     return Ground(folder, warehouse, rows)
 
 

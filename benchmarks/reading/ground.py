@@ -7,10 +7,9 @@ from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model import layout
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
-from backstory.model.remembered import OWN_COLUMNS
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import OWN_COLUMNS
 from backstory.stores.iceberg.store import Store
 
 FACTS, VERSIONS, EACH = 1_000_000, 4_000_000, 4

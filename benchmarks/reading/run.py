@@ -18,7 +18,7 @@ from backstory.model import layout
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import Settings
-from backstory.spark.session import start
+from backstory.spark.session import start_session
 from backstory.stores.iceberg.store import Store, existing
 from backstory.table import Table
 from benchmarks.asked import Asked, asked, scratch
@@ -213,7 +213,7 @@ def main() -> None:
     count = int(ground.VERSIONS * given.scale)
     report = Report("reading", f"Reading histories of {count:,} versions", given)
     with scratch("reading") as folder:
-        spark = start(Settings(folder / "warehouse", spark=SPARK))
+        spark = start_session(Settings(folder / "warehouse", spark=SPARK))
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
         store, meter = Store(spark), Meter(spark)
         for kept in LAYOUTS:

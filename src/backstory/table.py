@@ -6,12 +6,12 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-from backstory.model.cursor import Cursor, Start
+from backstory.model.change_feed import Cursor, Start
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.table import TableName
 from backstory.reading.selection import ChangeKind, Comparison, Selection, require_times
 from backstory.reading.timelines import Axis, Timeline, require_axis
-from backstory.spark.settled import in_settled_session
+from backstory.spark.session_settings import in_settled_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -239,9 +239,9 @@ class Table:
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
         from backstory.reading.commits import commits
-        from backstory.stores.metadata.in_session import InSession
+        from backstory.stores.metadata.catalogs import SessionCatalog
 
-        return commits(InSession(self.store), self.name)
+        return commits(SessionCatalog(self.store), self.name)
 
     def check(self) -> list[dict[str, Any]]:
         """A record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""
@@ -251,10 +251,10 @@ class Table:
 
     def repair(self, *, apply: bool = False, note: str | None = None, author: str | None = None) -> "Repair":
         """The repair of the records that break a law; `apply` makes it, in one commit."""
-        from backstory.engine.remarks import remarked
+        from backstory.engine.run_context import with_remark
         from backstory.upkeep.repairing import repair
 
-        with remarked(note, author):
+        with with_remark(note, author):
             return repair(self.store, self.name, apply=apply)
 
     def rewind(
@@ -265,10 +265,10 @@ class Table:
         On layout `versions` what was believed in between stays known. Raises UsageError (`known-pruned`) and
         Refused (`snapshots-expired`) for a time that is known no more.
         """
-        from backstory.engine.remarks import remarked
+        from backstory.engine.run_context import with_remark
         from backstory.upkeep.rewinding import rewind
 
-        with remarked(note, author):
+        with with_remark(note, author):
             return rewind(self.store, self.name, instant_of(time), apply=apply)
 
     def maintain(
@@ -286,7 +286,7 @@ class Table:
         `known_from`. Raises TryAgain while other writers come first.
         """
         from backstory.doors.historize.spark_runs import unlogged_tokens
-        from backstory.engine.remarks import remarked
+        from backstory.engine.run_context import with_remark
         from backstory.model.layout import Layout
         from backstory.stores.iceberg.store import existing
         from backstory.upkeep.maintaining import Bounds, maintain
@@ -294,7 +294,7 @@ class Table:
         bounds = Bounds(optional_instant(settle_before), optional_instant(known_from))
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
         needed = unlogged_tokens if models else lambda *_: ()
-        with remarked(note, author):
+        with with_remark(note, author):
             return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
 
     def forget(
@@ -311,10 +311,10 @@ class Table:
         The key is a value, or a mapping of a key of several columns. Without `apply` it is only looked for.
         Raises Refused while a consumer or another program needs old rows, TryAgain while somebody may write.
         """
-        from backstory.engine.remarks import remarked
+        from backstory.engine.run_context import with_remark
         from backstory.upkeep.forgetting import forget
 
-        with remarked(note, author):
+        with with_remark(note, author):
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
 
     def drop(self, *, archive: str | None = None, apply: bool = False) -> "HistoryEnd":

@@ -98,7 +98,7 @@ class WarehouseDatasets:
         goes wrong with a source is a receipt with an error.
         """
         from backstory.doors.odf import door
-        from backstory.engine.remarks import remarked
+        from backstory.engine.run_context import with_remark
 
         watcher = watcher or door.Watcher()
         asked = door.RunRequest(
@@ -111,7 +111,7 @@ class WarehouseDatasets:
             rights=self.rights,
             progress=watcher.progress,
         )
-        with remarked(note, author):
+        with with_remark(note, author):
             return door.pull_all(
                 self.store, names_or_files, asked, namespace=namespace, every=all, watcher=watcher
             )
@@ -133,7 +133,7 @@ class WarehouseDatasets:
     ) -> "DatasetReceipt":
         """Push files, a commit for each; an error stands in the receipt, UsageError for an unknown name."""
         from backstory.doors.odf import door
-        from backstory.engine.remarks import remarked
+        from backstory.engine.run_context import with_remark
 
         pushed = door.Pushed(_paths(files), source_name, optional_instant(event_time), input_format)
         asked = door.RunRequest(
@@ -143,7 +143,7 @@ class WarehouseDatasets:
             rights=self.rights,
             progress=(watcher or door.Watcher()).progress,
         )
-        with remarked(note, author):
+        with with_remark(note, author):
             return door.ingest(self.store, name, pushed, asked, namespace=namespace)
 
     def datasets(self, *, namespace: str = ODF) -> list[dict[str, Any]]:
@@ -155,10 +155,10 @@ class WarehouseDatasets:
     def events(self, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
         """The log of a dataset, as it is stored or in the encoding `op` or `observed`."""
         from backstory.doors.odf import door
-        from backstory.spark.settled import hold_settings, left_to_run
+        from backstory.spark.session_settings import hold_settings, require_exact_names
 
         with hold_settings(self.store.session):
-            return left_to_run(door.events(self.store, name, encoding, namespace=namespace))
+            return require_exact_names(door.events(self.store, name, encoding, namespace=namespace))
 
     def inspect(self, name: str, *, namespace: str = ODF) -> "Inspected":
         """A dataset's manifest, schema, lints and head."""
@@ -355,7 +355,7 @@ class Warehouse(WarehouseDatasets):
         and datasets, unless a declaration has its own. Raises UsageError for a wrong file or selection; what
         goes wrong with a table is a receipt with an error.
         """
-        from backstory.engine.remarks import Remark
+        from backstory.engine.run_context import Remark
         from backstory.projects.declarations import read_project
         from backstory.projects.deliveries import RunTerms
         from backstory.projects.running import RunRequest, run_project
@@ -369,18 +369,18 @@ class Warehouse(WarehouseDatasets):
     def runs(self) -> list[dict[str, Any]]:
         """Former runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and how many ended how."""
         from backstory.projects.log import former_runs, rows_of_log
-        from backstory.stores.metadata.in_session import InSession
+        from backstory.stores.metadata.catalogs import SessionCatalog
 
-        return former_runs(InSession(self.store), rows_of_log(self.store))
+        return former_runs(SessionCatalog(self.store), rows_of_log(self.store))
 
     def fresh(self, file: str | Path | None = None) -> list[dict[str, Any]]:
         """How old what a project file expects is: `name`, `last_delivery` and `due` (UTC), `late`."""
         from backstory.projects.declarations import read_project
         from backstory.projects.log import freshness, rows_of_log
-        from backstory.stores.metadata.in_session import InSession
+        from backstory.stores.metadata.catalogs import SessionCatalog
 
         now, logged = datetime.now(UTC), rows_of_log(self.store)
-        return freshness(read_project(file), InSession(self.store), logged, now)
+        return freshness(read_project(file), SessionCatalog(self.store), logged, now)
 
     def sql(self, query: str) -> "DataFrame":
         """The answer to a query of Spark SQL; tables are `schema.table`. UsageError if it is no query."""
@@ -403,9 +403,9 @@ class Warehouse(WarehouseDatasets):
     def tables(self) -> list[dict[str, Any]]:
         """For each table its layout, rows, open versions and last commit."""
         from backstory.reading.commits import inventory
-        from backstory.stores.metadata.in_session import InSession
+        from backstory.stores.metadata.catalogs import SessionCatalog
 
-        return inventory(InSession(self.store))
+        return inventory(SessionCatalog(self.store))
 
     def maintain(
         self,
@@ -418,11 +418,11 @@ class Warehouse(WarehouseDatasets):
         author: str | None = None,
     ) -> "list[Maintained]":
         """Compact tables, and let old snapshots expire; an error of one is in its receipt."""
-        from backstory.engine.remarks import remarked
+        from backstory.engine.run_context import with_remark
 
         times = {"settle_before": optional_instant(settle_before), "known_from": optional_instant(known_from)}
         names = [self.table(each).name for each in tables]
-        with remarked(note, author):
+        with with_remark(note, author):
             return maintain_each(self.store, names, times, every=all, dry_run=dry_run)
 
     def doctor(self) -> "Diagnosis":
@@ -437,11 +437,11 @@ class Warehouse(WarehouseDatasets):
         Without a port it is 8055, or a free one. Raises UsageError for a host beyond this machine without a
         token of 16 characters, and without the extra `explore`; Failed for a port that is taken.
         """
+        from backstory.explorer.catalog_reader import CatalogReader
         from backstory.explorer.opening import open_explorer
-        from backstory.explorer.table_reader import TableReader
-        from backstory.stores.metadata.in_session import InSession
+        from backstory.stores.metadata.catalogs import SessionCatalog
 
-        source = TableReader(lambda: InSession(self.store), self.store.memory)
+        source = CatalogReader(lambda: SessionCatalog(self.store), self.store.memory)
         return open_explorer(source, host, port, token)
 
     def serve(self, **options: Any) -> "Running":

@@ -21,7 +21,7 @@ from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
 from backstory.reading.drawings import draw
 from backstory.reading.frames import point_in_time
-from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.testing.sender.client import Sender
 from backstory.testing.sender.copies import SourceCopy, difference, read_copy
 
@@ -60,7 +60,7 @@ def test_the_table_is_the_rules(spark, arrived):
 
 def test_one_batch_is_one_commit(arrived):
     """20 half years changed something; the other six made no commit."""
-    made = commits(InSession(arrived), TABLE)
+    made = commits(SessionCatalog(arrived), TABLE)
 
     assert 20 == len(made)
     assert {"fivetran"} == {commit["door"] for commit in made}

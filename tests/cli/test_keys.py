@@ -3,7 +3,7 @@
 import pytest
 
 from backstory.cli.options import describe_key
-from backstory.model.keys import key_of_words
+from backstory.model.values import key_of_words
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from rich.console import Console
 
 from backstory.cli import output
 from backstory.cli.output import print_error, show, show_one
-from backstory.model.json_text import as_json
+from backstory.model.values import as_json
 
 NAN, ENDLESS = float("nan"), float("inf")
 

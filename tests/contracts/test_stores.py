@@ -24,10 +24,9 @@ from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageErr
 from backstory.formats.delivered import arrow_schema
 from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note, Tag
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
-from backstory.spark.settled import hold_settings
+from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.port import DISORDER
 from backstory.stores.tables import existing, load, read_slice, rows_of, tables
@@ -223,7 +222,7 @@ class TestStore:
         assert kept.rows() == []
 
     def test_the_whole_table_is_written_anew(self, kept):
-        done = kept.change(come="id v \n 7 x", whole=True, counted="rewritten")
+        done = kept.change(come="id v \n 7 x", whole=True, count_as="rewritten")
         assert kept.rows() == given("id v \n 7 x")
         assert done.counts == {"rewritten": 1}
 
@@ -236,7 +235,9 @@ class TestStore:
         assert (tokens[-1], len(tokens)) == ("asked", 1 if quiet else 3)
 
     def test_what_only_the_written_table_tells_is_told(self, kept):
-        kept.change(come="id v \n 9 z", told=lambda pending: {"names": " ".join(pending.shape.names)})
+        kept.change(
+            come="id v \n 9 z", late_properties=lambda pending: {"names": " ".join(pending.shape.names)}
+        )
         assert kept.now.snapshots[-1].properties["names"] == "id v"
 
     def test_columns_come_where_the_shape_has_them(self, kept):
@@ -328,7 +329,7 @@ class TestStore:
     def test_a_table_is_made_in_place_of_another(self, kept):
         other = Kept(kept.store, "other:LONG* w", "other w \n 1 x")
         into = shape("id:LONG* v", other.name.name)
-        change = Change(into=into, come=arrow(into, STORED), anew=True, counted="inserted")
+        change = Change(into=into, come=arrow(into, STORED), recreate=True, count_as="inserted")
         assert commit(kept.store, None, change).counts == {"inserted": 3}
         assert (other.rows(), other.now.shape) == (kept.rows(), into)
 

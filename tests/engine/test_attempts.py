@@ -4,8 +4,8 @@ import pytest
 import structlog
 import tenacity
 
-from backstory.engine import attempts
-from backstory.engine.attempts import ATTEMPTS, retry
+from backstory.engine import deliver
+from backstory.engine.deliver import ATTEMPTS, retry
 from backstory.errors import Refused, TryAgain
 from backstory.observe.metrics import RETRIES
 
@@ -38,7 +38,7 @@ def test_a_conflict_is_tried_again_after_a_pause_and_told(pauses):
     assert [line["code"] for line in lines] == ["conflict"] * 2
     assert all(line["event"].startswith("trying again in ") for line in lines)
     assert len(told) == len(pauses) == RETRIES._value.get() - before == 2
-    assert min(pauses) >= attempts.FIRST
+    assert min(pauses) >= deliver.FIRST
 
 
 def test_what_goes_on_failing_ends(pauses):
@@ -53,13 +53,13 @@ def test_what_goes_on_failing_ends(pauses):
 def test_a_writer_that_meets_another_one_each_time_gets_its_turn(pauses):
     """A stream commits all the time: a few tries are not enough beside it."""
     assert retry(failing(5 * ATTEMPTS, TryAgain("conflict", "Busy."))) == "done"
-    assert max(pauses) <= attempts.LONGEST + attempts.SPREAD
+    assert max(pauses) <= deliver.LONGEST + deliver.SPREAD
 
 
 def test_not_even_a_conflict_is_tried_for_ever(monkeypatch):
     """After some time the last one is raised."""
-    monkeypatch.setattr(attempts, "SECONDS", 0.3)
-    monkeypatch.setattr(attempts, "SPREAD", 0.0)
+    monkeypatch.setattr(deliver, "SECONDS", 0.3)
+    monkeypatch.setattr(deliver, "SPREAD", 0.0)
     with pytest.raises(TryAgain):
         retry(failing(99, TryAgain("conflict", "Busy.")))
 

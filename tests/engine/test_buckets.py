@@ -96,7 +96,7 @@ def test_a_spoilt_slice_is_refused_where_spark_runs(sender, store, schema):
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     found = existing(store, place.name)
     twice = "id v n start end active synced \n 7 a 1 T1 T9 false T1 \n 7 b 1 T2 TMAX true T1"
-    commit(store, found, Change(come=rows_as(found.shape.columns, as_rows(twice))))
+    commit(store, found, Change(added=rows_as(found.shape.columns, as_rows(twice))))
     rows = place.rows()
     text = refusal(
         place.reply(

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from structlog.testing import capture_logs
 
-from backstory.engine.either_way import IN_TASKS, NO_MEMORY, NOT_HERE, TOO_LARGE, plan_either_way
+from backstory.engine.runner import IN_TASKS, NO_MEMORY, NOT_HERE, TOO_LARGE, plan_here_or_in_tasks
 from backstory.errors import Refused
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
 from backstory.model.table import TableName
@@ -37,7 +37,7 @@ class Ways:
 
 def test_what_the_driver_may_hold_is_planned_there():
     ways = Ways()
-    with capture_logs() as logs, plan_either_way(ways.store, TABLE, ways.here(100), ways.tasks) as plan:
+    with capture_logs() as logs, plan_here_or_in_tasks(ways.store, TABLE, ways.here(100), ways.tasks) as plan:
         assert plan == "here"
         assert ways.ended == []
     assert ways.ended == ["here"]
@@ -53,7 +53,7 @@ def test_all_else_is_left_to_tasks_with_a_reason(most, holds, answer, why):
     ways = Ways(most)
     tried = ["here"] if most else []
     here = ways.here(holds, answer)
-    with capture_logs() as logs, plan_either_way(ways.store, TABLE, here, ways.tasks) as plan:
+    with capture_logs() as logs, plan_here_or_in_tasks(ways.store, TABLE, here, ways.tasks) as plan:
         assert plan == "tasks"
         assert ways.ended == tried
         with ways.store.memory.lease() as lease:
@@ -70,8 +70,8 @@ def test_a_refusal_is_none_of_either_way():
     def refuse(_kept):
         raise Refused("null-key", "A key is NULL.", "Nothing was written.")
 
-    with pytest.raises(Refused), plan_either_way(ways.store, TABLE, refuse, ways.tasks):
+    with pytest.raises(Refused), plan_here_or_in_tasks(ways.store, TABLE, refuse, ways.tasks):
         pass
-    with pytest.raises(TooLarge), plan_either_way(ways.store, TABLE, ways.here(1), ways.tasks):
+    with pytest.raises(TooLarge), plan_here_or_in_tasks(ways.store, TABLE, ways.here(1), ways.tasks):
         raise TooLarge  # by whoever uses the plan: it is not planned anew
     assert ways.ended == ["here"]

@@ -7,11 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.engine.held_rows import HeldRows, come_of
-from backstory.engine.parts import Rows, parts_by_key
-from backstory.engine.spill import Spill
+from backstory.engine.sides import SideRows, parts_by_key
+from backstory.engine.spill import RowBuffer, Spill, rows_of_buffers
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
-from backstory.model.change import Pieces
+from backstory.model.change import RowBatches
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 SIDE = st.lists(st.tuples(st.none() | st.text(max_size=3), st.integers(0, 9)), max_size=30)
@@ -20,7 +19,7 @@ SIDE = st.lists(st.tuples(st.none() | st.text(max_size=3), st.integers(0, 9)), m
 def rows(pairs):
     """A side whose rows are read five at a time."""
     table = pa.Table.from_pylist([{"k": k, "v": v} for k, v in pairs], SCHEMA)
-    return Rows(SCHEMA, lambda: [table.slice(first, 5) for first in range(0, len(table), 5)])
+    return SideRows(SCHEMA, lambda: [table.slice(first, 5) for first in range(0, len(table), 5)])
 
 
 def parts(sides, most, **how):
@@ -75,14 +74,14 @@ def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
     """The same rows in both ways; none where there are none."""
     table = pa.table({"v": list(range(1_000))})
     with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10_000).lease() as lease:
-        small, large = HeldRows("small", lease, kept), HeldRows("large", lease, kept)
-        assert come_of(small.tables, small) is None
+        small, large = RowBuffer("small", lease, kept), RowBuffer("large", lease, kept)
+        assert rows_of_buffers(small.tables, small) is None
         small.add(table.slice(0, 10))
         for _ in range(3):
             large.add(table)
-        assert come_of(small.tables, small) == table.slice(0, 10)
-        pieces = come_of(large.tables, large)
-        assert isinstance(pieces, Pieces)
+        assert rows_of_buffers(small.tables, small) == table.slice(0, 10)
+        pieces = rows_of_buffers(large.tables, large)
+        assert isinstance(pieces, RowBatches)
         assert pa.concat_tables(pieces.tables())["v"].to_pylist() == list(range(1_000)) * 3
 
 
@@ -90,10 +89,10 @@ def test_rows_that_gather_leave_room_for_those_to_be_read():
     """What could be spilled takes no memory from what could not."""
     table = pa.table({"k": [f"key {number}" for number in range(1_000)]})
     with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10 * table.nbytes).lease() as lease:
-        gathering = HeldRows("gathering", lease, kept)
+        gathering = RowBuffer("gathering", lease, kept)
         for _ in range(20):
             gathering.add(table)
             lease.hold("read", 3 * table.nbytes)
             lease.hold("read", 0)
-        assert gathering.spilled
+        assert gathering.is_spilled
         assert gathering.count == 20_000

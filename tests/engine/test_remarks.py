@@ -3,11 +3,11 @@
 import pyarrow as pa
 import pytest
 
-from backstory.engine.remarks import LONGEST, remark_properties, remarked
+from backstory.engine.run_context import LONGEST, remark_properties, with_remark
 from backstory.errors import UsageError
 from backstory.reading.arrow.life import blame
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.table import Table
 
 FIRST, SECOND = "2024-01-01", "2024-01-02"
@@ -81,12 +81,14 @@ def test_blame_has_the_remark_of_the_commit(python, warehouse):
     table = python.table("remarks.blamed")
     catalog = EmbeddedCatalog(warehouse)
     with python.store.memory.lease() as lease:
-        commit = blame(Files(catalog.describe(table.name), catalog, lease), "a", "v").to_dict()["commit"]
+        commit = blame(TableReader(catalog.describe(table.name), catalog, lease), "a", "v").to_dict()[
+            "commit"
+        ]
     assert (commit["note"], commit["author"]) == ("first", "ada")
 
 
 def test_an_inner_remark_takes_the_place_of_an_outer_one_part_by_part():
-    with remarked("outer", "ada"), remarked(None, "bo"):
+    with with_remark("outer", "ada"), with_remark(None, "bo"):
         assert remark_properties() == {"backstory.note": "outer", "backstory.author": "bo"}
     assert remark_properties() == {}
 

@@ -10,20 +10,18 @@ import pytest
 from structlog.testing import capture_logs
 
 from backstory.engine import tasks
-from backstory.engine.either_way import IN_TASKS, NOT_HERE
-from backstory.engine.parts import Rows
-from backstory.engine.planned import PlanTerms
-from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side
-from backstory.engine.wire import Wire, names_by_type
+from backstory.engine.plans import PlanTerms
+from backstory.engine.runner import IN_TASKS, NOT_HERE, run_plan
+from backstory.engine.sides import LocalSide, Side, SideRows
+from backstory.engine.tasks import Wire, names_by_type
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
-from backstory.model.change import Pieces
+from backstory.model.change import RowBatches
 from backstory.model.table import TableName
 from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.part_plan import PartPlan
 
 TABLE = TableName("crm", "customer")
@@ -56,7 +54,7 @@ def plan(sides, _whole):
 
 def terms_of(store, came, stored, theirs=None):
     def local(rows):
-        return lambda _lease, _met: LocalSide(Rows(SCHEMA, lambda: [rows.slice(0, 9), rows.slice(9)]))
+        return lambda _lease, _met: LocalSide(SideRows(SCHEMA, lambda: [rows.slice(0, 9), rows.slice(9)]))
 
     sides = {
         CAME: Side(SCHEMA, lambda: frame_of(store, came), local(came), size=came.nbytes),
@@ -80,7 +78,7 @@ def rows_of(planned, kind):
     rows = planned.rows(kind)
     if rows is None:
         return []
-    if isinstance(rows, Pieces):
+    if isinstance(rows, RowBatches):
         rows = pa.concat_tables(rows.tables())
     if not isinstance(rows, pa.Table):
         names = [f"c{n}" for n in range(len(rows.columns))]
@@ -129,7 +127,7 @@ def test_rows_that_only_spark_reads_are_collected_where_memory_holds_them(store,
             yield stored.slice(0, 5)
             raise Unreadable("values that Spark converts")
 
-        return LocalSide(Rows(SCHEMA, tables))
+        return LocalSide(SideRows(SCHEMA, tables))
 
     theirs = Side(SCHEMA, lambda: frame_of(store, stored), unreadable, stored.nbytes, len(stored), meets)
     terms = terms_of(with_memory(store, 1 << 20), came, stored, theirs)

@@ -9,10 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.engine import sift
-from backstory.engine.parts import Rows
-from backstory.engine.sides import LocalSide
-from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms, counting, sift_sides
-from backstory.engine.task_sift import count_values, sift_frames
+from backstory.engine.sides import LocalSide, SideRows
+from backstory.engine.sift import (
+    ComparedSide,
+    RowCounts,
+    SiftTerms,
+    count_values,
+    sift_frames,
+    sift_sides,
+    with_counts,
+)
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.stores.iceberg.frames import frame_of
 from backstory.strategies.part_plan import PartPlan, as_they_are
@@ -46,7 +52,7 @@ def table(rows):
 
 def local(rows):
     def columns(names):
-        return Rows(
+        return SideRows(
             pa.schema([SCHEMA.field(name) for name in names]),
             lambda: [rows.select(names).slice(0, 3), rows.select(names).slice(3)],
         )
@@ -109,8 +115,8 @@ def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
         expected = [row for row in rows.to_pylist() if row["k"] not in same]
         doubles = Counter(map(repr, left[name].to_pylist()))
         assert doubles >= Counter(map(repr, expected)) or _twice_on_both(tables)
-    planned = counting(plan, terms_of())(left, as_they_are)
-    counts = Counter(planned.counts) + sifted.settled(planned.counts)
+    planned = with_counts(plan, terms_of())(left, as_they_are)
+    counts = Counter(planned.counts) + sifted.count_unchanged(planned.counts)
     for name, rows in tables.items():
         assert counts[name] == len(rows)
 
@@ -128,25 +134,25 @@ def test_what_is_the_same_is_not_read_again():
 
     def columns(names):
         reads.append(names)
-        return Rows(pa.schema([SCHEMA.field(name) for name in names]), lambda: [rows.select(names)])
+        return SideRows(pa.schema([SCHEMA.field(name) for name in names]), lambda: [rows.select(names)])
 
     def never():
         raise AssertionError("read")
 
-    sides = {name: LocalSide(Rows(SCHEMA, never), columns=columns) for name in (CAME, STORED, OTHER)}
+    sides = {name: LocalSide(SideRows(SCHEMA, never), columns=columns) for name in (CAME, STORED, OTHER)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
     with memory.lease() as lease:
         sifted = sift_sides(terms_of(), ["k"], sides, memory, lease, 5)
         assert [[*side.rows.tables()] for side in sifted.sides.values()] == [[], [], []]
         assert lease.size <= sift.LEAST_BUCKETS  # a flag for each bucket
-    assert sifted.settled(Counter()) == {CAME: 5, STORED: 5, OTHER: 5}
+    assert sifted.count_unchanged(Counter()) == {CAME: 5, STORED: 5, OTHER: 5}
     assert all({*names} <= {*SCHEMA.names} for names in reads)
 
 
 @pytest.mark.parametrize("share", [0.5, 1e-6])
 def test_spark_sifts_the_same(store, monkeypatch, share):
     """Where many buckets differ all rows stay."""
-    monkeypatch.setattr("backstory.engine.task_sift.MOST_DIFFERING", share)
+    monkeypatch.setattr("backstory.engine.sift.MOST_DIFFERING", share)
     same = [(key, "a", 1, True) for key in range(40)]
     tables = {
         CAME: table(
@@ -169,7 +175,7 @@ def test_spark_sifts_the_same(store, monkeypatch, share):
         rows = tables[name]["k"].to_pylist()
         assert {key for key in rows if key is None or key >= 50} <= keys
         assert (keys == {*rows}) == (share < 0.5)
-    totals = count_values(sifted.totals, frames, schemas, terms.needed({}))
+    totals = count_values(sifted.totals, frames, schemas, terms.columns_to_count({}))
     assert {name: each.rows for name, each in totals.items()} == {CAME: 44, STORED: 44, OTHER: 41}
     assert totals[STORED].values == {"w": 43}
 
@@ -177,6 +183,6 @@ def test_spark_sifts_the_same(store, monkeypatch, share):
 def test_counts_of_rows_that_are_planned_are_no_counts_of_settled_ones():
     terms = terms_of()
     rows = table([(1, "a", 1, True), (2, "a", None, True)])
-    planned = counting(plan, terms)({CAME: rows, STORED: rows, OTHER: rows.slice(0, 1)}, as_they_are)
+    planned = with_counts(plan, terms)({CAME: rows, STORED: rows, OTHER: rows.slice(0, 1)}, as_they_are)
     totals = {CAME: RowCounts(5), STORED: RowCounts(6, Counter(w=4)), OTHER: RowCounts(7)}
-    assert sift.settled_counts(terms, totals, planned.counts) == {CAME: 3, STORED: 4, OTHER: 6}
+    assert sift.counts_of_unchanged(terms, totals, planned.counts) == {CAME: 3, STORED: 4, OTHER: 6}

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.engine import sorted_rows as module
-from backstory.engine.held_rows import HeldRows, come_of
-from backstory.engine.sorted_rows import sorted_rows
+from backstory.engine import spill as module
+from backstory.engine.spill import RowBuffer, rows_of_buffers, sort_rows
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
-from backstory.model.change import Pieces
+from backstory.model.change import RowBatches
 
 
 def order(rows):
@@ -30,14 +29,14 @@ def test_rows_come_in_their_order_however_many_there_are(most, tables):
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(module, "ROWS_IN_RANGE", 7)
-        held, first = HeldRows("rows", lease, kept), 0
+        held, first = RowBuffer("rows", lease, kept), 0
         for table in tables:
             held.add(pa.table({"k": table, "n": range(first, first + len(table))}))
             first += len(table)
-        found = sorted_rows(come_of(held.tables, held), order, kept)
-        assert isinstance(found, Pieces) == held.spilled == (most == 1 and len(tables) > 1)
+        found = sort_rows(rows_of_buffers(held.tables, held), order, kept)
+        assert isinstance(found, RowBatches) == held.is_spilled == (most == 1 and len(tables) > 1)
         for _ in range(2):  # a commit may be tried again
-            pieces = list(found.tables()) if isinstance(found, Pieces) else [found]
+            pieces = list(found.tables()) if isinstance(found, RowBatches) else [found]
             assert pa.concat_tables(pieces).to_pylist() == [{"k": key, "n": number} for number, key in pairs]
 
 
@@ -49,9 +48,9 @@ def test_ranges_are_of_about_one_size():
         pytest.MonkeyPatch.context() as patch,
     ):
         patch.setattr(module, "ROWS_IN_RANGE", 100)
-        held = HeldRows("rows", lease, kept)
+        held = RowBuffer("rows", lease, kept)
         for first in range(10):
             held.add(pa.table({"k": range(first, 1_000, 10)}))
-        sizes = [len(each) for each in sorted_rows(come_of(held.tables, held), order, kept).tables()]
+        sizes = [len(each) for each in sort_rows(rows_of_buffers(held.tables, held), order, kept).tables()]
     assert sum(sizes) == 1_000
     assert max(sizes) <= 200

@@ -16,10 +16,10 @@ from serving import SECONDS
 
 from backstory.errors import UsageError
 from backstory.explorer import server
+from backstory.explorer.catalog_reader import table_reader, without_paths
 from backstory.explorer.guard import POLICY, is_loopback
 from backstory.explorer.opening import new_token, open_explorer
 from backstory.explorer.server import MOST, BoundedConnection
-from backstory.explorer.table_reader import table_reader, without_paths
 from backstory.settings import Settings
 
 ROWS = pa.table({"id": [1, 2, 3, 4], "note": list(HOSTILE), '<b>"x': [1, 2, 3, 4]})

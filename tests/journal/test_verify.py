@@ -37,7 +37,7 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
 from backstory.stores.iceberg.store import Store, existing, load
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 FLAT, NESTED = ("INT", pa.int32(), int), ("ARRAY<INT>", pa.list_(pa.int32()), lambda number: [number])
@@ -104,7 +104,7 @@ class Place:
             table_rows = table_rows.append_column(name, pa.nulls(len(rows), pa.string()))
         block = Block(number, head and head.hash, NOON + timedelta(hours=number), "AddData", event)
         note = Note("odf", block.hash, block.properties())
-        commit_change(self.store, table, Change(come=table_rows if rows else None, snapshot=True), note)
+        commit_change(self.store, table, Change(added=table_rows if rows else None, snapshot=True), note)
         return block
 
     def schema_hash(self):

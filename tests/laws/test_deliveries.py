@@ -21,8 +21,7 @@ from backstory.engine.batches import deliver_batch
 from backstory.formats.delivered import arrow_schema
 from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, END, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import existing, rows_of
 from backstory.strategies.actions import UNMODIFIED
@@ -52,7 +51,7 @@ class Table:
         rows = pa.Table.from_pylist(
             [{name: row.get(name) for name in told} for row in stored], arrow_schema(told)
         )
-        commit(self.store, None, Change(into=shape, come=rows))
+        commit(self.store, None, Change(into=shape, added=rows))
 
     def delivery(self, batch, *, by_row=False):
         """The batch in files: one for rows that name the same columns, or one for each row."""

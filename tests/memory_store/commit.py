@@ -7,10 +7,9 @@ from typing import TypeVar
 import pyarrow as pa
 
 from backstory.errors import Failed
-from backstory.model.change import NOTHING, Change, Committed, Note, Tag
-from backstory.model.places import POSITION
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.change import NOTHING, Change, Commit, Note, Tag
+from backstory.model.layout import POSITION
+from backstory.model.table import Shape, TableName
 from backstory.model.types import widens
 from backstory.observe.metrics import COMMITS
 from backstory.stores.port import DISORDER, Snapshot, refuse_names
@@ -20,14 +19,14 @@ from memory_store.store import MemoryStore, MemoryTable, TableState, WrittenRows
 Value = TypeVar("Value", str, int)
 
 
-def commit(store: MemoryStore, table: MemoryTable | None, change: Change, note: Note) -> Committed:
+def commit(store: MemoryStore, table: MemoryTable | None, change: Change, note: Note) -> Commit:
     """Make the one commit; without a table the change makes it.
 
     Raises TryAgain if another writer came first, or if other rows come than were counted, and Refused for a
     name that no table can have, or one that a table has. A commit that failed leaves nothing.
     """
     with store.lock:
-        if table is None or change.anew:
+        if table is None or change.recreate:
             return _make(store, change, note)
         name = table.shape.table
         if change.dropped or (change.into and change.into.table != name):
@@ -39,13 +38,13 @@ def commit(store: MemoryStore, table: MemoryTable | None, change: Change, note: 
         return committed
 
 
-def _make(store: MemoryStore, change: Change, note: Note) -> Committed:
+def _make(store: MemoryStore, change: Change, note: Note) -> Commit:
     shape = change.into
     assert shape is not None
     name = shape.table
     refuse_names(store.reserves, shape.names)
     before = store.states.get(name)
-    if before is not None and not change.anew:
+    if before is not None and not change.recreate:
         raise conflict(name)
     state = _reshaped(TableState(shape, {}, 0), shape, NOTHING)
     if before is not None:  # a table in place of another one has its past and its properties
@@ -59,14 +58,14 @@ def _make(store: MemoryStore, change: Change, note: Note) -> Committed:
             tags=before.tags,
         )
     state = replace(state, properties=_set(state.properties, change.properties))
-    committed = Committed(None, change.counts)
-    if change.come is not None:
+    committed = Commit(None, change.counts)
+    if change.added is not None:
         state, committed = _written(store, state, change, note, state.schema.empty_table())
     store.states[name] = state
     return committed
 
 
-def _move(store: MemoryStore, table: TableName, change: Change) -> Committed:
+def _move(store: MemoryStore, table: TableName, change: Change) -> Commit:
     """Drop the table, or give it another name."""
     state = store.states.get(table)
     if change.into is None:
@@ -79,12 +78,10 @@ def _move(store: MemoryStore, table: TableName, change: Change) -> Committed:
         moved = replace(state, shape=replace(state.shape, table=change.into.table))
         store.states[change.into.table] = moved
         del store.states[table]
-    return Committed(None, change.counts)
+    return Commit(None, change.counts)
 
 
-def _changed(
-    store: MemoryStore, before: TableState, change: Change, note: Note
-) -> tuple[TableState, Committed]:
+def _changed(store: MemoryStore, before: TableState, change: Change, note: Note) -> tuple[TableState, Commit]:
     state = before
     if change.back_to is not None:
         state = replace(state, current=_snapshot(state, change.back_to))
@@ -94,7 +91,7 @@ def _changed(
     state = replace(state, properties=_set(state.properties, change.properties))
     state = replace(state, tags=_set(state.tags, _tagged(state, change.tags)))
     if not _touches_rows(before, change):
-        return state, Committed(None, change.counts)
+        return state, Commit(None, change.counts)
     return _written(store, state, change, note, _rows_to_keep(state, change))
 
 
@@ -147,7 +144,7 @@ def _touches_rows(before: TableState, change: Change) -> bool:
     """Whether a snapshot comes of it; no row of a table without any is written anew."""
     if change.whole:
         return bool(before.current and before.current.rows.num_rows) or change.snapshot
-    return change.snapshot or change.come is not None or change.gone is not None
+    return change.snapshot or change.added is not None or change.removed is not None
 
 
 def _rows_to_keep(state: TableState, change: Change) -> pa.Table:
@@ -155,24 +152,24 @@ def _rows_to_keep(state: TableState, change: Change) -> pa.Table:
     rows = state.content
     if change.whole:
         return rows.slice(0, 0)
-    gone = set() if change.gone is None else set(change.gone[POSITION].to_pylist())
+    gone = set() if change.removed is None else set(change.removed[POSITION].to_pylist())
     return rows.filter(pa.array([place not in gone for place in range(rows.num_rows)], pa.bool_()))
 
 
 def _written(
     store: MemoryStore, state: TableState, change: Change, note: Note, kept: pa.Table
-) -> tuple[TableState, Committed]:
+) -> tuple[TableState, Commit]:
     come = state.schema.empty_table()
-    if change.come is not None:
-        come = change.come.select(state.schema.names).cast(state.schema)
+    if change.added is not None:
+        come = change.added.select(state.schema.names).cast(state.schema)
     if change.expected not in {None, come.num_rows}:
         raise conflict(state.shape.table)  # what they were made of is not what was counted
-    counts = {**change.counts, change.counted: come.num_rows} if change.counted else change.counts
+    counts = {**change.counts, change.count_as: come.num_rows} if change.count_as else change.counts
     rows = pa.concat_tables([kept, come]).rename_columns(
         [str(state.numbers[each]) for each in come.schema.names]
     )
-    told = {**note.properties(counts), **change.told(MemoryTable(state))}
+    told = {**note.properties(counts), **change.late_properties(MemoryTable(state))}
     written = WrittenRows(Snapshot(next(store.numbers), told), rows)
     COMMITS.inc()
     after = replace(state, history=(*state.history, written), current=written)
-    return after, Committed(written.snapshot.id, counts)
+    return after, Commit(written.snapshot.id, counts)

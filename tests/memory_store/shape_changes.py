@@ -9,8 +9,8 @@ from specification import shape_changes as rule
 
 from backstory.formats.delivered import arrow_schema, rows_as
 from backstory.model.change import Change
-from backstory.model.places import FILE, POSITION
-from backstory.model.schema import Shape
+from backstory.model.layout import FILE, POSITION
+from backstory.model.table import Shape
 from backstory.stores.iceberg.casting import cast_batch
 from backstory.stores.port import DISORDER
 from backstory.stores.refusals import repeated_key
@@ -39,7 +39,7 @@ def by_rule(store: MemoryStore, table: MemoryTable, operation: Operation) -> Cha
     after = rule.apply(rule.Content((*shape.names, POSITION), shape.key, stored), operation)
     if isinstance(operation, Rewriting):
         come = rows_as(operation.into.columns, after.rows)
-        return Change(come=come, into=operation.into, whole=True, counted="rewritten")
+        return Change(added=come, into=operation.into, whole=True, count_as="rewritten")
     return _touched(shape, rows, after.rows, operation)
 
 
@@ -91,7 +91,7 @@ def _reshaped(table: MemoryTable, rows: pa.Table, operation: Reshape) -> Change:
             marks = {DISORDER: "true"}
     if not new_types:
         return Change(into=into, properties=marks)
-    return Change(come=rows, into=into, whole=True, counted="rewritten", properties=marks)
+    return Change(added=rows, into=into, whole=True, count_as="rewritten", properties=marks)
 
 
 def _refuse_repeated(into: Shape, rows: pa.Table, by: Sequence[str]) -> None:

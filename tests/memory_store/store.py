@@ -17,10 +17,8 @@ from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
 from backstory.model.change import TOKEN
 from backstory.model.instant import MILLISECOND
-from backstory.model.layout import ACTIVE, END, START
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.layout import ACTIVE, END, FILE, POSITION, ROW_ID, START
+from backstory.model.table import Shape, TableName
 from backstory.stores.port import DISORDER, Snapshot
 
 # Iceberg keeps these names for itself, and so does its simulator.

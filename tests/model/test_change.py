@@ -4,8 +4,7 @@ from dataclasses import replace
 
 from backstory.model.change import Change, Note, Tag
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 
 LONG, TEXT = ColumnType(Kind.LONG), ColumnType(Kind.STRING)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.model.foreign_writes import foreign_writes
+from backstory.model.change import foreign_writes
 from backstory.model.layout import Layout
 
 COLUMNS = {1: "id", 2: "name"}

@@ -7,8 +7,7 @@ import pytest
 from backstory.errors import Refused
 from backstory.model.history import Archive, History
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -63,7 +62,7 @@ def test_what_may_be_pruned_is_not_told():
     """A time before the watermark is refused, the watermark itself and all later ones are not."""
     kept = history(Layout.HIST, "c_hist", "k", "k", whole_since=NOON)
 
-    assert NOON == kept.whole_at(NOON)
+    assert NOON == kept.require_unpruned(NOON)
     with pytest.raises(Refused) as refused:
-        kept.whole_at(NOON - timedelta(microseconds=1))
+        kept.require_unpruned(NOON - timedelta(microseconds=1))
     assert ("PRUNED", True) == (refused.value.code, "2026-01-31T12:00:00.000000Z" in refused.value.message)

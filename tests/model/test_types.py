@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.model.types import ColumnType, Kind, fits, related, widens
+from backstory.model.types import ColumnType, Kind, are_related, fits, widens
 
 LIST_OF_LONGS = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.LONG)),))
 STRUCT = ColumnType(Kind.STRUCT, parts=(("a", ColumnType(Kind.INT)), ("b", LIST_OF_LONGS)))
@@ -55,9 +55,9 @@ def test_a_float_is_no_double_as_it_is_stored():
 
 
 def test_text_stands_for_anything_and_numbers_for_numbers():
-    assert related(ColumnType(Kind.LONG), ColumnType(Kind.XML))
-    assert related(ColumnType(Kind.LONG), ColumnType.decimal(3, 1))
-    assert not related(ColumnType(Kind.LONG), ColumnType(Kind.NAIVE_DATE))
+    assert are_related(ColumnType(Kind.LONG), ColumnType(Kind.XML))
+    assert are_related(ColumnType(Kind.LONG), ColumnType.decimal(3, 1))
+    assert not are_related(ColumnType(Kind.LONG), ColumnType(Kind.NAIVE_DATE))
 
 
 @pytest.mark.parametrize(

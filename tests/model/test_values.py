@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.model.values import alike
+from backstory.model.values import comparison_key
 
 NAN = float("nan")
 
@@ -22,4 +22,4 @@ NAN = float("nan")
 )
 def test_values_are_one_or_not(one, other, same):
     """NaN is NaN, both zeros are one, maps have no order; NULL is nothing else."""
-    assert (alike(one) == alike(other)) is same
+    assert (comparison_key(one) == comparison_key(other)) is same

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from backstory.spark.connectors import ICEBERG, runtime
+from backstory.spark.jars import ICEBERG, iceberg_package
 from backstory.spark.versions import is_older
 
 pytestmark = pytest.mark.process
@@ -52,7 +52,7 @@ def test_the_store_does_the_same_on_the_older_iceberg(tmp_path, spark):
     So does it in a session that caches: to this Iceberg tables of one name are equal, whatever their snapshot.
     """
     assert ICEBERG != OTHER
-    package = runtime(spark).replace(ICEBERG, OTHER)
+    package = iceberg_package(spark).replace(ICEBERG, OTHER)
     tests = Path(__file__).parents[1]
     environ = {**os.environ, **({"PYTHONPATH": str(OLDER)} if is_older(spark, (4, 0)) else {})}
     command = [sys.executable, "-c", WALK, str(tmp_path), package]

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 import backstory
 from backstory.errors import UsageError
 from backstory.settings import Settings
-from backstory.spark.connectors import connectors
+from backstory.spark.jars import connectors
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
 for name, value in connectors({}).items():
     builder = builder.config(name, value)

@@ -20,7 +20,7 @@ from specification.stored import StoredVersions
 
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 from backstory.strategies.copies.version_rows import micros
 
 WITHOUT_SCHEMAS = {"key.converter.schemas.enable": "false", "value.converter.schemas.enable": "false"}
@@ -150,7 +150,7 @@ def hold_to_history(messages, true, left):
         Event(
             row["id"],
             int(at),
-            Told.DELETE if kind == "delete" else Told.UPSERT,
+            FactKind.DELETE if kind == "delete" else FactKind.UPSERT,
             {} if kind == "delete" else {"v": row["v"]},
             None if kind == "delete" else ("v",),
             tuple(place.values()),

@@ -11,7 +11,7 @@ import pytest
 from depth import deep
 from documented import ROOT, blocks
 
-from backstory.spark.connectors import connectors
+from backstory.spark.jars import jar_properties
 
 pytestmark = pytest.mark.process
 
@@ -86,7 +86,7 @@ def run_page(folder, settings, *kinds):
 def job(tmp_path_factory):
     """What it prints where the jars are those that were fetched already."""
     kinds = [*(["hadoop", "in-memory"] if deep(1, 0) else []), "spark_catalog", "jdbc"]
-    return run_page(tmp_path_factory.mktemp("job"), connectors({}), *kinds), kinds
+    return run_page(tmp_path_factory.mktemp("job"), jar_properties({}), *kinds), kinds
 
 
 def test_the_page_does_what_it_shows(job):
@@ -113,6 +113,6 @@ def test_views_name_the_setting_that_they_need(job):
 
 def test_deltas_extension_may_be_set_as_well(tmp_path):
     """Its catalog is the session's own: tables of Delta are made there, those of Iceberg live as in any session."""
-    printed = run_page(tmp_path, connectors({"spark.jars.packages": DELTA}) | BESIDE_DELTA, "jdbc")
+    printed = run_page(tmp_path, jar_properties({"spark.jars.packages": DELTA}) | BESIDE_DELTA, "jdbc")
     assert f"extensions {EXTENSION}1\n" in printed
     assert "walked jdbc" in printed

@@ -13,7 +13,7 @@ from backstory.cli.output import in_fields
 from backstory.errors import TryAgain, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.receipt import exit_code
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.declarations import read_project
 from backstory.projects.deliveries import RunTerms
@@ -23,7 +23,7 @@ from backstory.projects.running import RunRequest, RunWatcher, hold_tables, run_
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.create import create_view, ensure_schema
 from backstory.stores.iceberg.store import Store, load
-from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.warehouse import Warehouse
 
 SCHEMAS = (f"run_{number}" for number in itertools.count(1))
@@ -261,7 +261,7 @@ def test_a_dry_run_says_the_same_and_writes_nothing(team):
     receipts = team.run(dry_run=True)
     assert [each.counts["new"] for each in receipts.values()] == [1, 1]
     assert len(receipts["b"].files) == 2
-    assert not [each for each in InSession(team.warehouse.store).tables() if each.schema == team.schema]
+    assert not [each for each in SessionCatalog(team.warehouse.store).tables() if each.schema == team.schema]
     assert team.file.as_posix() not in {row["project"] for row in rows_of_log(team.warehouse.store)}
 
 
@@ -303,7 +303,7 @@ def test_former_runs_and_what_is_late_are_told(team):
     run_id = team.run()["a"].run_id
     store, project = team.warehouse.store, read_project(team.file)
     told = next(
-        each for each in former_runs(InSession(store), rows_of_log(store)) if each["run_id"] == run_id
+        each for each in former_runs(SessionCatalog(store), rows_of_log(store)) if each["run_id"] == run_id
     )
     assert {name: told[name] for name in ("changed", "failed", "not_begun", "ended")} == {
         "changed": 1,
@@ -311,12 +311,14 @@ def test_former_runs_and_what_is_late_are_told(team):
         "not_begun": 0,
         "ended": True,
     }
-    broken_off = next(each for each in former_runs(InSession(store), []) if each["run_id"] == run_id)
+    broken_off = next(each for each in former_runs(SessionCatalog(store), []) if each["run_id"] == run_id)
     assert (broken_off["changed"], broken_off["ended"]) == (1, False)
 
     def late(hours, logged=None):
         now = datetime.now(UTC) + timedelta(hours=hours)
-        told = freshness(project, InSession(store), rows_of_log(store) if logged is None else logged, now)
+        told = freshness(
+            project, SessionCatalog(store), rows_of_log(store) if logged is None else logged, now
+        )
         return [each["late"] for each in told]
 
     assert (late(1), late(3)) == ([False, True], [True, True])
@@ -349,7 +351,7 @@ def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
     with pytest.raises(UsageError, match=r"No run of .* is on record"):
         team.run(failed=True)
     break_off(team, after="a")
-    last = former_runs(InSession(team.warehouse.store), rows_of_log(team.warehouse.store))[0]
+    last = former_runs(SessionCatalog(team.warehouse.store), rows_of_log(team.warehouse.store))[0]
     assert (last["changed"], last["ended"]) == (1, False)
     assert team.status(failed=True) == {"b": "changed", "c": "changed"}
     assert team.run(failed=True) == {}

@@ -16,8 +16,8 @@ from backstory.model.table import TableName
 from backstory.reading.exports import Destination
 from backstory.reading.exports import export_files as export_small
 from backstory.stores.iceberg.create import drop
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.table import Table
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.decimal128(9, 2))])
@@ -30,7 +30,7 @@ def place(file, axis="valid", *, overwrite=False):
 def files_of(warehouse, name):
     catalog = EmbeddedCatalog(warehouse)
     with Memory(1 << 30).lease() as lease:
-        return Files(catalog.describe(name), catalog, lease)
+        return TableReader(catalog.describe(name), catalog, lease)
 
 
 def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, warehouse, tmp_path):

@@ -4,8 +4,7 @@ import pytest
 
 from backstory.errors import UsageError
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.selection import key_of
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from serving import SECONDS, within
 
-from backstory.spark import class_archive
-from backstory.spark.class_archive import VARIABLE, with_kept_classes
+from backstory.spark import launch
+from backstory.spark.launch import VARIABLE, use_class_archive
 
 BACKSTORY = Path(sys.executable).parent / "backstory"
 
@@ -20,7 +20,7 @@ BACKSTORY = Path(sys.executable).parent / "backstory"
 def place(tmp_path, monkeypatch):
     """A Java, its jars, and an empty cache."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for each in (VARIABLE, *class_archive._FOLDERS):
+    for each in (VARIABLE, *launch._FOLDERS):
         monkeypatch.delenv(each, raising=False)
     java, jars = tmp_path / "bin" / "java", tmp_path / "jars"
     java.parent.mkdir()
@@ -30,7 +30,7 @@ def place(tmp_path, monkeypatch):
 
 
 def options(java, jars, *, keeps=True):
-    with with_kept_classes(java, jars, keeps=keeps):
+    with use_class_archive(java, jars, keeps=keeps):
         return os.environ.get(VARIABLE, "")
 
 
@@ -62,7 +62,7 @@ def test_one_that_is_being_written_is_left_alone_until_it_is_abandoned(place):
     archive = archive_of(options(*place))
     archive.write_bytes(b"\0" * 8)
     assert options(*place) == ""
-    os.utime(archive, (time.time() - 2 * class_archive._ABANDONED,) * 2)
+    os.utime(archive, (time.time() - 2 * launch._ABANDONED,) * 2)
     assert "ArchiveClassesAtExit" in options(*place)
 
 
@@ -89,7 +89,7 @@ def test_with_a_folder_of_settings_none_is_made_or_used(place, tmp_path, monkeyp
 
 def test_archives_that_nobody_used_for_long_go(place):
     java, jars = place
-    old = whole(archive_of(options(java, jars)), 2 * class_archive._UNUSED)
+    old = whole(archive_of(options(java, jars)), 2 * launch._UNUSED)
     os.utime(java, (1, 1))
     options(java, jars)
     assert not old.exists()
@@ -129,7 +129,7 @@ def after_a_start(tmp_path_factory):
     (folder / "copy.csv").write_text("id,name\n1,Ada\n")
     start(folder, "2026-01-01")
     archives = folder / "cache" / "backstory" / "java"
-    assert within(SECONDS, lambda: any(map(class_archive._is_whole, archives.glob("*.jsa"))), 0.2)
+    assert within(SECONDS, lambda: any(map(launch._is_whole, archives.glob("*.jsa"))), 0.2)
     return folder
 
 
@@ -138,7 +138,7 @@ def again(after_a_start, tmp_path):
     """A copy of that folder, and its archive; the copy's warehouse is another one."""
     folder = shutil.copytree(after_a_start, tmp_path / "again", ignore=shutil.ignore_patterns("warehouse"))
     (archive,) = (folder / "cache" / "backstory" / "java").glob("*.jsa")
-    assert class_archive._is_whole(archive)
+    assert launch._is_whole(archive)
     return folder, archive
 
 
@@ -173,7 +173,7 @@ def test_a_start_outlives_a_spoilt_archive(again, spoil):
 
 def test_one_that_is_shorter_than_it_was_is_made_anew(place):
     archive = whole(archive_of(options(*place)))
-    class_archive.seal(archive)
+    launch.seal_archive(archive)
     assert "SharedArchiveFile" in options(*place)
     archive.write_bytes(archive.read_bytes()[:-1])
     assert "ArchiveClassesAtExit" in options(*place)

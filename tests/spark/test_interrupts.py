@@ -6,17 +6,17 @@ import weakref
 
 import pytest
 
-from backstory.spark import interrupts
-from backstory.spark.interrupts import AFTER, interruptible, raise_interrupts
-from backstory.spark.interrupts import time as clock
+from backstory.spark import process
+from backstory.spark.process import AFTER, allow_interrupts, raise_interrupts
+from backstory.spark.process import time as clock
 
 
 @pytest.fixture
 def handled(spark, monkeypatch):
     """Spark's handler of interrupts, for the length of a test; what fails after it was not interrupted."""
-    monkeypatch.setattr(interrupts, "_came", [float("-inf")])
+    monkeypatch.setattr(process, "_came", [float("-inf")])
     before = signal.getsignal(signal.SIGINT)
-    interruptible()
+    allow_interrupts()
     yield signal.getsignal(signal.SIGINT)
     signal.signal(signal.SIGINT, before)
 

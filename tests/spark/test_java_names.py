@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.spark.java_names import java_class, remembering
+from backstory.spark.java_names import java_class, remember_names
 from backstory.stores.iceberg.jvm import texts_of
 
 
@@ -17,7 +17,7 @@ def asked(spark, monkeypatch):
         return send(self, command, *more, **named)
 
     monkeypatch.setattr(client, "send_command", sending)
-    return remembering(spark._jvm), commands
+    return remember_names(spark._jvm), commands
 
 
 def questions(commands):

@@ -13,8 +13,8 @@ from serving import command_line, processes
 from backstory.errors import Failed
 from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark import session
-from backstory.spark.python_path import has_modules
-from backstory.spark.session import properties, start
+from backstory.spark.jars import has_modules
+from backstory.spark.session import session_properties, start_session
 
 
 def test_settings_reach_java_and_stand_on_no_command_line(spark):
@@ -57,7 +57,7 @@ def test_a_stranger_is_not_answered(spark):
 )
 def test_only_an_embedded_session_keeps_to_itself(tmp_path, own, bound, authenticated):
     """A cluster must reach its driver; what the configuration says comes last."""
-    found = properties(Settings(tmp_path, spark=own))
+    found = session_properties(Settings(tmp_path, spark=own))
     assert (found.get("spark.driver.bindAddress"), found.get("spark.authenticate")) == (bound, authenticated)
 
 
@@ -68,7 +68,7 @@ def test_what_is_no_catalog_is_told_before_java_starts(tmp_path, monkeypatch, co
     catalog = tmp_path / CATALOG_FILE
     catalog.mkdir() if content is None else catalog.write_bytes(content)
     with pytest.raises(Failed, match="not the database of a catalog") as told:
-        start(Settings(tmp_path))
+        start_session(Settings(tmp_path))
     assert (told.value.code, told.value.exit_code) == ("no-catalog", 1)
 
 

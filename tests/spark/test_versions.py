@@ -13,15 +13,15 @@ import backstory
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.spark.java_names import java_class
-from backstory.spark.settled import SETTLED, hold_settings
+from backstory.spark.session_settings import OUR_SETTINGS, hold_settings
 from backstory.spark.versions import (
     arrow_of,
     is_before_4,
     own_defaults,
+    package_suffix,
     require_fields,
     sessions_class,
     submit_options,
-    suffix,
     try_cast,
 )
 from backstory.stores.iceberg.frames import frame_of, rows_at
@@ -65,7 +65,7 @@ def test_what_differs_is_called_in_one_place(path):
     ],
 )
 def test_a_package_is_for_a_spark_and_its_scala(spark_version, scala, told):
-    assert suffix(spark_version, scala) == told
+    assert package_suffix(spark_version, scala) == told
 
 
 @pytest.mark.parametrize("rows", [ROWS, ROWS.slice(1), ROWS.slice(0, 0), ROWS.schema.empty_table()])
@@ -98,7 +98,7 @@ def test_casts_fail_in_a_session_that_is_held_whatever_session_is_active(spark):
     sessions.setActiveSession(other._jsparkSession)
     try:
         with hold_settings(own):
-            assert {name: own.conf.get(name) for name in SETTLED} == SETTLED
+            assert {name: own.conf.get(name) for name in OUR_SETTINGS} == OUR_SETTINGS
             texts = own.sql("SELECT 'x' AS v")
             with pytest.raises(PySparkException, match="CAST_INVALID_INPUT"):
                 texts.select(col("v").cast("int")).collect()

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from backstory.errors import Refused
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 from specification.stored import (
     Instant,
     Key,
@@ -207,7 +207,7 @@ def _remembered(
 ) -> list[StoredRow]:
     """The rows with the mark of the copy (V31); another mark takes the place of one of other columns."""
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns
-    mark = StoredRow(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns)
+    mark = StoredRow(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=FactKind.COPY, columns=columns)
     here = [row for row in rows if row.is_mark and row.start == copy.at]
     if here and (here[0].columns == columns or not restated):
         return list(rows)

@@ -6,7 +6,7 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from backstory.model.values import alike
+from backstory.model.values import comparison_key
 
 Row = Mapping[str, Any]
 
@@ -28,7 +28,7 @@ def differences(sides: Iterable[Side], key: Sequence[str]) -> list[dict[str, Any
         return _counted(sides)
     pairs: dict[Hashable, dict[bool, Row]] = {}
     for each in sides:
-        record = (tuple(alike(each.row[name]) for name in key), each.apart)
+        record = (tuple(comparison_key(each.row[name]) for name in key), each.apart)
         pairs.setdefault(record, {}).setdefault(each.is_after, each.row)
     found = (_compared(pair, key) for pair in pairs.values())
     return [each for each in found if each["change"] != "changed" or each["changed"]]
@@ -40,7 +40,7 @@ def _compared(pair: Mapping[bool, Row], key: Sequence[str]) -> dict[str, Any]:
     if before is not None and after is not None:
         # What is equal is alike; asking that first is fast.
         unequal = [name for name in before if name not in key and before[name] != after[name]]
-        changed = [name for name in unequal if alike(before[name]) != alike(after[name])]
+        changed = [name for name in unequal if comparison_key(before[name]) != comparison_key(after[name])]
     return difference(before, after, key, changed)
 
 
@@ -63,7 +63,7 @@ def _counted(sides: Iterable[Side]) -> list[dict[str, Any]]:
     more: Counter[Hashable] = Counter()
     rows: dict[Hashable, Row] = {}
     for each in sides:
-        whole = tuple(map(alike, each.row.values()))
+        whole = tuple(map(comparison_key, each.row.values()))
         rows.setdefault(whole, {name: _unsigned(value) for name, value in each.row.items()})
         more[whole] += 1 if each.is_after else -1
     return [
@@ -135,7 +135,7 @@ def passages(versions: Iterable[Lived], key: Sequence[str]) -> list[dict[str, An
     """
     lives: dict[Hashable, list[Lived]] = {}
     for each in versions:
-        record = (tuple(alike(each.row[name]) for name in key), each.apart)
+        record = (tuple(comparison_key(each.row[name]) for name in key), each.apart)
         lives.setdefault(record, []).append(each)
     found = []
     for life in lives.values():
@@ -162,7 +162,7 @@ def _between(life: Sequence[Lived], key: Sequence[str], *, away: bool) -> list[d
         change = PASSED
     elif away:
         change = RETURNED
-    elif any(alike(dict(each.row)) != alike(dict(before)) for each in life):
+    elif any(comparison_key(dict(each.row)) != comparison_key(dict(before)) for each in life):
         change = REVERTED
     else:
         return []

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from backstory.model.guards import exceeds
+from backstory.model.change import exceeds
 from backstory.strategies.events.terms import (
     ABSENT,
     CONFLICTING,

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backstory.model.remembered import Role
+from backstory.model.versions_layout import Role
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.memory import broken_together, is_of_its_kind, is_recorded, is_settled
 from backstory.upkeep.laws.mending import agrees_with_end, has_length, is_mark, is_open, is_version, until

@@ -9,7 +9,7 @@ from datetime import datetime
 from typing import Any
 
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
-from backstory.model.remembered import (
+from backstory.model.versions_layout import (
     COLUMNS,
     END_BEFORE,
     ENDED_AT,

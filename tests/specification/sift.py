@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from backstory.model.values import alike
+from backstory.model.values import comparison_key
 from specification.values import equal_in
 
 Row = Mapping[str, Any]
@@ -45,4 +45,4 @@ def repeated(rows: Sequence[Row], key: Sequence[str]) -> list[tuple[Any, ...]]:
 
 
 def _key(row: Row, key: Sequence[str]) -> tuple[Any, ...]:
-    return tuple(alike(row[name]) for name in key)
+    return tuple(comparison_key(row[name]) for name in key)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.feeds.terms import FormerLogs
 
 Key = Any
@@ -32,7 +32,7 @@ class StoredRow:
     role: Role | None = None
     ended_at: Instant | None = None
     end_before: Instant | None = None
-    kind: Told | None = None
+    kind: FactKind | None = None
     columns: tuple[str, ...] | None = None
     sequence: tuple[Any, ...] = ()
     scope: Scope | None = None
@@ -51,12 +51,12 @@ class StoredRow:
     @property
     def is_event(self) -> bool:
         """Whether it stands for an event of its key that holds (V4)."""
-        return self.is_live and self.kind in {Told.UPSERT, Told.DELETE}
+        return self.is_live and self.kind in {FactKind.UPSERT, FactKind.DELETE}
 
     @property
     def is_mark(self) -> bool:
         """Whether it stands for a remembered copy that was not taken back (V31)."""
-        return self.kind is Told.COPY and self.role is Role.FACT and self.ended_at is None
+        return self.kind is FactKind.COPY and self.role is Role.FACT and self.ended_at is None
 
     def covers(self, instant: Instant) -> bool:
         """Whether the record was so at an instant; ends are exclusive (V99)."""

@@ -18,7 +18,7 @@ from backstory.stores.embedded_catalog import (
     remember_if_writable,
     warehouse_folders,
 )
-from backstory.stores.metadata.embedded import EmbeddedCatalog
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
 
 T = TableName("crm", "t")
 ROWS = pa.table({"id": [1, 2]})

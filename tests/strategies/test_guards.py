@@ -5,7 +5,7 @@ from specification.event_log import Arrival as Arrived
 from specification.event_log import LogRejected as NotIngested
 from specification.events import ingest
 
-from backstory.model.guards import exceeds
+from backstory.model.change import exceeds
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, Strategy
 from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, historize
 

@@ -68,7 +68,7 @@ def test_a_history_of_another_tool_answers(store, tool):
 
     adopted, layout = Table(store, table), existing(store, table).shape.layout
     assert (first.changed, again.changed) == (True, False)
-    assert (layout, layout.adopted) == (Layout(tool.removesuffix("_deleted")), True)
+    assert (layout, layout.is_adopted) == (Layout(tool.removesuffix("_deleted")), True)
     assert existing(store, table).iceberg.currentSnapshot().snapshotId() == before
     for time, rows in ANSWERS[tool].items():
         assert told(adopted.current() if time is None else adopted.as_of(time)) == sorted(rows)

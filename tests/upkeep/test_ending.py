@@ -5,7 +5,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from backstory.engine.archive import ARCHIVED
+from backstory.engine.deliver import ARCHIVED
 from backstory.errors import Refused, UsageError
 
 FIRST, SECOND = "2024-01-01", "2024-01-02"

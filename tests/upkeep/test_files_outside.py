@@ -4,7 +4,7 @@ import pytest
 from copied_warehouses import copy_of, digests, embedded
 
 from backstory import relocate
-from backstory.engine import attempts
+from backstory.engine import deliver
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.stores.iceberg import commit as commits
@@ -74,7 +74,7 @@ def test_a_commit_that_failed_leaves_what_it_wrote_outside(spark, original, fold
     home, rows = original.store.home, folder / "rows"
     before, outside = digests(home / "crm"), digests(rows)
     monkeypatch.setattr(commits, "settle", lost)
-    monkeypatch.setattr(attempts, "SECONDS", 1.0)
+    monkeypatch.setattr(deliver, "SECONDS", 1.0)
     with pytest.raises(BackstoryError):
         original.snapshot(frame(spark, (1, "x")), into="crm.c", key="id", at="2026-01-05", max_delete_ratio=1)
     assert digests(home / "crm") == before

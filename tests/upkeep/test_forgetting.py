@@ -21,8 +21,7 @@ from backstory.errors import Refused, TryAgain, UsageError
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.places import BLIND
 from backstory.stores.iceberg.scripts import neighbours_of
@@ -193,7 +192,7 @@ def test_the_only_record_leaves_an_empty_table(store):
     name = TableName("lifecycle", "only")
     make(store, Shape(name, columns, ("id", "part"), Layout.FIVETRAN_LIVE))
     row = {"id": KEY, "part": "x", "v": VALUE}
-    commit(store, existing(store, name), Change(come=rows_as(columns, [row])))
+    commit(store, existing(store, name), Change(added=rows_as(columns, [row])))
     with pytest.raises(UsageError) as caught:
         Table(store, name).forget(KEY)
     assert caught.value.code == "other-key"
@@ -216,7 +215,7 @@ def test_the_only_record_leaves_an_empty_table(store):
     assert (told.applied, told.rows) == (True, {"row": 1})
     assert not any(map(os.path.exists, [*strays, lost]))
     assert holding(Path(existing(store, name).iceberg.location()), KEY, VALUE) == {}
-    commit(store, existing(store, name), Change(come=rows_as(columns, [row | {"id": "other"}])))
+    commit(store, existing(store, name), Change(added=rows_as(columns, [row | {"id": "other"}])))
     assert store.spark.table(f"backstory.{name}").count() == 1
 
 

@@ -10,8 +10,8 @@ from stored_versions import kept, life, put, rows_in, shown, t, version
 from backstory.doors.odf import door
 from backstory.errors import TryAgain, UsageError
 from backstory.model.instant import iso
-from backstory.model.remembered import KNOWN_FROM, MEMORY_SINCE, SETTLE_AFTER, SETTLED
 from backstory.model.table import TableName
+from backstory.model.versions_layout import KNOWN_FROM, MEMORY_SINCE, SETTLE_AFTER, SETTLED
 from backstory.stores.tables import existing
 from backstory.table import Table
 

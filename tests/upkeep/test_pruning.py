@@ -35,7 +35,7 @@ from backstory.errors import Failed, Refused, UsageError
 from backstory.model.history import Dating, Labels
 from backstory.reading.databases.history_queries import as_of, changes, current, labeled, timeline
 from backstory.reading.databases.history_queries import effective as effective_query
-from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.stores.sql.dialects import get_dialect
 from backstory.upkeep import pruning
 from backstory.upkeep.pruning import Cut
 

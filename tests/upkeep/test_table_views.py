@@ -8,8 +8,7 @@ from tables_as_text import table
 
 from backstory.errors import Refused, UsageError
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.frames.versions import versions
 from backstory.stores.iceberg.create import create_view, drop

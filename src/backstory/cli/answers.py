@@ -11,7 +11,7 @@ from backstory.cli.options import Options
 from backstory.cli.output import print_line, show
 from backstory.cli.progress import show_activity, show_start
 from backstory.errors import BackstoryError
-from backstory.model.table import TableName, meanings, resolve_name, table_name
+from backstory.model.table import TableName, possible_names, resolve_name, table_name
 from backstory.settings import CATALOG
 from backstory.spark.versions import arrow_of
 
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.settings import Settings
-    from backstory.stores.metadata.described import Catalog, Described, Opening
-    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata
+    from backstory.stores.metadata.table_rows import TableReader
     from backstory.table import Table
     from backstory.warehouse import Warehouse
 
@@ -32,37 +32,37 @@ FAST_START = "-XX:TieredStopAtLevel=1"
 
 def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
     """What the metadata of tables tells; Spark is started only where nothing else can read it."""
-    from backstory.stores.metadata.in_session import InSession
+    from backstory.stores.metadata.catalogs import SessionCatalog
 
     found = _answer_without_spark(options, lambda catalog, _: (question(catalog),))
     if found is not None:
         return found[0]
     with open_warehouse(options, brief=True) as started:
-        return question(InSession(started.store))
+        return question(SessionCatalog(started.store))
 
 
-def answer_from_metadata(options: Options, question: Callable[["Opening"], Answer]) -> Answer | None:
+def answer_from_metadata(options: Options, question: Callable[["ReadableCatalog"], Answer]) -> Answer | None:
     """What the metadata of tables tells; None where Spark alone knows their catalog."""
     return _answer_without_spark(options, lambda catalog, _: question(catalog))
 
 
 def answer_from_files(
-    options: Options, table: str | TableName, question: Callable[["Files"], Answer]
+    options: Options, table: str | TableName, question: Callable[["TableReader"], Answer]
 ) -> Answer | None:
     """The answer that the files of a small table give without Spark; None where Spark must be asked.
 
     What a table is refused for is raised, for Spark would refuse it too.
     """
 
-    def described(catalog: "Opening") -> "Described | None":
-        meant = meanings(table) if isinstance(table, str) else [table]
+    def described(catalog: "ReadableCatalog") -> "TableMetadata | None":
+        meant = possible_names(table) if isinstance(table, str) else [table]
         return next(filter(None, map(catalog.describe, meant)), None)
 
     return _answer_from_table(options, described, question)
 
 
 def answers_from_metadata(
-    options: Options, question: Callable[["Opening", "TableName"], Answer]
+    options: Options, question: Callable[["ReadableCatalog", "TableName"], Answer]
 ) -> dict[TableName, Answer | None] | None:
     """The answers for all tables of a catalog that is read without Spark, None for those that cannot be."""
     return _answer_without_spark(
@@ -74,12 +74,12 @@ def answers_from_metadata(
 
 
 def answer_from_dataset(
-    options: Options, namespace: str, name: str, question: Callable[["Files"], Answer]
+    options: Options, namespace: str, name: str, question: Callable[["TableReader"], Answer]
 ) -> Answer | None:
     """The same of a dataset by its name; UsageError if there is none."""
     from backstory.doors.odf import registry
 
-    def described(catalog: "Opening") -> "Described | None":
+    def described(catalog: "ReadableCatalog") -> "TableMetadata | None":
         return registry.described_datasets(catalog, namespace).existing(name).table
 
     return _answer_from_table(options, described, question)
@@ -87,27 +87,27 @@ def answer_from_dataset(
 
 def _answer_from_table(
     options: Options,
-    described: Callable[["Opening"], "Described | None"],
-    question: Callable[["Files"], Answer],
+    described: Callable[["ReadableCatalog"], "TableMetadata | None"],
+    question: Callable[["TableReader"], Answer],
 ) -> Answer | None:
-    def answer(catalog: "Opening", settings: "Settings") -> Answer | None:
+    def answer(catalog: "ReadableCatalog", settings: "Settings") -> Answer | None:
         from backstory.formats.memory import Memory
-        from backstory.stores.metadata.rows import Files
+        from backstory.stores.metadata.table_rows import TableReader
 
         table = described(catalog)
         if table is None:
             return None
         with Memory(settings.driver_memory).lease() as lease:
-            return question(Files(table, catalog, lease))
+            return question(TableReader(table, catalog, lease))
 
     return _answer_without_spark(options, answer)
 
 
 def _answer_without_spark(
-    options: Options, question: Callable[["Opening", "Settings"], Answer | None]
+    options: Options, question: Callable[["ReadableCatalog", "Settings"], Answer | None]
 ) -> Answer | None:
     """The answer from a catalog that is read without Spark; None where either cannot be had without Spark."""
-    from backstory.stores.metadata.without_spark import open_without_spark
+    from backstory.stores.metadata.catalogs import open_without_spark
 
     def answer() -> Answer | None:
         settings = options.settings()
@@ -162,8 +162,7 @@ def open_warehouse(
 
 
 def _require_tables(options: Options, tables: Sequence[str]) -> None:
-    from backstory.stores.metadata.embedded import EmbeddedCatalog
-    from backstory.stores.metadata.without_spark import open_without_spark
+    from backstory.stores.metadata.catalogs import EmbeddedCatalog, open_without_spark
     from backstory.stores.refusals import no_table
 
     catalog = open_without_spark(options.settings()) if tables else None
@@ -179,7 +178,7 @@ def show_state(
     options: Options,
     table: str,
     limit: int | None,
-    of_files: Callable[["Files"], "pa.Table"],
+    of_files: Callable[["TableReader"], "pa.Table"],
     of_table: Callable[["Table"], "DataFrame"],
     nothing: Callable[[Sequence[str]], str],
 ) -> None:

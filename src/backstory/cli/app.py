@@ -28,8 +28,7 @@ from backstory.cli import (
 )
 from backstory.cli.output import Output, choose_output, show_error
 from backstory.errors import BackstoryError, UsageError, internal_error
-from backstory.spark.interrupts import raise_interrupts
-from backstory.spark.pandas_left_out import leave_pandas_out
+from backstory.spark.process import leave_pandas_out, raise_interrupts
 
 DELIVER = Group("Deliver", sort_key=1)
 READ = Group("Read", sort_key=2)

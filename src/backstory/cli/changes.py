@@ -13,13 +13,13 @@ from backstory.cli.options import Flag, Limit, Names, Options, no_known_times, p
 from backstory.cli.output import show, show_document
 from backstory.cli.read import DEFAULTS
 from backstory.errors import UsageError
-from backstory.model.cursor import Cursor, Start
+from backstory.model.change_feed import Cursor, Start
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import TableName, table_name
 from backstory.reading.selection import ENDS, ChangeKind, Comparison, as_object, side_values
 
 if TYPE_CHECKING:
-    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.table_rows import TableReader
 
 DIFF_DEFAULTS = Options()
 Difference = dict[str, Any]
@@ -120,7 +120,7 @@ def _read_differences(
     """The differences in the order of their keys, from the files of a small table, else from Spark."""
     from backstory.reading.arrow import differences
 
-    def of_files(files: "Files") -> differences.Differences:
+    def of_files(files: "TableReader") -> differences.Differences:
         if asked.axis == "recorded":
             return differences.diff_knowledge(
                 files, *between, asked.at or datetime.now(UTC), asked.comparison

@@ -9,7 +9,7 @@ from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
 from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
 from backstory.cli.progress import show_activity
 from backstory.errors import BackstoryError, Violated
-from backstory.model.receipt import apart, exit_code
+from backstory.model.receipt import attempt_each, exit_code
 
 if TYPE_CHECKING:
     from backstory.model.table import TableName
@@ -62,7 +62,7 @@ def _check_tables(names: Sequence[str], options: Options) -> "Checked":
     from backstory.stores.iceberg.store import tables
     from backstory.upkeep.checking import check, check_small
 
-    asked = partial(apart, every=not names, alone=len(names) == 1)
+    asked = partial(attempt_each, every=not names, alone=len(names) == 1)
     every: Sequence[Any] | None = names or answer_from_metadata(options, lambda catalog: catalog.tables())
     found: Checked = asked(every or (), lambda each: answer_from_files(options, each, check_small))
     left = [each for each, records in found.items() if records is None]

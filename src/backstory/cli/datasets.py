@@ -18,7 +18,7 @@ from backstory.cli.answers import (
 from backstory.cli.options import NOT_NEGATIVE, Flag, Options
 from backstory.cli.output import add_error_column, console, print_error, print_line, short_time, show
 from backstory.errors import BackstoryError, UsageError, Violated
-from backstory.model.receipt import apart, exit_code
+from backstory.model.receipt import attempt_each, exit_code
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from backstory.doors.odf.door import Inspected, Verdict
     from backstory.doors.odf.registry import KnownDataset
     from backstory.model.table import TableName
-    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.table_rows import TableReader
     from backstory.stores.port import TableLike
 
 DEFAULTS = Options()
@@ -146,7 +146,7 @@ def tail(
     from backstory.doors.odf.registry import stored_datasets
     from backstory.stores.metadata.values import rows_of
 
-    def of_files(files: "Files") -> "tuple[pa.Table, KnownDataset[TableLike]]":
+    def of_files(files: "TableReader") -> "tuple[pa.Table, KnownDataset[TableLike]]":
         return newest_rows_here(files, limit, skip), dataset_here(files)
 
     small = answer_from_dataset(options, namespace, dataset, of_files)
@@ -200,7 +200,7 @@ def _verify_datasets(
     from backstory.journal.verify import Verdict, verdict_of, verify, verify_small
 
     of_files = partial(verify_small, renamings=registry.renamings)
-    asked = partial(apart, every=every, alone=len(datasets) == 1 and not every)
+    asked = partial(attempt_each, every=every, alone=len(datasets) == 1 and not every)
     names = answer_from_metadata(
         options,
         lambda catalog: registry.described_datasets(catalog, namespace).select_names(datasets, every=every),

@@ -40,8 +40,8 @@ def explore(
         no_open: Print the link, and open no browser.
         options: Common options.
     """
+    from backstory.explorer.catalog_reader import table_reader
     from backstory.explorer.opening import open_explorer
-    from backstory.explorer.table_reader import table_reader
 
     log_for_options(options)
     ended = threading.Event()

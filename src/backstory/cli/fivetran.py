@@ -58,7 +58,7 @@ def serve(
     from backstory.doors.fivetran.server import serve as start_serving
     from backstory.formats.memory import Memory
     from backstory.spark.launch import java_of
-    from backstory.spark.session import start
+    from backstory.spark.session import start_session
     from backstory.stores.embedded_catalog import remember_if_writable
     from backstory.stores.iceberg.store import Store
 
@@ -84,7 +84,7 @@ def serve(
             f"There is no folder {settings.batch_folder}.",
             "Create it, or fix batch-folder in [serve].",
         )
-    spark = start(settings, verbose=options.verbose)
+    spark = start_session(settings, verbose=options.verbose)
     memory = Memory(settings.driver_memory)
     stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
     for store in stores.values():

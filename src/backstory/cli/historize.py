@@ -12,7 +12,7 @@ from backstory.cli.output import print_changes, print_error, show
 from backstory.errors import UsageError
 
 if TYPE_CHECKING:
-    from backstory.engine.rehearsal import Told
+    from backstory.engine.run_context import Rehearsals
 
 DEFAULTS = Options()
 COLUMNS = ("dataset", "run_id", "load_timestamp", "status", "counts", "schema_changes")
@@ -65,7 +65,7 @@ def historize(
     from backstory.doors.historize.model import Model
     from backstory.doors.historize.model_load import open_model
     from backstory.doors.historize.receipts import LoadRequest
-    from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.engine.run_context import collect_rehearsals
     from backstory.model.receipt import exit_code
     from backstory.observe.logs import log_for_people
 
@@ -99,7 +99,7 @@ def historize(
             "`--url` was given, but the model's dialect is Spark, whose tables are in the warehouse.",
             "Use `--dialect duckdb` or `--dialect postgres` with `--url`, or leave out `--url`.",
         )
-    changes: Told = []
+    changes: Rehearsals = []
     if not chosen.on_spark:
         receipts = door.historize_on_database(chosen, url, asked)
     elif not (receipts := early_refusals(chosen, asked)):
@@ -110,7 +110,7 @@ def historize(
 
 
 def _show_receipts(
-    told: "Sequence[dict[str, Any]]", options: Options, changes: "Told", *, dry_run: bool
+    told: "Sequence[dict[str, Any]]", options: Options, changes: "Rehearsals", *, dry_run: bool
 ) -> None:
     if options.answer == "json":
         show(told, "json")

@@ -16,10 +16,9 @@ from cyclopts.validators import Number
 from backstory.cli.output import Output, choose_output
 from backstory.errors import UsageError
 from backstory.formats.file_options import FileOptions
-from backstory.model.keys import key_of_words
-from backstory.model.lists import split_list
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
 from backstory.model.types import type_named
+from backstory.model.values import key_of_words, split_list
 from backstory.settings import Settings, load
 from backstory.table import Table
 

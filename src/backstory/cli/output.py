@@ -26,7 +26,7 @@ from rich.text import Text
 
 from backstory.errors import BackstoryError
 from backstory.model.instant import iso
-from backstory.model.json_text import as_json, as_yaml, cell_text
+from backstory.model.values import as_json, as_yaml, cell_text
 
 # `name=value` in backticks, as `backstory.errors.option` writes it.
 _OPTION: Final = re.compile(r"`([a-z][a-z_]*)=([^`]*)`")
@@ -296,7 +296,7 @@ def _cell_of(name: str, value: object) -> str:
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt
-    from backstory.engine.rehearsal import Told
+    from backstory.engine.run_context import Rehearsals
 
 OUTCOMES_OF_OPS = (("+A", "appended"), ("-C/+C", "corrected"), ("-R", "retracted"))
 OTHER_OUTCOMES = ("unchanged", "conflicts", "late")
@@ -368,7 +368,7 @@ def print_summary(receipts: Sequence["DatasetReceipt"], *, dry_run: bool) -> Non
         console.print(NOTHING_WRITTEN)
 
 
-def print_changes(changes: "Told") -> None:
+def print_changes(changes: "Rehearsals") -> None:
     """Print what a dry run would have committed, table by table."""
     for table, lines in changes:
         console.print(f"{table}: {'; '.join(lines)}", markup=False)

@@ -26,12 +26,12 @@ def show_start(options: Options) -> Iterator[None]:
     """Tell of it on standard error; a line that moves is for terminals alone."""
     from rich.console import Console
 
-    from backstory.spark.connectors import BYTES, missing
+    from backstory.spark.jars import CONNECTOR_BYTES, must_fetch
 
     given = options.settings().spark
-    fetching = missing(given)
+    fetching = must_fetch(given)
     if fetching and not options.quiet:
-        size = f"{BYTES // MEGABYTE} MB"
+        size = f"{CONNECTOR_BYTES // MEGABYTE} MB"
         told = f"Fetching Spark's connectors (Iceberg, SQLite), only this once: {size} from Maven Central ..."
         errors.print(told, style="dim")
     if options.quiet or options.verbose or not sys.stderr.isatty():
@@ -63,15 +63,14 @@ def show_activity(options: Options, words: str) -> Iterator[None]:
 
 @contextmanager
 def _status_line(terminal: "Console", given: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
-    from backstory.spark.connectors import BYTES
-    from backstory.spark.jars import bytes_so_far
+    from backstory.spark.jars import CONNECTOR_BYTES, fetched_bytes
 
     ended = threading.Event()
     with terminal.status(STARTING) as line:
 
         def tell() -> None:
-            while (so_far := bytes_so_far(given)) < BYTES and not ended.wait(0.5):
-                line.update(f"Fetching: {so_far // MEGABYTE} of {BYTES // MEGABYTE} MB")
+            while (so_far := fetched_bytes(given)) < CONNECTOR_BYTES and not ended.wait(0.5):
+                line.update(f"Fetching: {so_far // MEGABYTE} of {CONNECTOR_BYTES // MEGABYTE} MB")
             line.update(STARTING)
 
         watching = threading.Thread(target=tell if fetching else ended.wait, daemon=True)

@@ -36,7 +36,7 @@ from backstory.model.receipt import exit_code
 
 if TYPE_CHECKING:
     from backstory.projects.log import Rows, RunReceipt
-    from backstory.stores.metadata.described import Catalog
+    from backstory.stores.metadata.table_metadata import Catalog
 
 DEFAULTS = Options()
 NEW_TABLE: Final = "new table: "  # of a table's first delivery: its columns are no change
@@ -97,7 +97,7 @@ def run(
         remark: The note and the author of the commit.
         options: Common options.
     """
-    from backstory.engine.remarks import Remark
+    from backstory.engine.run_context import Remark
     from backstory.projects.declarations import read_project, upstream_of
     from backstory.projects.declarations import select as select_from
     from backstory.projects.deliveries import RunTerms
@@ -297,7 +297,7 @@ def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options:
 def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:
     """What the catalog and the log of runs answer; Spark is started only where nothing else reads them."""
     from backstory.projects.log import rows_of_log, rows_without_spark
-    from backstory.stores.metadata.in_session import InSession
+    from backstory.stores.metadata.catalogs import SessionCatalog
 
     memory = options.settings().driver_memory
     answer = answer_from_metadata(
@@ -306,4 +306,4 @@ def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:
     if answer is not None:
         return list(answer[0])
     with open_warehouse(options, brief=True) as started:
-        return list(question(InSession(started.store), rows_of_log(started.store)))
+        return list(question(SessionCatalog(started.store), rows_of_log(started.store)))

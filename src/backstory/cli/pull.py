@@ -34,11 +34,11 @@ from backstory.cli.output import (
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.receipt import exit_code
-from backstory.spark.interrupts import raise_interrupts
+from backstory.spark.process import raise_interrupts
 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added
-    from backstory.engine.rehearsal import Told
+    from backstory.engine.run_context import Rehearsals
 
 DEFAULTS = Options()
 ADDED_SUMMARY = {"added": "Added {0} dataset(s)", "updated": "Updated {0} dataset(s)"}
@@ -67,7 +67,7 @@ def add(
     """
     from backstory.doors.odf import door
     from backstory.doors.odf.manifest.dataset import json_schema
-    from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.engine.run_context import collect_rehearsals
     from backstory.model.receipt import exit_code
 
     _ = recursive
@@ -86,7 +86,7 @@ def add(
     return exit_code(found)
 
 
-def _show_added(found: "Sequence[Added]", options: Options, changes: "Told", *, dry_run: bool) -> None:
+def _show_added(found: "Sequence[Added]", options: Options, changes: "Rehearsals", *, dry_run: bool) -> None:
     if not options.quiet:
         print_lints(found)
     if options.answer != "table":
@@ -109,7 +109,7 @@ def _show_added(found: "Sequence[Added]", options: Options, changes: "Told", *, 
 if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt, RunRequest, Watcher
     from backstory.doors.odf.polling import Poll
-    from backstory.engine.rehearsal import Told
+    from backstory.engine.run_context import Rehearsals
     from backstory.model.table import TableName
     from backstory.observe.progress import ProgressLine
 
@@ -149,8 +149,7 @@ def pull(
         options: Common options.
     """
     from backstory.doors.odf import door
-    from backstory.engine.rehearsal import collect_rehearsals
-    from backstory.engine.remarks import remarked
+    from backstory.engine.run_context import collect_rehearsals, with_remark
 
     for time in (system_time, set_watermark):
         _ = time and instant_of(time)
@@ -168,7 +167,7 @@ def pull(
         rights=options.settings().rights,
         progress=line.tell,
     )
-    with collect_rehearsals() as changes, remarked(remark.note, remark.author):
+    with collect_rehearsals() as changes, with_remark(remark.note, remark.author):
         receipts = _pull_datasets(datasets, namespace, asked, options, line, every=all)
     _show_receipts(receipts, options, changes, dry_run=dry_run)
     return exit_code(receipts)
@@ -262,7 +261,7 @@ def ingest(
         remark: The note and the author of the commit.
         options: Common options.
     """
-    from backstory.engine.rehearsal import collect_rehearsals
+    from backstory.engine.run_context import collect_rehearsals
 
     for time in (system_time, event_time):
         _ = time and instant_of(time)
@@ -341,7 +340,7 @@ def _files_to_ingest(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Pat
 
 
 def _show_receipts(
-    receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Told", *, dry_run: bool
+    receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Rehearsals", *, dry_run: bool
 ) -> None:
     if options.answer == "table":
         if dry_run:  # a pull in earnest looks at its manifest as a dry run of `add` does

@@ -38,12 +38,12 @@ from backstory.cli.output import (
 )
 from backstory.cli.progress import show_activity
 from backstory.model.instant import optional_instant, parse_instant
-from backstory.model.keys import key_of_words
 from backstory.model.table import resolve_name, table_name
+from backstory.model.values import key_of_words
 from backstory.reading.timelines import Axis, Timeline, require_axis
 
 if TYPE_CHECKING:
-    from backstory.stores.metadata.described import Catalog
+    from backstory.stores.metadata.table_metadata import Catalog
 
 DEFAULTS = Options()
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts", "note", "author"]
@@ -205,7 +205,7 @@ def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
 
 
 if TYPE_CHECKING:
-    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.table_rows import TableReader
 
 
 def timeline(
@@ -269,7 +269,7 @@ def _read_life(
 ) -> Timeline:
     from backstory.reading.arrow import life
 
-    def of_files(files: "Files") -> Timeline:
+    def of_files(files: "TableReader") -> Timeline:
         wanted = key_of_words(files.table.shape.source_key, key)
         return life.life(files, wanted, axis, known_at, columns)
 

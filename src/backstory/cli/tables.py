@@ -70,10 +70,10 @@ def _inventory(options: Options) -> list[dict[str, Any]]:
 
     found = answers_from_metadata(options, lambda catalog, each: inventory(catalog, [each]))
     if found is None or None in found.values():
-        from backstory.stores.metadata.in_session import InSession
+        from backstory.stores.metadata.catalogs import SessionCatalog
 
         with open_warehouse(options, brief=True) as started:
-            catalog = InSession(started.store)
+            catalog = SessionCatalog(started.store)
             if found is None:
                 return inventory(catalog)
             found |= {each: inventory(catalog, [each]) for each, rows in found.items() if rows is None}

@@ -21,8 +21,8 @@ from backstory.cli.output import (
 )
 from backstory.cli.progress import show_activity, show_start
 from backstory.model.instant import optional_instant, parse_instant
-from backstory.model.keys import key_text
 from backstory.model.receipt import exit_code
+from backstory.model.values import key_text
 from backstory.settings import CATALOG
 
 DEFAULTS = Options()

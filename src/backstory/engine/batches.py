@@ -1,25 +1,330 @@
-"""A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks."""
+"""A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks.
 
-from collections.abc import Iterator, Sequence
+A batch of files and the stored rows of its keys, as the sides of a plan.
+
+The rows of all kinds of file are one side, in which a row has its kind, its file and its place there, and a
+bit for each of its columns that is known. Columns of the table are numbered on both sides, so that no name of
+theirs meets one of ours.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from itertools import pairwise
+from typing import TYPE_CHECKING, Final, Protocol
 
-from backstory.engine.batch_sides import OUT_OF_ORDER, BatchSides, Shipment
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from backstory.engine.deliver import Plan, deliver
+from backstory.engine.plans import PlanTerms
 from backstory.engine.runner import run_plan
-from backstory.formats.values.mended import tell, with_mended
-from backstory.model.change import Change, Committed, Note
-from backstory.model.layout import Layout
-from backstory.model.table import TableName
-from backstory.observe.metrics import timed
+from backstory.engine.sides import LocalSide, Side, SideRows
+from backstory.engine.staging import ShippedFile, ship_files
+from backstory.formats.delivered import arrow_schema
+from backstory.formats.memory import MemoryLease
+from backstory.formats.rows import Rows
+from backstory.formats.values.mended import Mended, tell, with_mended
+from backstory.formats.wrapping.batch_file import BatchFile
+from backstory.model.change import Change, Commit, Note
+from backstory.model.layout import END, FILE, POSITION, ROW_ID, START, Layout
+from backstory.model.table import Shape, TableName
+from backstory.model.types import ColumnType
+from backstory.observe.metrics import time_stage
+from backstory.spark.versions import persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import with_row_ids
+from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.slice import PLACE, may_be_touched
+from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.iceberg.store import StoredTable as IcebergTable
+from backstory.stores.iceberg.workers import carry_errors, freeze_imports
 from backstory.stores.port import DISORDER, Store, StoredTable, require_layout
-from backstory.stores.tables import existing
-from backstory.strategies.part_plan import ADDED, REMOVED
+from backstory.stores.tables import existing, read_slice
+from backstory.strategies.actions import Actions
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
+from backstory.strategies.versions import refuse_broken_versions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+DELIVERED, SLICE = "delivered", "stored rows"
+# Counted for a part whose versions will not stand one after the other.
+OUT_OF_ORDER: Final = "out of order"
+_PLACE: Final = {"kind": pa.int8(), "file": pa.int32(), "row": pa.int64(), "known": pa.binary()}
+_SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended string"
 
 
-class Batches(Protocol):
+class DecodedBatch(Protocol):
+    """Decoded rows: what they can touch, and what they make of that."""
+
+    @property
+    def keys(self) -> pa.Table:
+        """The key columns of every row, repeated keys included."""
+
+    @property
+    def since(self) -> int | None:
+        """Versions that ended before this instant (microseconds) play no part; None reads all."""
+
+    @property
+    def mended(self) -> Mended:
+        """What the readers did to values that did not quite fit."""
+
+    @property
+    def rows(self) -> Mapping[str, Rows]:
+        """The rows by kind."""
+
+    def plan(self, stored: pa.Table) -> Actions:
+        """The actions, given the slice of the table."""
+
+
+class Shipment(Protocol):
+    """The files of a delivery, which can be read here or where Spark runs."""
+
+    @property
+    def types(self) -> Mapping[str, ColumnType]:
+        """The table's columns."""
+
+    @property
+    def key(self) -> Sequence[str]:
+        """The key that the delivery's rows go by."""
+
+    @property
+    def keeps_history(self) -> bool:
+        """Whether rows are versions with a start and an end."""
+
+    @property
+    def parts(self) -> list[tuple[str, BatchFile]]:
+        """Every file with its kind."""
+
+    def decode(self, lease: MemoryLease) -> DecodedBatch:
+        """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
+
+    def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
+        """The rows of one file, some at a time, with every column of the table."""
+
+    def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
+        """What the rows of each kind mean."""
+
+
+@dataclass
+class BatchSides:
+    """A batch and its table; what Spark keeps of it goes with `kept`.
+
+    `mended` is what the readers did to values that did not quite fit, once the rows are read.
+    """
+
+    store: Store
+    table: StoredTable
+    batch: Shipment
+    kept: ExitStack
+    mended: Mended = field(default_factory=Mended)
+    _decoded: DecodedBatch | None = None
+    _since: int | None = None
+
+    def terms(self) -> PlanTerms:
+        """The batch, ready to be planned."""
+        batch, shape = self.batch, self.table.shape
+        names = _names(batch)
+        types = arrow_schema(batch.types)
+        numbered = [pa.field(names[each.name], each.type) for each in types]
+        ids = pa.field(ROW_ID, pa.int64())
+        sides = {
+            DELIVERED: Side(
+                pa.schema([*_PLACE.items(), *numbered]), self._rows_frame, self._rows_here, cached=True
+            ),
+            SLICE: Side(
+                pa.schema([*numbered, *PLACE, ids]),
+                self._slice_frame,
+                self._slice_here,
+                count=self.table.rows,
+                meets=DELIVERED,
+            ),
+        }
+        orderly = shape if batch.keeps_history and not self.table.disorderly else None
+        kinds = {REMOVED: PLACE, ADDED: pa.schema([*types, ids])}
+        plan = partial(_plan_part, batch, orderly)
+        key = [names[name] for name in batch.key]
+        return PlanTerms(self.store, shape.table, sides, key, kinds, plan)
+
+    @cached_property
+    def _files(self) -> list[ShippedFile]:
+        assert isinstance(self.store, IcebergStore)
+        return self.kept.enter_context(ship_files(self.store, self.batch.parts))
+
+    def _rows_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
+        # They are counted again as rows of parts.
+        with time_stage("decode"), self.store.memory.lease() as lease:
+            self._decoded = self.batch.decode(lease)
+        self.mended = self._decoded.mended
+        rows = _join_kinds(self.batch, self._decoded.rows)
+        return LocalSide(SideRows(rows.schema, lambda: [rows]))
+
+    def _slice_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
+        if self._decoded is None:
+            return None
+        since = None if self.table.disorderly else self._decoded.since
+        with time_stage("slice"):
+            stored = read_slice(self.store, self.table, self._decoded.keys, since)
+        names = _names(self.batch)
+        rows = stored.rename_columns([names.get(name, name) for name in stored.column_names])
+        return LocalSide(SideRows(rows.schema, lambda: [rows]))
+
+    def _rows_frame(self) -> "DataFrame":
+        """Every row of every file, a task for each; the first row of a part has what was mended in it."""
+        assert isinstance(self.store, IcebergStore)
+        batch, files, names = self.batch, self._files, _names(self.batch)
+        numbers = self.store.spark.range(len(files), numPartitions=max(len(files), 1))
+        declared = ", ".join(f"{names[name]} {spark_type(type_)}" for name, type_ in batch.types.items())
+        rows = numbers.mapInArrow(partial(_decode, batch, files), f"{_SPARK_PLACE}, {declared}")
+        rows = persist_on_disk(rows)
+        self.kept.callback(rows.unpersist)
+        with time_stage("decode"):
+            start, end, self.mended = _facts(rows, batch)
+        named = [instant for instant in (start, end) if instant is not None]
+        self._since = None if self.table.disorderly else min(named, default=None)
+        return rows.drop("mended")
+
+    def _slice_frame(self) -> "DataFrame":
+        """The stored rows, without versions that ended before all that the batch names."""
+        from pyspark.sql.functions import lit
+
+        assert isinstance(self.store, IcebergStore)
+        assert isinstance(self.table, IcebergTable)
+        frame = self.store.spark.table(self.store.sql_name(self.table.shape.table))
+        frame = with_row_ids(self.table, frame)
+        if self._since is not None:
+            frame = frame.where(may_be_touched(self._since))
+        ids = column(ROW_ID) if ROW_ID in frame.columns else lit(None).cast("bigint")
+        return frame.select(*map(column, self.batch.types), column(FILE), column(POSITION), ids)
+
+
+def _names(batch: Shipment) -> dict[str, str]:
+    return {name: f"c{number}" for number, name in enumerate(batch.types)}
+
+
+def _kinds(batch: Shipment) -> list[str]:
+    """The kinds of file that the batch has, by the numbers that rows carry."""
+    return list(dict.fromkeys(kind for kind, _ in batch.parts))
+
+
+def _join_kinds(batch: Shipment, rows: Mapping[str, Rows]) -> pa.Table:
+    """The rows of all kinds, one behind the other."""
+    schema = pa.schema([*_PLACE.items(), *arrow_schema(batch.types)])
+    there = [(kind, each) for kind, each in rows.items() if each.count]
+    tables = [_with_places(batch, kind, 0, 0, each) for kind, each in there]
+    whole = pa.concat_tables([schema.empty_table(), *(each.cast(schema) for each in tables)])
+    return whole.rename_columns([*_PLACE, *_names(batch).values()])
+
+
+def _with_places(batch: Shipment, kind: str, file: int, first: int, rows: Rows) -> pa.Table:
+    """Rows of one kind and file with their places."""
+    count, schema = rows.count, arrow_schema(batch.types)
+    whole = rows.aligned(schema)
+    place = {
+        "kind": pa.repeat(pa.scalar(_kinds(batch).index(kind), pa.int8()), count),
+        "file": pa.repeat(pa.scalar(file, pa.int32()), count),
+        "row": pa.array(np.arange(first, first + count)),
+        "known": _pack_flags(whole.known),
+    }
+    return pa.table([*place.values(), *whole.values.columns], names=[*place, *schema.names])
+
+
+def _decode(
+    batch: Shipment, files: Sequence[ShippedFile], numbers: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    freeze_imports()
+    for number in (number for part in numbers for number in part["id"].to_pylist()):
+        first = 0
+        with carry_errors(), files[number].open_file() as file:
+            for rows in batch.stream(files[number].kind, file):
+                table = _with_places(batch, files[number].kind, number, first, rows)
+                told = [_as_json(rows.mended), *[None] * (rows.count - 1)][: rows.count]
+                table = table.add_column(len(_PLACE), "mended", pa.array(told, pa.string()))
+                first += rows.count
+                names = [*_PLACE, "mended", *_names(batch).values()]
+                yield from table.rename_columns(names).to_batches()
+
+
+def _as_json(mended: Mended) -> str | None:
+    return json.dumps([[*about, values] for about, values in mended.items()]) if mended else None
+
+
+def _pack_flags(known: pa.Table) -> pa.Array:
+    """For each row a bit for each column; NULL where all columns of all rows are known."""
+    if all(pc.all(each).as_py() for each in known.columns):
+        return pa.nulls(known.num_rows, pa.binary())
+    bits = np.packbits(np.column_stack([np.asarray(column) for column in known.columns]), axis=1)
+    buffer = pa.py_buffer(np.ascontiguousarray(bits).tobytes())
+    packed = pa.FixedSizeBinaryArray.from_buffers(pa.binary(bits.shape[1]), len(bits), [None, buffer])
+    return packed.cast(pa.binary())
+
+
+def _unpack_flags(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
+    if packed.null_count == len(packed):
+        return pa.table([pa.repeat(pa.scalar(True), len(packed))] * len(names), names=list(names))
+    width = (len(names) + 7) // 8
+    joined = b"".join(pc.fill_null(packed, b"\xff" * width).to_pylist())
+    bits = np.frombuffer(joined, np.uint8).reshape(-1, width)
+    flags = np.unpackbits(bits, axis=1, count=len(names)).astype(bool)
+    return pa.table([pa.array(flags[:, place]) for place in range(len(names))], names=list(names))
+
+
+def _facts(rows: "DataFrame", batch: Shipment) -> tuple[int | None, int | None, Mended]:
+    """The least start and end in microseconds, and all that was mended."""
+    from pyspark.sql.functions import collect_list, unix_micros
+    from pyspark.sql.functions import min as least
+
+    names = _names(batch)
+    asked = [collect_list(column("mended")).alias("mended")]
+    if batch.keeps_history:
+        asked += [unix_micros(least(column(names[name]))).alias(name) for name in (START, END)]
+    texts, *instants = rows.agg(*asked).collect()[0]
+    mended = Mended()
+    for *about, values in (each for part in texts for each in json.loads(part)):
+        mended[tuple(about)] += values
+    start, end = instants or (None, None)
+    return start, end, mended
+
+
+def _plan_part(
+    batch: Shipment, orderly: Shape | None, sides: Mapping[str, pa.Table], _whole: Whole
+) -> PartPlan:
+    """The plan of the rows of some keys; Refused where their stored versions are spoilt."""
+    named = {number: name for name, number in _names(batch).items()}
+    stored = sides[SLICE]
+    stored = stored.rename_columns([named.get(name, name) for name in stored.column_names])
+    refuse_broken_versions(stored, orderly)
+    actions: Actions = batch.change(_by_kind(batch, sides[DELIVERED])).plan(stored)
+    counts = {**actions.counts, OUT_OF_ORDER: int(actions.disorder)}
+    added = actions.added
+    if ROW_ID not in added.column_names:
+        added = added.append_column(ROW_ID, pa.nulls(len(added), pa.int64()))
+    return PartPlan({REMOVED: actions.removed, ADDED: added}, counts)
+
+
+def _by_kind(batch: Shipment, rows: pa.Table) -> dict[str, Rows]:
+    """The rows by kind, each in the order of its files."""
+    schema, kinds = arrow_schema(batch.types), _kinds(batch)
+    places = [np.asarray(rows[name]) for name in ("row", "file", "kind")]
+    order = np.lexsort(places)
+    if not (order[1:] > order[:-1]).all():
+        rows, places = rows.take(pa.array(order)), [each[order] for each in places]
+    kind = places[-1]
+    edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(kind)] if len(kind) else []
+    found: dict[str, Rows] = {}
+    for start, stop in pairwise(edges):
+        part = rows.slice(start, stop - start)
+        values = part.select(list(_names(batch).values())).rename_columns(schema.names).cast(schema)
+        found[kinds[kind[start]]] = Rows(values, _unpack_flags(part["known"], schema.names))
+    return found
+
+
+class BatchFiles(Protocol):
     """What a door hands over: files for a table."""
 
     @property
@@ -44,7 +349,7 @@ class Batches(Protocol):
         """The files, to be read as rows of the table; Refused if they are none of it."""
 
 
-def deliver_batch(store: Store, delivered: Batches) -> Committed:
+def deliver_batch(store: Store, delivered: BatchFiles) -> Commit:
     """Bring the files into their table: one commit, or none when nothing changes.
 
     A delivery whose token is the table's newest one has been here before and writes nothing.
@@ -56,7 +361,7 @@ def deliver_batch(store: Store, delivered: Batches) -> Committed:
 class BatchDelivery:
     """The files as a delivery of one table."""
 
-    delivered: Batches
+    delivered: BatchFiles
 
     @property
     def tables(self) -> Sequence[TableName]:
@@ -64,26 +369,26 @@ class BatchDelivery:
         return [self.delivered.table]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[Committed]]:
+    def open_plan(self, store: Store) -> Iterator[Plan[Commit]]:
         """Read the files and plan them; too large for the driver's memory, where Spark runs."""
         table = require_layout(existing(store, self.delivered.table), *self.delivered.layouts)
         with ExitStack() as kept:
             with self.delivered.unchanged():
-                with timed("digest"):
+                with time_stage("digest"):
                     note = Note(self.delivered.door, self.delivered.token(table))
                 if note.token == table.newest_token:
-                    yield Plan(table, None, note, lambda _: Committed(None, {}))
+                    yield Plan(table, None, note, lambda _: Commit(None, {}))
                     return
                 sides = BatchSides(store, table, self.delivered.batch(table), kept)
-                with timed("plan"), translate_faults(self.delivered.table):
+                with time_stage("plan"), translate_faults(self.delivered.table):
                     planned = kept.enter_context(run_plan(sides.terms()))
             sums = planned.sums
             disorder = sums.counts.pop(OUT_OF_ORDER, 0)
             counts = with_mended(sums.counts, sides.mended)
 
-            def receipt(committed: Committed | None) -> Committed:
+            def receipt(committed: Commit | None) -> Commit:
                 tell(sides.mended)
-                return Committed(None if committed is None else committed.snapshot_id, counts)
+                return Commit(None if committed is None else committed.snapshot_id, counts)
 
             change = None
             if sums.added[REMOVED] or sums.added[ADDED]:

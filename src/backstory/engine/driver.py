@@ -8,21 +8,27 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from backstory.engine.frame_size import few_rows, hold_frame
-from backstory.engine.held_rows import HeldRows, come_of
-from backstory.engine.parts import Rows, parts_by_key
-from backstory.engine.planned import Planned, PlanTerms
-from backstory.engine.rows_as_they_come import STEPS_HELD, KeyAgain, rows_as_they_come
-from backstory.engine.sides import LocalSide, nothing
-from backstory.engine.sift import SiftTerms, counting, sift_sides
+from backstory.engine.plans import PlanResult, PlanTerms
+from backstory.engine.sides import (
+    STEPS_HELD,
+    KeyInTwoParts,
+    LocalSide,
+    SideRows,
+    empty_side,
+    parts_by_key,
+    parts_in_order,
+)
+from backstory.engine.sift import SiftTerms, sift_sides, with_counts
+from backstory.engine.spill import RowBuffer, rows_of_buffers
 from backstory.engine.staging import is_local
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
-from backstory.model.change import Pieces
-from backstory.model.places import FILE, POSITION
+from backstory.model.change import RowBatches
+from backstory.model.layout import FILE, POSITION
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import collect_sides, hold_memory_of_rows
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_columns
 from backstory.stores.iceberg.store import Store as IcebergStore
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.port import Store, StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are
 
@@ -42,10 +48,10 @@ class DriverPlan:
     """What the driver planned: rows in memory or in files, and places of stored rows, by kind."""
 
     sums: PlanSums
-    added: Mapping[str, pa.Table | Pieces | None]
+    added: Mapping[str, pa.Table | RowBatches | None]
     removed: Mapping[str, pa.Table | None]
 
-    def rows(self, kind: str) -> pa.Table | Pieces | None:
+    def rows(self, kind: str) -> pa.Table | RowBatches | None:
         """The rows of a kind; None where there are none."""
         return self.added[kind]
 
@@ -54,7 +60,7 @@ class DriverPlan:
         return self.removed[kind]
 
 
-def plan_here(terms: PlanTerms, kept: ExitStack) -> Planned | None:
+def plan_on_driver(terms: PlanTerms, kept: ExitStack) -> PlanResult | None:
     """The plan of a delivery; None where Spark must read its rows, TooLarge where they are too many.
 
     What is held or spilled goes with `kept`.
@@ -64,28 +70,28 @@ def plan_here(terms: PlanTerms, kept: ExitStack) -> Planned | None:
     lease = kept.enter_context(terms.store.memory.lease())
     for reads in (True, False):
         with suppress(Unreadable):
-            return _planned(terms, _local_sides(terms, lease, reads=reads), lease, kept)
+            return _plan_sides(terms, _local_sides(terms, lease, reads=reads), lease, kept)
     return None
 
 
-def _planned(
+def _plan_sides(
     terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
-) -> Planned:
+) -> PlanResult:
     if terms.first is not None and (planned := terms.first(sides, lease)) is not None:
         return planned
     (name, coming), *stored = sides.items()
     if not terms.key:
-        return _of_parts(terms, sides, ({name: rows} for rows in coming.rows.tables()), lease, kept)
+        return _plan_parts(terms, sides, ({name: rows} for rows in coming.rows.tables()), lease, kept)
     if coming.columns is not None and _is_large(terms, name):
         if all(side.is_empty for _, side in stored):
             with (
-                suppress(TooLarge, KeyAgain),
-                rows_as_they_come(terms.key, sides, terms.store.memory) as parts,
+                suppress(TooLarge, KeyInTwoParts),
+                parts_in_order(terms.key, sides, terms.store.memory) as parts,
             ):
-                return _of_parts(terms, sides, parts, lease, kept)
+                return _plan_parts(terms, sides, parts, lease, kept)
         elif terms.sift is not None and all(side.columns is not None for _, side in stored):
-            return _sifted(terms, terms.sift, sides, lease, kept)
-    return _by_key(terms, sides, lease, kept)
+            return _plan_sifted(terms, terms.sift, sides, lease, kept)
+    return _plan_by_key(terms, sides, lease, kept)
 
 
 def _is_large(terms: PlanTerms, name: str) -> bool:
@@ -94,46 +100,46 @@ def _is_large(terms: PlanTerms, name: str) -> bool:
     return size is not None and size >= terms.store.memory.most // STEPS_HELD
 
 
-def _sifted(
+def _plan_sifted(
     terms: PlanTerms, by: SiftTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
-) -> Planned:
+) -> PlanResult:
     """The plan of the records that may differ, and the counts of all others."""
     count = max(side.count or 0 for side in terms.sides.values())
     try:
         sift = sift_sides(by, terms.key, sides, terms.store.memory, lease, count)
     except TooLarge:  # no room for digests is left: parts wait in files
-        return _by_key(terms, sides, lease, kept)
-    planned = _by_key(replace(terms, plan=counting(terms.plan, by)), sift.sides, lease, kept)
-    planned.sums.counts.update(sift.settled(planned.sums.counts))
+        return _plan_by_key(terms, sides, lease, kept)
+    planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, kept)
+    planned.sums.counts.update(sift.count_unchanged(planned.sums.counts))
     return planned
 
 
-def _by_key(
+def _plan_by_key(
     terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
 ) -> DriverPlan:
     """The plan of all rows together, or of parts by key."""
     rows = {name: side.rows for name, side in sides.items()}
     local = _spills(terms.store)
     with suppress(*([TooLarge] if local else [])):
-        return _of_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, kept)
+        return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, kept)
     # There is room for the rows, and none for the plan of them.
-    return _of_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, kept)
+    return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, kept)
 
 
-def _of_parts(
+def _plan_parts(
     terms: PlanTerms,
     sides: Mapping[str, LocalSide],
     parts: Iterable[Mapping[str, pa.Table]],
     lease: MemoryLease,
     kept: ExitStack,
 ) -> DriverPlan:
-    held: dict[str, HeldRows] = {}
+    held: dict[str, RowBuffer] = {}
     removed: dict[str, list[pa.Table]] = {}
     for kind, schema in terms.kinds.items():
         if {*schema.names} == {FILE, POSITION}:
             removed[kind] = []
         else:
-            held[kind] = HeldRows(kind, lease, kept)
+            held[kind] = RowBuffer(kind, lease, kept)
     sums, whole = PlanSums(), _whole(sides)
     local = _spills(terms.store)
     for part in parts:
@@ -145,9 +151,9 @@ def _of_parts(
                 removed[kind] += [rows.cast(PLACE)] if len(rows) else []
             else:
                 held[kind].add(rows)
-                if held[kind].spilled and not local:
+                if held[kind].is_spilled and not local:
                     raise TooLarge
-    added = {kind: come_of(each.tables, each) for kind, each in held.items()}
+    added = {kind: rows_of_buffers(each.tables, each) for kind, each in held.items()}
     places = {kind: pa.concat_tables(tables) if tables else None for kind, tables in removed.items()}
     return DriverPlan(sums, added, places)
 
@@ -218,7 +224,7 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
     tables = [rows.select(key) for rows in other.rows.tables()]
     keys = pa.concat_tables([*tables, other.rows.schema.empty_table().select(key)])
     if not len(keys):
-        return nothing(side.schema)
+        return empty_side(side.schema)
     keys = searchable_columns(keys)
     if not keys.num_columns:
         raise TooLarge
@@ -234,4 +240,4 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
 
 def _as_side(rows: pa.Table, schema: pa.Schema) -> LocalSide:
     named = rows.rename_columns(schema.names).cast(schema)
-    return LocalSide(Rows(schema, lambda: [named]))
+    return LocalSide(SideRows(schema, lambda: [named]))

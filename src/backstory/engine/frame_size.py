@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # A frame whose plan does not tell its size may have so many parts, each of which is asked for a few rows.
 PARTS: Final = 64
-UNTOLD: Final = 1 << 60
+UNKNOWN_SIZE: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 
 
@@ -57,7 +57,7 @@ def _scanned_size(plan: Any) -> int | None:
 def _planned_size(plan: Any) -> int:
     """What the rows may take by Spark's own plan; little where it does not tell, but reads from few parts."""
     size, leaves = int(plan.stats().sizeInBytes()), plan.collectLeaves()
-    if size < UNTOLD:
+    if size < UNKNOWN_SIZE:
         return max(1, size * UNPACKED)
     parts = 0
     for place in range(int(leaves.size())):

@@ -1,27 +1,77 @@
-"""The one way in: every plan of a delivery is made whole, in parts by key, or in Spark's tasks."""
+"""The one way in: every plan of a delivery is made whole, in parts by key, or in Spark's tasks.
 
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+Where a delivery is planned: by the driver, or in Spark's tasks where it cannot hold the rows (E7).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
+from typing import Final, TypeVar
 
-from backstory.engine.driver import plan_here
-from backstory.engine.either_way import plan_either_way
-from backstory.engine.planned import Planned, PlanTerms
+import structlog
+
+from backstory.engine.driver import plan_on_driver
+from backstory.engine.plans import PlanResult, PlanTerms
+from backstory.engine.run_context import DRIVER, TASKS, note_way
 from backstory.engine.tasks import plan_in_tasks
+from backstory.formats.memory import TooLarge
+from backstory.model.table import TableName
+from backstory.stores.port import Store
+
+LOG = structlog.get_logger()
+Planned = TypeVar("Planned")
+
+IN_TASKS: Final = "planned in Spark's tasks"
+NO_MEMORY: Final = "driver-memory is 0"
+TOO_LARGE: Final = "more than driver-memory holds"
+NOT_HERE: Final = "rows that Spark alone reads or converts exactly"
 
 
 @contextmanager
-def run_plan(terms: PlanTerms) -> Iterator[Planned]:
+def plan_here_or_in_tasks(
+    store: Store,
+    table: TableName,
+    here: Callable[[ExitStack], Planned | None],
+    tasks: Callable[[], AbstractContextManager[Planned]],
+) -> Iterator[Planned]:
+    """The plan that `here` makes, while it lasts, else the one that `tasks` make; a log line then says why.
+
+    `here` gives None, or raises TooLarge, for what is not for the driver; what it holds or spills goes with
+    the stack that it is given.
+    """
+    why = NO_MEMORY
+    if store.memory.most:
+        with ExitStack() as kept:
+            plan, why = _try_driver(here, kept)
+            if plan is not None:
+                note_way(DRIVER)
+                yield plan
+                return
+    LOG.info(IN_TASKS, table=str(table), reason=why)
+    note_way(TASKS)
+    with tasks() as plan:
+        yield plan
+
+
+def _try_driver(here: Callable[[ExitStack], Planned | None], kept: ExitStack) -> tuple[Planned | None, str]:
+    try:
+        return here(kept), NOT_HERE
+    except TooLarge:
+        return None, TOO_LARGE
+
+
+@contextmanager
+def run_plan(terms: PlanTerms) -> Iterator[PlanResult]:
     """The plan of a delivery, while it lasts: by the driver where its memory suffices, else in Spark's tasks.
 
     A line of the log has the reason for tasks. Raises Refused for what the plan refuses.
     """
-    here, tasks = partial(plan_here, terms), partial(_by_tasks, terms)
-    with plan_either_way(terms.store, terms.table, here, tasks) as plan:
+    here, tasks = partial(plan_on_driver, terms), partial(_run_tasks, terms)
+    with plan_here_or_in_tasks(terms.store, terms.table, here, tasks) as plan:
         yield plan
 
 
 @contextmanager
-def _by_tasks(terms: PlanTerms) -> Iterator[Planned]:
+def _run_tasks(terms: PlanTerms) -> Iterator[PlanResult]:
     with ExitStack() as kept:
         yield plan_in_tasks(terms, kept)

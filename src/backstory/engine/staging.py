@@ -1,26 +1,94 @@
-"""Rows that readers give become a DataFrame: through Parquet files, sent to tasks that do not see them."""
+"""Rows that readers give become a DataFrame: through Parquet files, sent to tasks that do not see them.
 
+Batch files where Spark's tasks can open them.
+"""
+
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.engine.shipping import parquet_frame, ship_files
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
 from backstory.formats.unchanged import Stamp, require_unchanged
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.workers import freeze_imports
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class ShippedFile:
+    """A file of a kind: its own path, or its bytes as they were delivered, still encrypted."""
+
+    kind: str
+    file: BatchFile
+    content: Any = None
+
+    @contextmanager
+    def open_file(self) -> Iterator[BatchFile]:
+        """In a task: the file at a path; shipped bytes stand in memory that has a path."""
+        if self.content is None:
+            yield self.file
+            return
+        memory = os.memfd_create("batch")
+        try:
+            with open(memory, "wb", closefd=False) as copy:
+                copy.write(self.content.value)
+            yield replace(self.file, path=Path(f"/proc/self/fd/{memory}"), told_as=self.file.name)
+        finally:
+            os.close(memory)
+
+
+@contextmanager
+def ship_files(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[ShippedFile]]:
+    """The files as tasks may have them: on a cluster their bytes go with the tasks.
+
+    Executors on other machines do not see the paths. One file at a time is in this process's
+    memory; Spark keeps the rest, encrypted as they were, and forgets them at the end.
+    """
+    context = store.spark.sparkContext
+    if str(context.master).startswith("local"):
+        yield [ShippedFile(kind, file) for kind, file in parts]
+        return
+    sent = []
+    try:
+        for kind, file in parts:
+            with file.delivered() as delivered:
+                sent.append(ShippedFile(kind, file, context.broadcast(delivered.read())))
+        yield sent
+    finally:
+        for each in sent:
+            each.content.destroy()
+
+
+def parquet_frame(store: Store, files: Sequence[ShippedFile], schema: pa.Schema) -> "DataFrame":
+    """The rows of Parquet files that have this schema: a task for each file, in their order."""
+    from pyspark.sql.pandas.types import from_arrow_schema
+
+    numbers = store.spark.range(len(files), numPartitions=len(files))
+    return numbers.mapInArrow(partial(_rows_of, files), from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+
+def _rows_of(files: Sequence[ShippedFile], numbers: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    freeze_imports()
+    for number in (number for part in numbers for number in part["id"].to_pylist()):
+        with files[number].open_file() as file:
+            yield from pq.ParquetFile(file.path).iter_batches()
+
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -58,7 +126,7 @@ def is_local(store: Store) -> bool:
     return str(store.setting("spark.master")).startswith("local")
 
 
-def copied_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
+def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
     """A copy of the file, which nobody writes while Spark reads it; Failed if it is another than was stamped.
 
     Its name is ours: Spark passes over files that are called `_a` or `.a`.
@@ -78,10 +146,10 @@ def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
 
 def local_fields(schema: pa.Schema) -> "StructType":
     """The columns of such a frame."""
-    return _spark(storable(schema))
+    return _spark_schema(storable_schema(schema))
 
 
-def storable(schema: pa.Schema) -> pa.Schema:
+def storable_schema(schema: pa.Schema) -> pa.Schema:
     """Such columns as files and tasks have them: optional, and texts where no value tells a type."""
     return pa.schema(map(_storable, schema))
 
@@ -95,9 +163,9 @@ def stage_rows(
     without any value is one of Spark's void type.
     """
     schema = _with_arrival(rows.schema)
-    batches, there = _placed(rows, schema), None
+    batches, there = _number_rows(rows, schema), None
     if is_local(store):
-        _written(batches, schema, folder)
+        _write_parquet(batches, schema, folder)
     else:
         there = send_rows(store, batches, schema, folder, held)
 
@@ -117,7 +185,7 @@ def stage_or_hold(
     The plan of a query would tell how many they are: one row is not sorted.
     """
     schema = _with_arrival(rows.schema)
-    batches, kept, few = _placed(rows, schema), list[pa.RecordBatch](), True
+    batches, kept, few = _number_rows(rows, schema), list[pa.RecordBatch](), True
     for batch in batches:
         kept.append(batch)
         if sum(each.nbytes for each in kept) > FEW or sum(map(len, kept)) > FEW_ROWS:
@@ -127,7 +195,7 @@ def stage_or_hold(
         table = pa.Table.from_batches(kept, schema)
         frame = with_void_columns(frame_of(store, table), rows.schema)
         return StagedRows(frame, few, max(1, table.nbytes), lambda names: [table.select(names)])
-    frame = with_void_columns(_laid_down(store, _emptied(kept, batches), schema, folder, held), rows.schema)
+    frame = with_void_columns(_write_or_send(store, _drain(kept, batches), schema, folder, held), rows.schema)
     path = folder / STAGED
     return rows_of_staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
 
@@ -151,15 +219,15 @@ def _with_arrival(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*map(_storable, schema), pa.field(ARRIVAL, pa.int64(), False)])
 
 
-def _laid_down(
+def _write_or_send(
     store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
 ) -> "DataFrame":
     if not is_local(store):
         return send_rows(store, batches, schema, folder, held)
-    return local_parquet(store, _written(batches, schema, folder), schema)
+    return local_parquet(store, _write_parquet(batches, schema, folder), schema)
 
 
-def _written(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path) -> Path:
+def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path) -> Path:
     path = folder / STAGED
     with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
         for batch in batches:
@@ -187,13 +255,13 @@ def send_rows(
             break
     else:
         return frame_of(store, pa.Table.from_batches(kept, schema))
-    files = [BatchFile(path) for path in _parts(_emptied(kept, batches), schema, folder, size)]
+    files = [BatchFile(path) for path in _write_parts(_drain(kept, batches), schema, folder, size)]
     lease.hold(str(folder), 0)
     there = held.enter_context(ship_files(store, [("rows", each) for each in files]))
     return parquet_frame(store, there, schema)
 
 
-def _emptied(kept: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _drain(kept: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The batches that are kept, each forgotten when it is given, and those behind them."""
     kept.reverse()
     while kept:
@@ -201,7 +269,9 @@ def _emptied(kept: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iter
     yield from more
 
 
-def _parts(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, size: int) -> Iterator[Path]:
+def _write_parts(
+    batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, size: int
+) -> Iterator[Path]:
     """Files of the rows in their order, each of about so many bytes of memory."""
     for number, first in enumerate(batches):
         path, held = folder / f"rows-{number}.parquet", 0
@@ -214,7 +284,7 @@ def _parts(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, s
         yield path
 
 
-def _placed(rows: ProducedRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def _number_rows(rows: ProducedRows, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     first = 0
     for batch in rows.batches:
         values = [column.cast(field.type) for column, field in zip(batch.columns, schema, strict=False)]
@@ -251,7 +321,7 @@ def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
     void = [field.name for field in schema if pa.types.is_null(field.type)]
     for field in schema:
         if field.name not in void and _holds_null(field.type):
-            told = _spark(pa.schema([field.with_metadata(None)])).json()
+            told = _spark_schema(pa.schema([field.with_metadata(None)])).json()
             frame = frame.withMetadata(field.name, {PARTLY_VOID: told})
     return frame.withColumns({name: lit(None) for name in void}) if void else frame
 
@@ -261,7 +331,7 @@ def _holds_null(type_: pa.DataType) -> bool:
     return pa.types.is_null(type_) or any(map(_holds_null, inner))
 
 
-def _spark(schema: pa.Schema) -> "StructType":
+def _spark_schema(schema: pa.Schema) -> "StructType":
     from pyspark.sql.pandas.types import from_arrow_schema
 
     return from_arrow_schema(schema, prefer_timestamp_ntz=True)

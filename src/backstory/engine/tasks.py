@@ -1,9 +1,17 @@
-"""A delivery planned in Spark's tasks: its rows and the stored ones by bucket of the key."""
+"""A delivery planned in Spark's tasks: its rows and the stored ones by bucket of the key.
 
+The one form in which plans of Spark's tasks reach the driver: rows by kind, and sums.
+
+A column of the form is shared by all kinds of rows that have a column of its type, so that most columns of a
+row are not empty. Its name is a number: no column of a table has a name that Spark takes for it.
+"""
+
+import pickle
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import partial, reduce
+from functools import cached_property, partial, reduce
 from itertools import pairwise
 from operator import and_
 from typing import TYPE_CHECKING, Any, Final
@@ -12,13 +20,10 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
-from backstory.engine.planned import Planned, PlanTerms
-from backstory.engine.sift import counting, settled_counts
-from backstory.engine.task_sift import count_values, sift_frames
-from backstory.engine.wire import Wire, with_numbered_files
-from backstory.model.places import FILE
-from backstory.spark.on_disk import persist_on_disk
-from backstory.spark.versions import checkpoint_on_disk
+from backstory.engine.plans import PlanResult, PlanTerms
+from backstory.engine.sift import count_values, counts_of_unchanged, sift_frames, with_counts
+from backstory.model.layout import FILE
+from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_disk
 from backstory.stores.iceberg.frames import (
     BUCKET,
     TaggedRows,
@@ -35,9 +40,123 @@ from backstory.stores.port import StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+KIND, SUMS = "kind", "sums"
+# The number of the rows that hold the sums of a part.
+SUM: Final = -1
+ROWS_IN_BATCH: Final = 1 << 16
+
+
+def with_numbered_files(schema: pa.Schema) -> pa.Schema:
+    """The columns of rows in tasks, where files are numbers."""
+    if FILE not in schema.names:
+        return schema
+    return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
+
+
+def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
+    """A name for each column by its type; two of one type have two names."""
+    seen: Counter[str] = Counter()
+    names = []
+    for type_ in types:
+        seen[str(type_)] += 1
+        names.append(f"{type_} {seen[str(type_)]}")
+    return names
+
+
+@dataclass(frozen=True)
+class Wire:
+    """Rows of these kinds, each of which has its own columns."""
+
+    kinds: Mapping[str, pa.Schema]
+
+    @cached_property
+    def _schemas(self) -> dict[str, pa.Schema]:
+        return {kind: with_numbered_files(schema) for kind, schema in self.kinds.items()}
+
+    @cached_property
+    def _shared_columns(self) -> dict[str, tuple[str, pa.DataType]]:
+        """The names of shared columns, and their types, by type and number of the column."""
+        both = {
+            name: type_
+            for schema in self._schemas.values()
+            for name, type_ in zip(names_by_type(schema.types), schema.types, strict=True)
+        }
+        return {name: (f"c{place}", type_) for place, (name, type_) in enumerate(both.items())}
+
+    def columns(self, kind: str) -> list[str]:
+        """The shared columns of a kind's rows, in the order of its own."""
+        return [self._shared_columns[name][0] for name in names_by_type(self._schemas[kind].types)]
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the form."""
+        head = [(KIND, pa.int32()), (SUMS, pa.binary())]
+        return pa.schema([*head, *self._shared_columns.values()])
+
+    @property
+    def spark_schema(self) -> "StructType":
+        """The same as Spark's."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
+
+    def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
+        """The plan of a part."""
+        sums = PlanSums()
+        sums.add(plan)
+        for number, (kind, schema) in enumerate(self._schemas.items()):
+            if (rows := plan.rows.get(kind)) is not None and len(rows):
+                values = rows.select(schema.names).cast(schema).columns
+                columns = dict(zip(self.columns(kind), values, strict=True))
+                yield from self._batches(number, len(rows), columns)
+        yield from self._batches(SUM, 1, {SUMS: pa.array([_pack_sums(sums)], pa.binary())})
+
+    def _batches(
+        self, number: int, count: int, columns: Mapping[str, pa.ChunkedArray | pa.Array]
+    ) -> Iterator[pa.RecordBatch]:
+        there = {KIND: pa.repeat(pa.scalar(number, pa.int32()), count), **columns}
+        values = [there.get(each.name, pa.nulls(count, each.type)) for each in self.schema]
+        yield from pa.table(values, schema=self.schema).to_batches(max_chunksize=ROWS_IN_BATCH)
+
+    def rows(self, answers: "DataFrame", kind: str) -> "DataFrame":
+        """The rows of a kind, under their own names."""
+        from pyspark.sql.functions import col
+
+        number = [*self.kinds].index(kind)
+        rows = answers.where(col(KIND) == number).select(*self.columns(kind))
+        return rows.toDF(*self.kinds[kind].names)
+
+    def sums(self, answers: "DataFrame") -> list[PlanSums]:
+        """The sums of each part."""
+        from pyspark.sql.functions import col
+
+        packed = arrow_of(answers.where(col(KIND) == SUM).select(SUMS))
+        return [_unpack_sums(each) for each in packed[SUMS].to_pylist()]
+
+
+def _pack_sums(sums: PlanSums) -> bytes:
+    samples = {}
+    for kind, rows in sums.samples.items():
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, rows.schema) as stream:
+            stream.write_table(rows)
+        samples[kind] = sink.getvalue().to_pybytes()
+    return pickle.dumps((dict(sums.counts), samples, dict(sums.greatest), dict(sums.added)))
+
+
+def _unpack_sums(packed: bytes) -> PlanSums:
+    counts, samples, greatest, added = pickle.loads(packed)  # noqa: S301 - written by a task of ours
+    tables = {kind: pa.ipc.open_stream(each).read_all() for kind, each in samples.items()}
+    return PlanSums(Counter(counts), tables, greatest, Counter(added))
+
+
+if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Buckets = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
+SplitBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 ROWS: Final = "rows of a bucket"
 # Of a longer side the bounds of the keys that it must have are asked first.
 LONG: Final = 100_000
@@ -53,13 +172,13 @@ class TaskPlan:
     terms: PlanTerms
     sums: PlanSums
     answers: "DataFrame | None"
-    beside: "Mapping[str, DataFrame]"
+    unplanned: "Mapping[str, DataFrame]"
 
     def rows(self, kind: str) -> "DataFrame | None":
         """The rows of a kind; None where there are none."""
         if not self.sums.added[kind]:
             return None
-        frames = [self.beside[kind]] if kind in self.beside else []
+        frames = [self.unplanned[kind]] if kind in self.unplanned else []
         if self.answers is not None:
             frames.append(Wire(self.terms.kinds).rows(self.answers, kind))
         return reduce(lambda one, other: one.union(other), frames)
@@ -73,7 +192,7 @@ class TaskPlan:
         return positions_by_path(self.terms.spark_store, table, positions, self.terms.salt)
 
 
-def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> Planned:
+def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> PlanResult:
     """The plan of a delivery; what Spark keeps of it goes with `kept`.
 
     Rows of one key are planned in one task, whose memory holds a bucket of them. Without a key each batch of
@@ -95,10 +214,10 @@ def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame | None, Plan
     answers, sums = None, PlanSums()
     if sift.share:
         named = {name: replace(side, count=sift.totals[name].rows) for name, side in terms.sides.items()}
-        counted = replace(terms, plan=counting(terms.plan, by), sides=named)
+        counted = replace(terms, plan=with_counts(terms.plan, by), sides=named)
         answers, sums = _answers_of(counted, sift.frames, sift.share, kept)
-    totals = count_values(sift.totals, frames, schemas, by.needed(sums.counts))
-    sums.counts.update(settled_counts(by, totals, sums.counts))
+    totals = count_values(sift.totals, frames, schemas, by.columns_to_count(sums.counts))
+    sums.counts.update(counts_of_unchanged(by, totals, sums.counts))
     return answers, sums
 
 
@@ -173,7 +292,7 @@ def within_bounds(
             bounds.append((name, col(key), literal))
     if not bounds:
         return frame
-    asked = (each(value) for _, value, _ in bounds for each in (least, greatest, _lacking(count_if)))
+    asked = (each(value) for _, value, _ in bounds for each in (least, greatest, _count_nulls(count_if)))
     row = other.agg(*(each.alias(f"b{place}") for place, each in enumerate(asked))).collect()[0]
     for place, (name, _, built) in enumerate(bounds):
         low, high, lacking = row[3 * place : 3 * place + 3]
@@ -182,7 +301,7 @@ def within_bounds(
     return frame
 
 
-def _lacking(count_if: "Callable[[Column], Column]") -> "Callable[[Column], Column]":
+def _count_nulls(count_if: "Callable[[Column], Column]") -> "Callable[[Column], Column]":
     return lambda value: count_if(value.isNull())
 
 
@@ -236,7 +355,7 @@ def _plan_batches(
     plan: Any,
     sides: Mapping[str, tuple[Sequence[str], pa.Schema]],
     wire: Wire,
-    buckets: Buckets,
+    buckets: SplitBatches,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
     """The plans of the buckets of a partition; each side has its columns among those that sides share."""

@@ -7,7 +7,7 @@ another writer is planned anew, for two minutes, then TryAgain.
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from backstory.engine.attempts import attempt
+from backstory.engine.deliver import attempt
 from backstory.model.table import TableName
 from backstory.stores.iceberg import maintenance
 from backstory.stores.iceberg.erasures import Erased, Erasure, Expired

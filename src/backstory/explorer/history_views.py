@@ -13,8 +13,8 @@ from typing import Any, Final, cast
 import numpy as np
 
 from backstory.errors import UsageError
+from backstory.explorer.catalog_reader import CatalogReader
 from backstory.explorer.questions import Question, diff_snippets, key_words, life_snippets, rows_snippets
-from backstory.explorer.table_reader import TableReader
 from backstory.explorer.views import View, calendar, commit_times, now
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
@@ -28,8 +28,8 @@ from backstory.reading.frames.versions import HISTORIES, RECORDING
 from backstory.reading.lives import AXES, VersionRow, changing_columns, differ
 from backstory.reading.selection import Comparison, as_object
 from backstory.reading.timelines import Axis, Timeline, require_axis
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import TableReader
 
 # The places of a slider, the bars above it, and the known times that are offered.
 PLACES, BARS, KNOWN_TIMES = 400, 60, 100
@@ -61,7 +61,7 @@ class Slider:
     last: tuple[str, str] | None
 
 
-def table_view(source: TableReader, question: Question) -> View:
+def table_view(source: CatalogReader, question: Question) -> View:
     """The rows as `as-of` or `current` tells them, a page of them in the order of their key."""
     with source.files(question.table) as files:
         asked = question.but(table=str(files.table.shape.table))
@@ -90,7 +90,7 @@ def table_view(source: TableReader, question: Question) -> View:
         return View(asked, list(found.rows), more, following, rows_snippets(asked, files.table))
 
 
-def take_step(source: TableReader, question: Question) -> Question:
+def take_step(source: CatalogReader, question: Question) -> Question:
     """The same question at the change before or after its time."""
     with source.files(question.table) as files:
         lasting = files.table.shape.layout in HISTORIES
@@ -105,13 +105,13 @@ def take_step(source: TableReader, question: Question) -> Question:
         return question.but(step="", after=(), **{"at" if lasting else "known_at": text})
 
 
-def _page_question(files: Files, question: Question) -> PageQuestion:
+def _page_question(files: TableReader, question: Question) -> PageQuestion:
     after = question.but(key=question.after).record(files.table.shape.source_key) if question.after else None
     instant = question.instant if files.table.shape.layout in HISTORIES else None
     return PageQuestion(instant, question.time_of_knowledge, question.values_by_column, after, question.rows)
 
 
-def times_of_change(source: TableReader, files: Files) -> ChangeTimes | None:
+def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | None:
     """When the history changed; of a table without one when commits were made. None where it is not read."""
     if files.table.shape.layout in HISTORIES:
         try:
@@ -124,7 +124,7 @@ def times_of_change(source: TableReader, files: Files) -> ChangeTimes | None:
 
 
 def _rows_before_change(
-    files: Files, found: Page, question: Question, times: ChangeTimes | None
+    files: TableReader, found: Page, question: Question, times: ChangeTimes | None
 ) -> Mapping[Any, Row] | None:
     """The rows as they were before the last change; None where nothing was, or it is not known."""
     lasting = files.table.shape.layout in HISTORIES
@@ -200,7 +200,7 @@ def _day(micros: float) -> str:
     return f"{EPOCH + timedelta(microseconds=int(micros)):%Y-%m-%d}"
 
 
-def _counts(files: Files) -> Mapping[str, int | None]:
+def _counts(files: TableReader) -> Mapping[str, int | None]:
     """The rows of the table and its open versions, where manifests tell them."""
     try:
         told = files.catalog.count(files.table)
@@ -215,7 +215,7 @@ MOST_VERSIONS: Final = 500
 TIMES: Final = (VALID_FROM, VALID_TO)
 
 
-def record_view(source: TableReader, question: Question) -> View:
+def record_view(source: CatalogReader, question: Question) -> View:
     """A record's life, as `timeline` tells it."""
     with source.files(question.table) as files:
         asked = question.but(table=str(files.table.shape.table))
@@ -247,7 +247,7 @@ def record_view(source: TableReader, question: Question) -> View:
         return View(asked, list(told.versions), more, copies=life_snippets(asked, files.table))
 
 
-def value_view(source: TableReader, question: Question) -> View:
+def value_view(source: CatalogReader, question: Question) -> View:
     """Since when a record has a value, by which commit, and what was there before."""
     with source.files(question.table) as files:
         asked = question.but(table=str(files.table.shape.table))
@@ -287,7 +287,7 @@ def _axis(question: Question) -> Axis:
 GROUPS: Final = 30
 
 
-def diff_view(source: TableReader, question: Question) -> View:
+def diff_view(source: CatalogReader, question: Question) -> View:
     """The differences, as `diff_view` tells them, a page of them in the order of their keys."""
     with source.files(question.table) as files:
         asked = _with_times(source, files, question.but(table=str(files.table.shape.table)))
@@ -316,7 +316,7 @@ def diff_view(source: TableReader, question: Question) -> View:
 
 
 def _differences(
-    files: Files, between: tuple[datetime, datetime], question: Question, comparison: Comparison
+    files: TableReader, between: tuple[datetime, datetime], question: Question, comparison: Comparison
 ) -> Differences:
     """The differences; of a table without a history those of what it held at the two times."""
     if files.table.shape.layout in HISTORIES:
@@ -324,7 +324,7 @@ def _differences(
     return diff_knowledge(files, *between, now(), comparison)
 
 
-def _with_times(source: TableReader, files: Files, question: Question) -> Question:
+def _with_times(source: CatalogReader, files: TableReader, question: Question) -> Question:
     """The question with both times: left out, they are those around the last change."""
     if question.first and question.to:
         return question

@@ -6,8 +6,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from backstory.errors import Failed, UsageError, option
+from backstory.explorer.catalog_reader import CatalogReader
 from backstory.explorer.guard import Guard, is_loopback
-from backstory.explorer.table_reader import TableReader
 
 if TYPE_CHECKING:
     from backstory.explorer.server import Explorer
@@ -18,7 +18,7 @@ _SHORTEST: Final = 16
 
 
 def open_explorer(
-    source: TableReader, host: str = HOST, port: int | None = None, token: str = ""
+    source: CatalogReader, host: str = HOST, port: int | None = None, token: str = ""
 ) -> "Explorer":
     """Answer in browsers from now on, from the tables of a source; the link says where.
 

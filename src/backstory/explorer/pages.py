@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 from markupsafe import Markup
 
+from backstory.explorer.catalog_reader import without_paths
 from backstory.explorer.questions import Question, key_parts
-from backstory.explorer.table_reader import without_paths
 from backstory.explorer.views import View
-from backstory.model.json_text import cell_text
+from backstory.model.values import cell_text
 from backstory.reading.drawings import STYLE
 from backstory.reading.lives import value_text
 

@@ -13,14 +13,13 @@ from urllib.parse import urlencode
 
 from backstory.errors import UsageError
 from backstory.model.instant import iso, optional_instant
-from backstory.model.json_text import cell_text
-from backstory.model.keys import key_of_words
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
+from backstory.model.values import cell_text, key_of_words
 from backstory.reading.frames.versions import HISTORIES
 from backstory.reading.selection import key_of
 from backstory.settings import CATALOG
 from backstory.stores.iceberg.literals import quote, text_literal
-from backstory.stores.metadata.described import Described
+from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.upkeep.table_views import VERSIONS
 
 # Rows of a page, and at most.
@@ -161,7 +160,7 @@ class Snippet:
         return cls("Command line", shlex.join(["backstory", *words]))
 
 
-def rows_snippets(question: Question, table: Described) -> list[Snippet]:
+def rows_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
     """How the rows of a table are asked for elsewhere."""
     name = str(table.shape.table)
     known = ["--known-at", question.known_at] if question.known_at else []
@@ -176,7 +175,7 @@ def rows_snippets(question: Question, table: Described) -> list[Snippet]:
     return found + _sql_of_rows(question, table)
 
 
-def life_snippets(question: Question, table: Described) -> list[Snippet]:
+def life_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
     """How a record's life is asked for elsewhere."""
     name = str(table.shape.table)
     axis = ["--axis", question.axis] if question.axis else []
@@ -190,7 +189,7 @@ def life_snippets(question: Question, table: Described) -> list[Snippet]:
     return found + _sql_of_life(question, table)
 
 
-def diff_snippets(question: Question, table: Described) -> list[Snippet]:
+def diff_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
     """How the differences of two times are asked for elsewhere."""
     name = str(table.shape.table)
     axis = "" if table.shape.layout in HISTORIES else "recorded"
@@ -211,7 +210,7 @@ def _arguments(**named: str) -> list[str]:
     return [f"{name}={value!r}" for name, value in named.items() if value]
 
 
-def _sql_of_rows(question: Question, table: Described) -> list[Snippet]:
+def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
     """The rows in Spark SQL; nothing where one query of a table does not tell them."""
     layout, names = table.shape.layout, table.shape.names
     wanted = [f"{quote(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
@@ -229,7 +228,7 @@ def _sql_of_rows(question: Question, table: Described) -> list[Snippet]:
     return [_query(table, [then, *wanted])]
 
 
-def _sql_of_life(question: Question, table: Described) -> list[Snippet]:
+def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
     """The versions of a record in Spark SQL, as they are known now."""
     layout = table.shape.layout
     if question.known_at or question.axis == "both" or layout is Layout.ODF or layout.span is None:
@@ -242,7 +241,7 @@ def _sql_of_life(question: Question, table: Described) -> list[Snippet]:
     return [_query(table, wanted, f" ORDER BY {start if layout in _PLAIN else VALID_FROM}")]
 
 
-def _query(table: Described, conditions: Sequence[str], more: str = "") -> Snippet:
+def _query(table: TableMetadata, conditions: Sequence[str], more: str = "") -> Snippet:
     """The query of a table, or of the view of its versions where its own rows tell them not so simply."""
     name, layout = table.shape.table, table.shape.layout
     viewed = layout.span is not None and layout not in _PLAIN

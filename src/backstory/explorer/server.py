@@ -18,13 +18,13 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
 from backstory.explorer import history_views, views
+from backstory.explorer.catalog_reader import CatalogReader, without_paths
 from backstory.explorer.guard import Guard, guard_application
 from backstory.explorer.pages import asset, error_page, evidence, page
 from backstory.explorer.questions import Question, question_of
-from backstory.explorer.table_reader import TableReader, without_paths
 from backstory.explorer.views import View
-from backstory.model.json_text import as_json
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.model.values import as_json
+from backstory.stores.metadata.deletes import Unreadable
 
 # Connections at once, and seconds in which the head of a request must come.
 MOST, HEAD_SECONDS = 128, 10.0
@@ -86,7 +86,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger()
 
-VIEWS: Final[dict[str, Callable[[TableReader, Question], View]]] = {
+VIEWS: Final[dict[str, Callable[[CatalogReader, Question], View]]] = {
     "tables": views.tables_view,
     "table": history_views.table_view,
     "record": history_views.record_view,
@@ -100,7 +100,7 @@ AT_ONCE, WAITING, SECONDS = 2, 16, 30
 _STATUS: Final = {UsageError: 400, Refused: 409, TryAgain: 503, Failed: 500}
 
 
-def application(source: TableReader, guard: Guard) -> "ASGIApp":
+def application(source: CatalogReader, guard: Guard) -> "ASGIApp":
     """The explorer of a warehouse, behind its guard."""
     from anyio import CapacityLimiter
     from starlette.applications import Starlette
@@ -126,7 +126,7 @@ class _Limiter:
 
 
 async def _answer(
-    source: TableReader, limiter: _Limiter, view: str, form: str, request: "Request"
+    source: CatalogReader, limiter: _Limiter, view: str, form: str, request: "Request"
 ) -> "Response":
     from starlette.responses import HTMLResponse, RedirectResponse, Response
 
@@ -151,7 +151,7 @@ async def _answer(
     return HTMLResponse(body)
 
 
-def _render(source: TableReader, question: Question, form: str) -> tuple[Question | None, str]:
+def _render(source: CatalogReader, question: Question, form: str) -> tuple[Question | None, str]:
     """The question of the next page, and the answer in its form."""
     found = VIEWS[question.view](source, question)
     if form == "json":
@@ -265,7 +265,7 @@ class Explorer:
         self.thread.join(SECONDS)
 
 
-def start(source: TableReader, listening: "socket", guard: Guard, shown: str) -> Explorer:
+def start(source: CatalogReader, listening: "socket", guard: Guard, shown: str) -> Explorer:
     """Answer on a socket from now on, in a thread; `shown` is the host that the link names."""
     import uvicorn
 

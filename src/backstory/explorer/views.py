@@ -6,13 +6,13 @@ from datetime import UTC, date, datetime, timedelta
 from typing import Any, Final
 
 from backstory.errors import BackstoryError
+from backstory.explorer.catalog_reader import CatalogReader, find_table, without_paths
 from backstory.explorer.questions import Question, Snippet
-from backstory.explorer.table_reader import TableReader, find_table, without_paths
 from backstory.model.layout import Layout
-from backstory.model.remembered import COPIED_AT
+from backstory.model.versions_layout import COPIED_AT
 from backstory.reading.arrow.life import commit_summary
 from backstory.reading.commits import commits, inventory
-from backstory.stores.metadata.described import Described, DescribedCommit, Opening
+from backstory.stores.metadata.table_metadata import CommitMetadata, ReadableCatalog, TableMetadata
 from backstory.stores.port import DISORDER
 from backstory.upkeep.checking import check_small
 
@@ -33,7 +33,7 @@ class View:
     copies: Sequence[Snippet] = ()
 
 
-def tables_view(source: TableReader, question: Question) -> View:
+def tables_view(source: CatalogReader, question: Question) -> View:
     """The tables of the warehouse: what `tables_view` tells, and of each its key and how it stands."""
     catalog = source.catalog()
     names = [each for each in catalog.tables() if not question.after or str(each) > question.after[0]]
@@ -49,7 +49,7 @@ def tables_view(source: TableReader, question: Question) -> View:
 
 
 def _key_and_health(
-    catalog: Opening, name: str, told: Sequence[Mapping[str, Any]]
+    catalog: ReadableCatalog, name: str, told: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[str], str]:
     """The key of a table, and in words what is wrong with it; empty where nothing is seen at once."""
     try:
@@ -67,7 +67,7 @@ def _key_and_health(
     return found.shape.source_key, next((words for words, so in troubles.items() if so), "")
 
 
-def log_view(source: TableReader, question: Question) -> View:
+def log_view(source: CatalogReader, question: Question) -> View:
     """The commits of a table, newest first, as `log_view` tells them."""
     catalog = source.catalog()
     table = find_table(catalog, question.table)
@@ -85,7 +85,7 @@ def log_view(source: TableReader, question: Question) -> View:
     return View(question, rows, more, following, copies)
 
 
-def check_view(source: TableReader, question: Question) -> View:
+def check_view(source: CatalogReader, question: Question) -> View:
     """The laws of a table, as `check_view` tells them."""
     with source.files(question.table) as files:
         name = str(files.table.shape.table)
@@ -95,7 +95,7 @@ def check_view(source: TableReader, question: Question) -> View:
     return View(question, records, {"key": key}, copies=copies)
 
 
-def commit_times(table: Described) -> dict[int, dict[str, str]]:
+def commit_times(table: TableMetadata) -> dict[int, dict[str, str]]:
     """For each commit the words of a question that shows the table as of it."""
     known = table.shape.layout.span is None and table.shape.layout is not Layout.ODF
     found = {}
@@ -117,9 +117,9 @@ class Day:
     last: int | None
 
 
-def calendar(table: Described) -> list[list[Day | None]]:
+def calendar(table: TableMetadata) -> list[list[Day | None]]:
     """The last year of commits by weeks, which begin on Mondays; a day that is not in it is None."""
-    by_day: dict[date, list[DescribedCommit]] = {}
+    by_day: dict[date, list[CommitMetadata]] = {}
     for commit in table.commits:
         by_day.setdefault(commit.committed_at.astimezone(UTC).date(), []).append(commit)
     if not by_day:
@@ -134,7 +134,7 @@ def calendar(table: Described) -> list[list[Day | None]]:
     return [days[place : place + 7] for place in range(0, (last - begin).days + 1, 7)]
 
 
-def _day_of_commits(day: date, made: Sequence[DescribedCommit]) -> Day:
+def _day_of_commits(day: date, made: Sequence[CommitMetadata]) -> Day:
     counts: dict[str, int] = {}
     for commit in made:
         for outcome, count in commit_summary(commit)["counts"].items():

@@ -11,8 +11,8 @@ from backstory.formats.memory import MemoryLease
 from backstory.formats.parquet.typed_rows import read_parquet
 from backstory.formats.rows import Rows, arrow_type
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
-from backstory.model.places import ROW_ID
-from backstory.model.schema import Column
+from backstory.model.layout import ROW_ID
+from backstory.model.table import Column
 from backstory.model.types import ColumnType
 
 _READERS = {Format.CSV: read_csv, Format.PARQUET: read_parquet}

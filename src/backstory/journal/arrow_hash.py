@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.stores.metadata.values import text
+from backstory.stores.metadata.values import text_scalar
 
 # Rows, and bytes, that are hashed at a time.
 PIECE: Final = 1 << 16
@@ -93,14 +93,14 @@ def _repeating(rows: pa.Table) -> frozenset[str]:
 
 def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
     """The text of each row, as bytes."""
-    numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), text("~"))
+    numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), text_scalar("~"))
     columns = {name: rows[name].combine_chunks() for name in sorted(rows.column_names)}
     fields = [
         (_repeated_field_texts if name in repeating else _field_texts)(name, each)
         for name, each in columns.items()
     ]
-    told = [numbers, text(" "), *(each for each in fields if each is not None)]
-    return pc.binary_join_element_wise(*told, text(""), null_handling="replace").cast(pa.binary())
+    told = [numbers, text_scalar(" "), *(each for each in fields if each is not None)]
+    return pc.binary_join_element_wise(*told, text_scalar(""), null_handling="replace").cast(pa.binary())
 
 
 def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
@@ -124,7 +124,7 @@ def _value(values: pa.Array) -> pa.Array:
     if pa.types.is_map(values.type):
         return _several("m", values, *_entries(values))
     if pa.types.is_list(values.type):
-        items = pc.coalesce(_value(values.flatten()), text("~"))
+        items = pc.coalesce(_value(values.flatten()), text_scalar("~"))
         return _several("l", values, items, np.asarray(pc.list_value_length(values).fill_null(0)))
     letter, texts = _kind_and_texts(values)
     return _join_texts(letter, pc.binary_length(texts).cast(pa.string()), ":", texts)
@@ -134,7 +134,7 @@ def _parts(values: pa.StructArray) -> Iterator[pa.Array]:
     """The texts of a struct's fields, those that are not NULL, by their names."""
     names = [field.name for field in values.type]
     for name, part in sorted(zip(names, values.flatten(), strict=True), key=lambda each: each[0]):
-        yield pc.coalesce(_join_texts(f"{len(name.encode())}:{name}", _value(part)), text(""))
+        yield pc.coalesce(_join_texts(f"{len(name.encode())}:{name}", _value(part)), text_scalar(""))
 
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
@@ -142,7 +142,7 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
     whole = pa.concat_arrays([maps.drop_null()])  # its entries begin where its memory does
     lengths = np.zeros(len(maps), np.int64)
     lengths[np.asarray(maps.is_valid())] = np.diff(np.asarray(whole.offsets))
-    entries = _join_texts(_value(whole.keys), pc.coalesce(_value(whole.items), text("~")))
+    entries = _join_texts(_value(whole.keys), pc.coalesce(_value(whole.items), text_scalar("~")))
     owners = pa.array(np.repeat(np.arange(len(maps)), lengths))
     order = pc.sort_indices(
         pa.table([owners, entries], names=["map", "entry"]),
@@ -161,8 +161,8 @@ def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray
 
 def _join_texts(*parts: str | pa.Array) -> pa.Array:
     """Texts one behind the other; NULL where one of them is."""
-    told = (text(each) if isinstance(each, str) else each for each in parts)
-    return pc.binary_join_element_wise(*told, text(""))
+    told = (text_scalar(each) if isinstance(each, str) else each for each in parts)
+    return pc.binary_join_element_wise(*told, text_scalar(""))
 
 
 def _kind_and_texts(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind

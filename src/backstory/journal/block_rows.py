@@ -21,10 +21,10 @@ from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.columns import spark_name
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
-from backstory.stores.metadata.values import numbers
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import spark_name
+from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
+from backstory.stores.metadata.values import whole_numbers
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -98,7 +98,7 @@ SAME: Mapping[str, str] = MappingProxyType({})
 class SmallRows:
     """The rows and columns of a dataset; raises Unreadable for what Spark alone reads or hashes."""
 
-    files: Files
+    files: TableReader
 
     @property
     def columns(self) -> list[tuple[str, str]]:
@@ -128,7 +128,7 @@ class SmallRows:
     def count_repeated(self, block: Block) -> int:
         """How many rows of a block have the offset of another one."""
         assert block.offsets is not None
-        (start, end), offsets = block.offsets, numbers(self._rows.column(0))
+        (start, end), offsets = block.offsets, whole_numbers(self._rows.column(0))
         inside = offsets[(offsets >= start) & (offsets <= end)]
         return len(inside) - len(np.unique(inside))
 
@@ -183,6 +183,6 @@ def _hash_rows(rows: pa.Table, names: Mapping[str, str]) -> _RowWords:
     """The words of rows; `names` are those that columns had when these were written."""
     named = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     words, known = words_of_table(named, named.column_names[0]), rows.column(0).is_valid().to_numpy()
-    offsets = numbers(rows.column(0))
+    offsets = whole_numbers(rows.column(0))
     order = np.argsort(offsets, kind="stable")
     return _RowWords(offsets[order], np.concatenate([words[:, known][:, order], words[:, ~known]], axis=1))

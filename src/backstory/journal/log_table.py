@@ -26,15 +26,13 @@ from backstory.journal.chain import (
 )
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, StoredTable, load
-from backstory.stores.metadata.described import Described
-from backstory.stores.metadata.ordered import rows_in_order
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_rows import TableReader, rows_in_order
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import require_layout
 
@@ -75,7 +73,7 @@ class LogDelivery:
         return [log_of(self.dataset.shape.table)]
 
     @contextmanager
-    def planned(self, store: Store) -> "Iterator[Plan[None]]":
+    def open_plan(self, store: Store) -> "Iterator[Plan[None]]":
         """Append them, in one commit; make the log if it is missing."""
         from backstory.engine.deliver import Plan
         from backstory.formats.delivered import rows_as
@@ -91,7 +89,7 @@ class LogDelivery:
         newest, counts = missing[-1], {"inserted": len(missing)}
         rows = rows_as(shape.columns, list(map(row_of, missing)))
         note = Note(DOOR, newest.hash, {**newest.properties(), LOGGED: str(newest.sequence)})
-        yield Plan(log, Change(counts, come=rows, into=None if log else shape), note, lambda _: None)
+        yield Plan(log, Change(counts, added=rows, into=None if log else shape), note, lambda _: None)
 
 
 def bring_up_to_date(store: Store, table: StoredTable) -> None:
@@ -207,12 +205,12 @@ def _newest_logged(store: Store, log: StoredTable) -> Block | None:
     return block_of(found[0]) if found else None
 
 
-def snapshots_in_files(table: Described) -> Iterator[dict[str, str]]:
+def snapshots_in_files(table: TableMetadata) -> Iterator[dict[str, str]]:
     """The properties of the commits that have blocks, newest first, as far as they have not expired."""
     return block_properties(table.commit_properties)
 
 
-def newest_block_in_files(files: Files) -> Block | None:
+def newest_block_in_files(files: TableReader) -> Block | None:
     """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     if newest is not None or files.table.snapshot is None:
@@ -222,13 +220,13 @@ def newest_block_in_files(files: Files) -> Block | None:
     return newest or next(map(block_of, log_rows_in_files(files)[-1:]), None)
 
 
-def all_blocks_in_files(files: Files) -> list[Block]:
+def all_blocks_in_files(files: TableReader) -> list[Block]:
     """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log."""
     committed = read_blocks(snapshots_in_files(files.table))
     return join_blocks(committed, lambda: newest_block_in_files(files), lambda: log_rows_in_files(files))
 
 
-def log_is_complete(files: Files) -> bool:
+def log_is_complete(files: TableReader) -> bool:
     """Whether the log surely has every block of the dataset's snapshots."""
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     log = None if newest is None else _log_files(files)
@@ -237,7 +235,7 @@ def log_is_complete(files: Files) -> bool:
     return newest == next(read_blocks(snapshots_in_files(log.table)), None)
 
 
-def log_rows_in_files(files: Files) -> list[dict[str, Any]]:
+def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:
     """The rows of the dataset's log, by their sequence numbers; none if it has no log."""
     log = _log_files(files)
     if log is None or not log.table.rows:
@@ -245,7 +243,7 @@ def log_rows_in_files(files: Files) -> list[dict[str, Any]]:
     return rows_of(rows_in_order(log, log.table.shape.names, [NUMBER]))
 
 
-def _log_files(files: Files) -> Files | None:
+def _log_files(files: TableReader) -> TableReader | None:
     """The dataset's log; None if it has none, or if another table has the name."""
-    found = files.beside(log_of(files.table.shape.table))
+    found = files.other_table(log_of(files.table.shape.table))
     return found if found and found.table.shape.layout is Layout.ODF_LOG else None

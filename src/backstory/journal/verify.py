@@ -21,8 +21,8 @@ from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store, existing
-from backstory.stores.metadata.described import existing as described
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.table_metadata import existing as described
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 
 Defect = Literal["rows", "schema", "chain", "log", "offsets"]
@@ -76,7 +76,7 @@ def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
         return _verdict(stored, read_history(logged, snapshots(stored)), SparkRows(store, stored), renamings)
 
 
-def verify_small(files: Files, renamings: Renamings) -> Verdict:
+def verify_small(files: TableReader, renamings: Renamings) -> Verdict:
     """The same of a small dataset, out of its files; Unreadable for what Spark alone reads or hashes."""
     logged = log_rows_in_files(files)
     stored = replace(files, table=described(files.catalog, files.table.shape.table))

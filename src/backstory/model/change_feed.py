@@ -1,7 +1,13 @@
-"""The words of a feed of changes (native.md, V101): Spark's, for the columns behind those of the rows."""
+"""The words of a feed of changes (native.md, V101): Spark's, for the columns behind those of the rows.
 
+A consumer's cursor: how far it has read a table's changes (native.md, V108).
+"""
+
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Final, Literal
+
+from backstory.model.receipt import Receipt
 
 
 class ChangeType(StrEnum):
@@ -17,3 +23,19 @@ CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 CHANGE_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+
+
+# Where a new cursor begins: before the first commit, or at the newest.
+Start = Literal["first", "now"]
+# The tag that keeps the cursor's snapshot, and the table property that remembers the cursor without it.
+CURSOR_TAG: Final = "backstory-cursor-"
+CURSOR_MARK: Final = "backstory.cursor."
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Cursor(Receipt):
+    """A cursor and the version of the commit up to which it has read; None for one that is dropped."""
+
+    table: str
+    cursor: str
+    version: int | None

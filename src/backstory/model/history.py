@@ -7,7 +7,7 @@ from typing import Literal
 from backstory.errors import Refused
 from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, Span
-from backstory.model.schema import Column, Shape
+from backstory.model.table import Column, Shape
 
 ARCHIVE_SUFFIX = "_archive"
 
@@ -96,7 +96,7 @@ class History:
         """The user's columns that are none of the key."""
         return [each for each in self.user_columns if each.name not in self.shape.key]
 
-    def whole_at(self, instant: datetime) -> datetime:
+    def require_unpruned(self, instant: datetime) -> datetime:
         """The same instant; Refused if versions that were valid then may have been pruned."""
         if self.whole_since and instant < self.whole_since:
             raise Refused(

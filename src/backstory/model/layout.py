@@ -2,6 +2,8 @@
 
 A layout stands in the table property `backstory.layout`. It says which door writes the table, which columns
 are not the user's, from when to when a row was true, and how the table is partitioned.
+
+Where a stored row is, and which row it is: the columns that stores, plans and changes know it by.
 """
 
 from collections.abc import Mapping
@@ -12,6 +14,12 @@ from typing import Final
 
 from backstory.errors import UsageError
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
+
+FILE: Final = "_file"
+POSITION: Final = "_pos"
+# Iceberg's id of a row, which it keeps when it changes; NULL, or no such column, where there are none.
+ROW_ID: Final = "_row_id"
+
 
 # Tables that Fivetran writes.
 PREFIX: Final = "_fivetran_"
@@ -45,7 +53,7 @@ VERSIONS_OWN: Final = (VALID_FROM, VALID_TO, IS_CURRENT, RECORDED_AT, MEMORY)
 # Histories that other tools write, and that were adopted.
 _DBT_FROM, _DBT_TO = "dbt_valid_from", "dbt_valid_to"
 _DBT_UPDATED: Final = "dbt_updated_at"
-_DBT_GONE: Final = "dbt_is_deleted"
+_DBT_DELETED: Final = "dbt_is_deleted"
 _DLT_FROM, _DLT_TO = "_dlt_valid_from", "_dlt_valid_to"
 _CDC_FROM, _CDC_TO = "__START_AT", "__END_AT"
 # What such a tool writes for no end, where it writes a time: nobody knows what ends so late.
@@ -103,32 +111,32 @@ class Layout(StrEnum):
         return _SPANS.get(self)
 
     @property
-    def adopted(self) -> bool:
+    def is_adopted(self) -> bool:
         """Whether another tool writes its tables, and no door."""
         return self in _ADOPTED
 
     @property
     def tombstone(self) -> str:
         """The column that says of a version that the record was not there; empty if there is none."""
-        return _DBT_GONE if self is Layout.DBT else ""
+        return _DBT_DELETED if self is Layout.DBT else ""
 
     @property
-    def parted_by(self) -> tuple[tuple[str, str], ...]:
+    def partitioning(self) -> tuple[tuple[str, str], ...]:
         """The transforms and columns by which its rows lie apart."""
         return _PARTITIONS.get(self, ())
 
     @property
     def folders(self) -> tuple[str, ...]:
         """What the folders of its partitions are called, before `=` and a value."""
-        return tuple(f"{name}_{each}" if each == YEAR else name for each, name in self.parted_by)
+        return tuple(f"{name}_{each}" if each == YEAR else name for each, name in self.partitioning)
 
     @property
-    def sorted(self) -> bool:
+    def is_sorted(self) -> bool:
         """Whether rows are sorted by their key; those of an event log lie in the order of their offsets."""
         return self is not Layout.ODF
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def required_columns(self) -> tuple[str, ...]:
         """The layout's own columns without which its rows have no meaning."""
         if self in _NEEDED:
             return _NEEDED[self]
@@ -141,7 +149,7 @@ class Layout(StrEnum):
             return column in _MODELS_OWN or column in keys
         if self is Layout.VERSIONS:
             return column in VERSIONS_OWN
-        if self.adopted:
+        if self.is_adopted:
             return column in _ADOPTED[self]
         return column.startswith(PREFIX)
 
@@ -163,14 +171,14 @@ _DOORS: Final[Mapping[Layout, str]] = {
     Layout.FOREIGN: "foreign",
 }
 _ADOPTED: Final[Mapping[Layout, frozenset[str]]] = {
-    Layout.DBT: frozenset({_DBT_FROM, _DBT_TO, "dbt_scd_id", _DBT_UPDATED, _DBT_GONE}),
+    Layout.DBT: frozenset({_DBT_FROM, _DBT_TO, "dbt_scd_id", _DBT_UPDATED, _DBT_DELETED}),
     Layout.SQLMESH: frozenset({VALID_FROM, VALID_TO}),
     Layout.DLT: frozenset({_DLT_FROM, _DLT_TO, "_dlt_id", "_dlt_load_id"}),
     Layout.AUTOCDC: frozenset({_CDC_FROM, _CDC_TO}),
 }
 
 
-def _adopted(start: str, end: str, written: str = "") -> Span:
+def _adopted_span(start: str, end: str, written: str = "") -> Span:
     open_ = f"({end} IS NULL OR {end} >= TIMESTAMP '{_LATE:%Y-%m-%d} 00:00:00')"
     return Span(start, end, open_, written=written, far=(_LATE - EPOCH) // timedelta(microseconds=1))
 
@@ -181,10 +189,10 @@ _SPANS: Final[Mapping[Layout, Span]] = {
     ),
     Layout.HIST: Span(STARTED, ENDED, f"{ENDED} IS NULL", state=STATE, written=LOADED_AT),
     Layout.VERSIONS: Span(VALID_FROM, VALID_TO, f"{VALID_TO} IS NULL", flag=IS_CURRENT, written=RECORDED_AT),
-    Layout.DBT: _adopted(_DBT_FROM, _DBT_TO, _DBT_UPDATED),
-    Layout.SQLMESH: _adopted(VALID_FROM, VALID_TO),
-    Layout.DLT: _adopted(_DLT_FROM, _DLT_TO),
-    Layout.AUTOCDC: _adopted(_CDC_FROM, _CDC_TO),
+    Layout.DBT: _adopted_span(_DBT_FROM, _DBT_TO, _DBT_UPDATED),
+    Layout.SQLMESH: _adopted_span(VALID_FROM, VALID_TO),
+    Layout.DLT: _adopted_span(_DLT_FROM, _DLT_TO),
+    Layout.AUTOCDC: _adopted_span(_CDC_FROM, _CDC_TO),
 }
 _PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
     Layout.FIVETRAN_HISTORY: ((IDENTITY, ACTIVE),),

@@ -14,7 +14,7 @@ Named = TypeVar("Named")
 Done = TypeVar("Done")
 
 # Of a field that only people are shown.
-UNTOLD: Final[Mapping[str, bool]] = {"untold": True}
+NOT_IN_JSON: Final[Mapping[str, bool]] = {"untold": True}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -29,18 +29,18 @@ class Receipt:
 
     def __repr__(self) -> str:
         """One line: the fields that say something, counts of nothing left out."""
-        parts = (f"{name}={value!r}" for name, value in self._telling().items())
+        parts = (f"{name}={value!r}" for name, value in self._nonempty_fields().items())
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
         """The same as a small table, for a notebook."""
         rows = (
             f"<tr><th>{escape(name)}</th><td>{escape(_in_words(value))}</td></tr>"
-            for name, value in self._telling().items()
+            for name, value in self._nonempty_fields().items()
         )
         return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
 
-    def _telling(self) -> dict[str, Any]:
+    def _nonempty_fields(self) -> dict[str, Any]:
         """The fields that are not empty; of counts those that are not 0."""
         rows = {name: _without_nothing(value) for name, value in self.to_dict().items()}
         return {name: value for name, value in rows.items() if value not in (None, [], {}, "")}
@@ -53,7 +53,7 @@ class Receipt:
         }
 
 
-class Ended(Protocol):
+class HasExitCode(Protocol):
     """What has an exit code: a receipt, or an error."""
 
     @property
@@ -61,13 +61,13 @@ class Ended(Protocol):
         """That with which a command ends that did no more."""
 
 
-def exit_code(ended: Iterable[Ended]) -> int:
+def exit_code(ended: Iterable[HasExitCode]) -> int:
     """That of a batch: its highest-ranking failure's, 3 before 75 before 1; 0 if all are well."""
     codes = {each.exit_code for each in ended}
     return next((code for code in (2, 3, 75, 1) if code in codes), 0)
 
 
-def apart(
+def attempt_each(
     names: Iterable[Named], act: Callable[[Named], Done], *, every: bool = False, alone: bool = False
 ) -> "dict[Named, Done | BackstoryError]":
     """What `act` gives of each; an error of one keeps the others not back, and stands in its place.

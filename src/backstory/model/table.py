@@ -1,9 +1,16 @@
-"""A table's name."""
+"""A table's name.
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+A table's columns, key and layout.
+
+Names that differ by case alone: one name to Spark, Trino, DuckDB and most others that read a table.
+"""
+
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from backstory.errors import UsageError
+from backstory.model.layout import Layout
+from backstory.model.types import ColumnType, Kind
 
 NUL = "\0"  # no catalog, no file and no database has it in a name
 ODF = "odf"  # the schema of datasets
@@ -33,10 +40,10 @@ def resolve_name(text: str, is_there: Callable[[TableName], bool]) -> TableName 
 
     Raises UsageError for what names no table at all.
     """
-    return next(filter(is_there, meanings(text)), None)
+    return next(filter(is_there, possible_names(text)), None)
 
 
-def meanings(text: str) -> Iterator[TableName]:
+def possible_names(text: str) -> Iterator[TableName]:
     """The tables that a text may name, the dataset's last; raises UsageError for one that names no other."""
     if NUL in text:
         table_name(text)
@@ -46,3 +53,104 @@ def meanings(text: str) -> Iterator[TableName]:
         yield TableName(ODF, text)
     if not dotted:
         table_name(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table or of a delivery.
+
+    `called` is the source's name for it where the table has another one (F21), else empty; `comment` is
+    what a new column's comment in the table says, where that is more than its type.
+    """
+
+    name: str
+    type: ColumnType
+    source_name: str = ""
+    comment: str = field(default="", compare=False)
+
+    @property
+    def source(self) -> str:
+        """The source's name for it: what requests, replies, messages and readers use."""
+        return self.source_name or self.name
+
+    @property
+    def doc(self) -> str:
+        """The comment of the column in its table: its type as `ColumnType.parse` reads it, if not more."""
+        return self.comment or str(self.type)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A table's columns, key and layout; the key never holds the start of versions (F15)."""
+
+    table: TableName
+    columns: tuple[Column, ...]
+    key: tuple[str, ...]
+    layout: Layout
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, in the table's order."""
+        return [column.name for column in self.columns]
+
+    def column(self, name: str) -> Column | None:
+        """The column of exactly this name, or None."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def column_of_source(self, source: str) -> Column | None:
+        """The column that the source calls exactly so, or None."""
+        return next((column for column in self.columns if column.source == source), None)
+
+    @property
+    def source_key(self) -> tuple[str, ...]:
+        """The key in the source's names."""
+        sources = {column.name: column.source for column in self.columns}
+        return tuple(sources.get(name, name) for name in self.key)
+
+    @property
+    def user_columns(self) -> list[Column]:
+        """The columns that the source sent, without those of the layout."""
+        return [each for each in self.columns if not self.layout.owns(each.name, self.table.name)]
+
+
+def fold_case(name: str) -> str:
+    """The name as those engines compare it."""
+    return name.lower()
+
+
+def other_spelling(name: str, names: Iterable[str]) -> str | None:
+    """The first of the names that differs from this one by case alone."""
+    return next((each for each in names if each != name and fold_case(each) == fold_case(name)), None)
+
+
+def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
+    """The first two names, in their order, that differ by case alone."""
+    before: dict[str, str] = {}
+    for name in names:
+        if (other := before.setdefault(fold_case(name), name)) != name:
+            return other, name
+    return None
+
+
+def fields_alike(type_: ColumnType) -> tuple[str, str] | None:
+    """The first two fields of one struct, anywhere in the type, that differ by case alone."""
+    return next(filter(None, map(names_alike, _structs(type_))), None)
+
+
+def is_reserved(name: str, reserved: Iterable[str]) -> bool:
+    """Whether a name is reserved, in whatever case."""
+    return fold_case(name) in map(fold_case, reserved)
+
+
+def spelling_hint(lacking: Iterable[str], names: Collection[str]) -> str:
+    """A sentence that names the spelling of what is lacking, with a blank behind; empty if there is none."""
+    pairs = ((name, other_spelling(name, names)) for name in lacking)
+    words = [f"{other} instead of {name}" for name, other in pairs if other is not None]
+    return f"Write {', '.join(words)}. " if words else ""
+
+
+def _structs(type_: ColumnType) -> Iterator[list[str]]:
+    if type_.kind is Kind.STRUCT:
+        yield [name for name, _ in type_.parts]
+    for _, part in type_.parts:
+        yield from _structs(part)

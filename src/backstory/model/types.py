@@ -127,7 +127,7 @@ def type_named(word: str) -> ColumnType:
     return type_
 
 
-def common(one: ColumnType, other: ColumnType) -> ColumnType | None:
+def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
     """The narrowest type that values of both may be of, the text of a value where nothing else is.
 
     None for what is nested. Whether all values are exactly of it only they can tell.
@@ -165,7 +165,7 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class AddedField:
     """A field that a struct has beyond another one; `within` leads from the column to that struct."""
 
     within: tuple[str, ...]
@@ -173,7 +173,7 @@ class Part:
     type: ColumnType
 
 
-def parts_added(old: ColumnType, new: ColumnType) -> tuple[Part, ...] | None:
+def added_fields(old: ColumnType, new: ColumnType) -> tuple[AddedField, ...] | None:
     """The fields that structs of a type have beyond those of another one, at any depth.
 
     None where the types differ in anything else: no other field, order or type of an element.
@@ -181,7 +181,7 @@ def parts_added(old: ColumnType, new: ColumnType) -> tuple[Part, ...] | None:
     return None if old == new else _growth(old, new, ())
 
 
-def _growth(old: ColumnType, new: ColumnType, within: tuple[str, ...]) -> tuple[Part, ...] | None:
+def _growth(old: ColumnType, new: ColumnType, within: tuple[str, ...]) -> tuple[AddedField, ...] | None:
     if old == new:
         return ()
     known, coming = dict(old.parts), dict(new.parts)
@@ -193,7 +193,7 @@ def _growth(old: ColumnType, new: ColumnType, within: tuple[str, ...]) -> tuple[
     deeper = [_growth(known[name], coming[name], (*within, name)) for name in standing]
     if None in deeper:
         return None
-    added = (Part(within, name, type_) for name, type_ in coming.items() if name not in known)
+    added = (AddedField(within, name, type_) for name, type_ in coming.items() if name not in known)
     return (*added, *(part for parts in deeper if parts for part in parts))
 
 
@@ -205,7 +205,7 @@ def fits(old: ColumnType, new: ColumnType) -> bool:
     return widens(old, new) or (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
 
 
-def related(old: ColumnType, new: ColumnType) -> bool:
+def are_related(old: ColumnType, new: ColumnType) -> bool:
     """Whether values of the types can stand for one another: numbers, times, and text for anything."""
     kinds = {old.kind, new.kind}
     return bool(kinds & TEXT_KINDS) or kinds <= _NUMBERS or kinds <= _TIMES or len(kinds) == 1

@@ -27,7 +27,7 @@ _within: ContextVar[list[float] | None] = ContextVar("within", default=None)
 
 
 @contextmanager
-def timed(name: str) -> Iterator[None]:
+def time_stage(name: str) -> Iterator[None]:
     """Time the block as this stage of a batch, without the stages within it."""
     outer, within = _within.get(), [0.0]
     token = _within.set(within)

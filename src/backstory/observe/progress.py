@@ -55,7 +55,7 @@ class ProgressLine:
             for known in self._drawn.task_ids:
                 self._drawn.remove_task(known)
             self._stage = stage
-            self._task = self._drawn.add_task(_numbered(stage), total=None, dataset=self._dataset)
+            self._task = self._drawn.add_task(_numbered_stage(stage), total=None, dataset=self._dataset)
         self._drawn.update(self._task, completed=done, total=total)
 
     def end(self) -> None:
@@ -65,7 +65,7 @@ class ProgressLine:
         self._drawn = None
 
 
-def _numbered(stage: str) -> str:
+def _numbered_stage(stage: str) -> str:
     number = STAGES.index(stage) + 1 if stage in STAGES else "–"
     return f"\\[{number}/{len(STAGES)}] {stage}"
 

@@ -14,8 +14,7 @@ from backstory.doors.native import options as feeds
 from backstory.doors.native.options import OnSchemaChange, names_files
 from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
-from backstory.engine.remarks import Remark, remarked
-from backstory.engine.runs import RunNotes, taking_notes
+from backstory.engine.run_context import Remark, RunNotes, take_notes, with_remark
 from backstory.errors import BackstoryError, Failed
 from backstory.model.table import table_name
 from backstory.projects.declarations import Declaration, fill_in
@@ -58,10 +57,10 @@ def carry_out(
 
     Raises what the deliveries raise, but for one of several files: those before it are committed then.
     """
-    with taking_notes(notes):
+    with take_notes(notes):
         if declared.kind == "model":
             return _load_model(store, declared, terms)
-        with remarked(terms.remark.note, terms.remark.author):
+        with with_remark(terms.remark.note, terms.remark.author):
             if declared.kind == "dataset":
                 return _pull_dataset(store, declared, terms)
             return _deliver(store, declared, terms, notes, taken)

@@ -11,7 +11,7 @@ from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.refusals import names_in_first_file
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
-from backstory.model.json_text import as_yaml
+from backstory.model.values import as_yaml
 from backstory.sources.databases.address import Database, is_database, parse_server
 from backstory.sources.databases.keys import Keys, declared_keys
 

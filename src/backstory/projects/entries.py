@@ -18,7 +18,7 @@ from pydantic_core import PydanticCustomError
 
 from backstory.doors.native.options import FeedOptions, SnapshotOptions
 from backstory.model.instant import LONGEST
-from backstory.model.lists import split_list
+from backstory.model.values import split_list
 
 # Options of the calls that the file does not have: what a run itself decides.
 _OF_RUNS: Final = {"dry_run"}

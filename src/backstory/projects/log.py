@@ -19,15 +19,14 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 import pyarrow as pa
 
 from backstory.engine.deliver import TableChange, deliver
-from backstory.engine.runs import FILES, RUN
+from backstory.engine.run_context import FILES, RUN
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory, TooLarge
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName, table_name
+from backstory.model.table import Column, Shape, TableName, table_name
 from backstory.model.types import ColumnType, Kind
 from backstory.projects.declarations import Declaration, Project
 from backstory.spark.versions import arrow_of
@@ -35,9 +34,9 @@ from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import Store, StoredTable, load
-from backstory.stores.metadata.described import Catalog, Described, Opening
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata
+from backstory.stores.metadata.table_rows import TableReader
 
 Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]
 # What the next run with `--failed` does again.
@@ -176,7 +175,7 @@ def _append(store: Store, project: Project, rows: Sequence[Mapping[str, Any]]) -
                 "Rename one of them.",
             )
         into = None if log is not None or free is None else replace(_SHAPE, table=free)
-        return log, Change({"inserted": len(rows)}, come=rows_as(_SHAPE.columns, rows), into=into)
+        return log, Change({"inserted": len(rows)}, added=rows_as(_SHAPE.columns, rows), into=into)
 
     deliver(store, TableChange(PLACES, Note(DOOR, ""), plan))
 
@@ -215,13 +214,13 @@ def rows_of_log(store: Store) -> list[dict[str, Any]]:
     return _in_order(rows)
 
 
-def rows_without_spark(catalog: Opening, memory: int) -> list[dict[str, Any]]:
+def rows_without_spark(catalog: ReadableCatalog, memory: int) -> list[dict[str, Any]]:
     """The same, read from a catalog within so many bytes; raises Unreadable."""
     log = find_log(catalog.describe)
     if log is None:
         return []
     with Memory(memory).lease() as lease:
-        return _in_order(Files(log, catalog, lease).rows(log.snapshot, log.fields, COLUMNS))
+        return _in_order(TableReader(log, catalog, lease).rows(log.snapshot, log.fields, COLUMNS))
 
 
 def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
@@ -318,7 +317,7 @@ def _runs_without_end(
         }
 
 
-def _commits_of_runs(table: Described | None) -> dict[str, datetime]:
+def _commits_of_runs(table: TableMetadata | None) -> dict[str, datetime]:
     """The newest commit of each run."""
     commits = table.commits if table is not None else []
     return {each.properties[RUN]: each.committed_at for each in commits if RUN in each.properties}

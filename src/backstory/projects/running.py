@@ -26,7 +26,7 @@ from typing import IO, Any, Final
 import structlog
 
 from backstory.doors.native.options import names_files
-from backstory.engine.runs import RUN, RunNotes
+from backstory.engine.run_context import RUN, RunNotes
 from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
 from backstory.formats.wrapping.room import DISK_FULL, translate_disk_errors
 from backstory.model.table import table_name

@@ -4,15 +4,15 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from backstory.engine.remarks import AUTHOR, NOTE
+from backstory.engine.run_context import AUTHOR, NOTE
 from backstory.errors import Failed, UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import Layout
-from backstory.model.remembered import RECORDED, SETTLED
 from backstory.model.table import TableName
+from backstory.model.versions_layout import RECORDED, SETTLED
 from backstory.stores.embedded_catalog import WAREHOUSE_MOVED
 from backstory.stores.iceberg.faults import SPARK_GONE
-from backstory.stores.metadata.described import Catalog, Counts, Described, existing
+from backstory.stores.metadata.table_metadata import Catalog, Counts, TableMetadata, existing
 
 NOTHING = dict.fromkeys(("table", "layout", "rows", "open_versions", "last_commit"))
 BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
@@ -78,7 +78,7 @@ def _inventory_row(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
     return None if table is None else _content_of(catalog, table)
 
 
-def _content_of(catalog: Catalog, table: Described) -> dict[str, Any]:
+def _content_of(catalog: Catalog, table: TableMetadata) -> dict[str, Any]:
     newest = table.newest
     try:
         counts = catalog.count(table)

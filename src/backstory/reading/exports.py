@@ -42,7 +42,7 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, existing
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import values_of
 
 
@@ -230,7 +230,7 @@ def _write_error(stop: OSError, file: Path) -> BackstoryError:
     return UsageError("no-file", f"{file} cannot be written: {stop.strerror}.", "Name another file.")
 
 
-def export_files(files: Files, place: Destination) -> Export:
+def export_files(files: TableReader, place: Destination) -> Export:
     """Write what `export_files` of frames writes; Unreadable, with nothing written, for what Spark alone reads."""
     now = table_at(files, None)
     shape = now.shape

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from backstory.errors import Refused, UsageError
 from backstory.model.instant import iso, parse_instant
 from backstory.model.layout import Layout, layout_of
-from backstory.model.remembered import KNOWN_FROM
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
+from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading.lifetimes import LogKind
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, quote

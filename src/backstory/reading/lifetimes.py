@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from backstory.model.layout import Layout
-from backstory.model.remembered import Role
+from backstory.model.versions_layout import Role
 from backstory.strategies.events.terms import Op
 
 # What rows record. No column of a source is called so.
@@ -208,7 +208,7 @@ def versions_query(
     span = layout.span
     if span is None or span.far is None:
         return words.fill(_PLAIN)
-    return words.fill(_ADOPTED if layout.adopted else _FIVETRAN, key, far=words.at(span.far))
+    return words.fill(_ADOPTED if layout.is_adopted else _FIVETRAN, key, far=words.at(span.far))
 
 
 def statements_query(words: SqlSyntax, key: Sequence[str], log: LogKind | None = None) -> str:

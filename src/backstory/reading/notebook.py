@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.stores.iceberg.store import Store
-    from backstory.stores.metadata.described import DescribedCommit
+    from backstory.stores.metadata.table_metadata import CommitMetadata
 
 MOST: Final = 20  # records
 COMMITS: Final = 5
@@ -24,10 +24,10 @@ HEADINGS: Final = ("key", "change", "column", "before", "after")
 
 def table_as_html(store: "Store", name: TableName) -> str:
     """A table's layout, key, columns and newest commits, out of its metadata; UsageError for none."""
-    from backstory.stores.metadata.described import existing
-    from backstory.stores.metadata.in_session import InSession
+    from backstory.stores.metadata.catalogs import SessionCatalog
+    from backstory.stores.metadata.table_metadata import existing
 
-    table = existing(InSession(store), name)
+    table = existing(SessionCatalog(store), name)
     shape = table.shape
     columns = ", ".join(f"{each.source} {each.type}" for each in shape.user_columns)
     about = {"layout": shape.layout.value, "key": ", ".join(shape.source_key) or "none", "columns": columns}
@@ -41,7 +41,7 @@ def table_as_html(store: "Store", name: TableName) -> str:
     return f"<table><caption>{escape(str(shape.table))}</caption>{told}</table>{commits}"
 
 
-def _counts(commit: "DescribedCommit") -> str:
+def _counts(commit: "CommitMetadata") -> str:
     counts = json.loads(commit.properties.get(COUNTS) or "{}")
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 from backstory.errors import UsageError, option
 from backstory.formats.values.named import Unnamed, named_value
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
 from backstory.model.types import TEXT_KINDS, ColumnType
 from backstory.reading.differences import BETWEEN
 from backstory.reading.lives import STATED_FROM, STATED_TO, shown_name

@@ -2,6 +2,10 @@
 
 The folders of the resolver are not made for two processes. So it runs alone, under a lock, in one of its own.
 Its jars are looked at and renamed into place, and Spark starts with the jars themselves.
+
+Where Python looks for modules in a session: not in jars, which have none.
+
+The jars that Spark needs beside itself: which they are, and the properties by which a session has them.
 """
 
 import fcntl
@@ -11,6 +15,7 @@ import os
 import pwd
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 import zipfile
@@ -18,16 +23,46 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from backstory.errors import Failed
-from backstory.spark.java_faults import reason
-from backstory.spark.launch import properties_file
-from backstory.spark.own_folders import kept_folder, private, temporary_folder
-from backstory.spark.python_path import has_modules
-from backstory.spark.versions import resolver_folder, submit_options
+from backstory.spark.launch import (
+    cache_folder,
+    failure_reason,
+    make_private,
+    properties_file,
+    temporary_folder,
+)
+from backstory.spark.versions import installed_version, package_suffix, resolver_folder, submit_options
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def leave_out_jars(spark: "SparkSession") -> None:
+    """Take jars without modules from the path of this process and of Spark's Python workers.
+
+    Spark puts what its resolver fetched there, for some packages bring modules. Each worker would read the
+    directories of all of them, tens of thousands of names, before it imports anything: a second of every job.
+    """
+    from pyspark import SparkFiles
+
+    context, folder = spark.sparkContext, Path(SparkFiles.getRootDirectory())
+    jars = {each for each in context._python_includes or () if not has_modules(folder / each)}  # noqa: SLF001
+    context._python_includes = [each for each in context._python_includes or () if each not in jars]  # noqa: SLF001
+    paths = {str(folder / each) for each in jars}
+    sys.path[:] = [each for each in sys.path if each not in paths]
+
+
+def has_modules(path: Path) -> bool:
+    """Whether Python can import something from a file; True for what is no jar."""
+    if path.suffix != ".jar" or not zipfile.is_zipfile(path):
+        return True
+    with zipfile.ZipFile(path) as jar:
+        return any(each.endswith((".py", ".pyc")) for each in jar.namelist())
+
 
 PACKAGES, IVY = "spark.jars.packages", "spark.jars.ivy"
 # Settings of the resolver that decide what a package is.
@@ -54,7 +89,7 @@ class Jar:
         return str(self.path)
 
 
-def kept(packages: Sequence[str], given: Mapping[str, str]) -> list[Jar] | None:
+def kept_jars(packages: Sequence[str], given: Mapping[str, str]) -> list[Jar] | None:
     """The jars of packages and of all that they need, as an earlier start fetched them; None if one lacks.
 
     Jars that others may have written do not count. An open version is asked for each time.
@@ -62,30 +97,30 @@ def kept(packages: Sequence[str], given: Mapping[str, str]) -> list[Jar] | None:
     if any(_is_open(package) for package in packages):
         return None
     for folder in _folders(given):
-        jars = _sealed(folder / _name(packages, given))
+        jars = _sealed_jars(folder / _folder_name(packages, given))
         if jars is not None:
             return jars
     return None
 
 
-def fetch(packages: Sequence[str], given: Mapping[str, str]) -> list[Jar]:
+def fetch_jars(packages: Sequence[str], given: Mapping[str, str]) -> list[Jar]:
     """The same, fetched where they are not kept; Failed where they are not to be had.
 
     Meanwhile other processes of this machine wait. Copies that the resolver has in a folder of its own are
     used first: they need no network.
     """
-    if (jars := kept(packages, given)) is not None:
+    if (jars := kept_jars(packages, given)) is not None:
         return jars
-    folder = _writable(given)
-    with _alone(folder):
-        if (jars := kept(packages, given)) is not None:
+    folder = _writable_folder(given)
+    with _lock_folder(folder):
+        if (jars := kept_jars(packages, given)) is not None:
             return jars
         for part in folder.glob(f"{_PART}*"):  # of one that was killed: nobody else fetches now
             shutil.rmtree(part, ignore_errors=True)
-        return _fetched(folder, packages, given)
+        return _run_fetch(folder, packages, given)
 
 
-def bytes_so_far(given: Mapping[str, str]) -> int:
+def fetched_bytes(given: Mapping[str, str]) -> int:
     """How much a fetch that is going on has."""
     files = (each for folder in _folders(given) for each in folder.glob(f"{_PART}*/cache/*/*/*/*"))
     total = 0
@@ -95,7 +130,7 @@ def bytes_so_far(given: Mapping[str, str]) -> int:
     return total
 
 
-def _fetched(folder: Path, packages: Sequence[str], given: Mapping[str, str]) -> list[Jar]:
+def _run_fetch(folder: Path, packages: Sequence[str], given: Mapping[str, str]) -> list[Jar]:
     """Have the resolver fetch the packages, some times where the network fails."""
     copies = _resolver_folder(given) / "cache"
     attempts = [*([copies] if copies.is_dir() else []), *(None for _ in _PAUSES)]
@@ -112,7 +147,7 @@ def _fetched(folder: Path, packages: Sequence[str], given: Mapping[str, str]) ->
             jars = sorted((part / "jars").glob("*.jar"))
             broken = [jar.name for jar in jars if not _is_sound(jar)]
             if not text and jars and not broken:
-                return _publish(part / "jars", folder / _name(packages, given))
+                return _publish(part / "jars", folder / _folder_name(packages, given))
             text = text or f"Error: {', '.join(broken) or 'no jar'} did not come whole"
         finally:
             shutil.rmtree(part, ignore_errors=True)
@@ -120,7 +155,7 @@ def _fetched(folder: Path, packages: Sequence[str], given: Mapping[str, str]) ->
             break
     raise Failed(
         "spark-did-not-start",
-        f"Spark did not start: the jars of {', '.join(packages)} could not be fetched: {reason(text)}.",
+        f"Spark did not start: the jars of {', '.join(packages)} could not be fetched: {failure_reason(text)}.",
         "Check the network and the names of packages; `spark.jars.repositories` in the section [spark] of "
         "backstory.toml names a mirror.",
     )
@@ -185,7 +220,7 @@ def _publish(jars: Path, place: Path) -> list[Jar]:
     return [Jar(place / name, bool(each["modules"])) for name, each in seal.items()]
 
 
-def _sealed(folder: Path) -> list[Jar] | None:
+def _sealed_jars(folder: Path) -> list[Jar] | None:
     """The jars of a folder, each of the size and the digest that it had when it came."""
     try:
         seal = json.loads((folder / _SEAL).read_text("utf-8"))
@@ -222,7 +257,7 @@ def _is_open(package: str) -> bool:
     return version.endswith(("+", "-SNAPSHOT")) or version.startswith(("latest.", "[", "(", "]"))
 
 
-def _name(packages: Sequence[str], given: Mapping[str, str]) -> str:
+def _folder_name(packages: Sequence[str], given: Mapping[str, str]) -> str:
     """The folder of these packages from these sources."""
     of = [*sorted(packages), *(given.get(each, "") for each in _SOURCES)]
     return hashlib.sha256("\n".join(of).encode()).hexdigest()[:16]
@@ -234,16 +269,16 @@ def _folders(given: Mapping[str, str]) -> list[Path]:
         return [_resolver_folder(given) / "backstory"]
     usable = []
     with suppress(OSError):
-        usable.append(kept_folder("jars", made=False))
+        usable.append(cache_folder("jars", made=False))
     return [*usable, temporary_folder("jars")]
 
 
-def _writable(given: Mapping[str, str]) -> Path:
+def _writable_folder(given: Mapping[str, str]) -> Path:
     """The folder where jars are put; in one that is gone tomorrow, where the user's cannot be written to."""
     try:
         if given.get(IVY):
-            return private(_resolver_folder(given) / "backstory")
-        return kept_folder("jars")
+            return make_private(_resolver_folder(given) / "backstory")
+        return cache_folder("jars")
     except OSError as stop:
         folder = temporary_folder("jars")
         _log.warning(f"Spark's jars are kept in {folder}: {stop.filename or stop} cannot be written to.")
@@ -263,7 +298,7 @@ def _java_home() -> Path:
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _lock_folder(folder: Path) -> Iterator[None]:
     """Hold the folder's lock, which goes with the process; a line says so where another has it."""
     with (folder / "lock").open("a") as file:
         try:
@@ -272,3 +307,54 @@ def _alone(folder: Path) -> Iterator[None]:
             _log.warning("Waiting for another process to fetch Spark's jars ...")
             fcntl.flock(file, fcntl.LOCK_EX)
         yield
+
+
+ICEBERG: Final = "1.12.0"
+SQLITE_JDBC: Final = "3.54.1.0"
+CONNECTOR_BYTES: Final = 60_440_000  # of both
+JARS, MODULES = "spark.jars", "spark.submit.pyFiles"
+
+
+def jar_properties(given: Mapping[str, str]) -> dict[str, str]:
+    """The properties that name the jars, beside the given ones; what is missing is fetched first.
+
+    A package that is given takes the place of ours of that name, which chooses another Iceberg. Whoever
+    names jars of his own gets these, and the packages that he names. Raises Failed where a jar is not to be
+    had.
+    """
+    packages = packages_of(given)
+    if not packages:
+        return {}
+    jars = fetch_jars(packages, given)
+    named = {
+        JARS: [given.get(JARS), *jars],
+        MODULES: [given.get(MODULES), *(jar for jar in jars if jar.modules)],
+    }
+    return {name: ",".join(map(str, filter(None, each))) for name, each in named.items() if any(each)}
+
+
+def packages_of(given: Mapping[str, str]) -> list[str]:
+    """The packages of a session with these properties, as `group:name:version`."""
+    own = [package.strip() for package in given.get(PACKAGES, "").split(",") if package.strip()]
+    names = {_package_name(package) for package in own}
+    ours = [] if JARS in given else _our_packages()
+    return [*(package for package in ours if _package_name(package) not in names), *own]
+
+
+def must_fetch(given: Mapping[str, str]) -> bool:
+    """Whether the next start has to fetch jars."""
+    packages = packages_of(given)
+    return bool(packages) and kept_jars(packages, given) is None
+
+
+def iceberg_package(spark: str | None = None, scala: str | None = None) -> str:
+    """The package of Iceberg for a Spark of this version and Scala, or for the one that is installed."""
+    return f"org.apache.iceberg:iceberg-spark-runtime-{package_suffix(spark or installed_version(), scala)}:{ICEBERG}"
+
+
+def _our_packages() -> list[str]:
+    return [iceberg_package(), f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}"]
+
+
+def _package_name(package: str) -> str:
+    return package.rpartition(":")[0]

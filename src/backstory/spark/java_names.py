@@ -13,26 +13,26 @@ from py4j.java_gateway import JavaClass, JavaMember, JavaPackage, JVMView
 from py4j.protocol import ITERATOR_TYPE, register_output_converter
 
 
-class _Remembering:
+class _NameCache:
     """Looks for a name as its class does, and keeps the class, package or method that it stands for."""
 
     def __getattr__(self, name: str) -> Any:
         # A field may have another value tomorrow: it is no name, and is not kept.
-        found = _remembering(super().__getattr__(name))  # type: ignore[misc]
-        if isinstance(found, JavaMember | _Remembering):
+        found = _remember(super().__getattr__(name))  # type: ignore[misc]
+        if isinstance(found, JavaMember | _NameCache):
             self.__dict__[name] = found
         return found
 
 
-class _View(_Remembering, JVMView):  # type: ignore[misc]
+class _View(_NameCache, JVMView):  # type: ignore[misc]
     pass
 
 
-class _Package(_Remembering, JavaPackage):  # type: ignore[misc]
+class _Package(_NameCache, JavaPackage):  # type: ignore[misc]
     pass
 
 
-class _Class(_Remembering, JavaClass):  # type: ignore[misc]
+class _Class(_NameCache, JavaClass):  # type: ignore[misc]
     pass
 
 
@@ -48,11 +48,11 @@ class _Iterator(JavaIterator):  # type: ignore[misc]
 _KINDS = {JVMView: _View, JavaPackage: _Package, JavaClass: _Class}
 
 
-def remembering(jvm: Any) -> Any:
+def remember_names(jvm: Any) -> Any:
     """The same view of Java, which from now on keeps what names stand for."""
     if type(jvm) is JVMView:
         _ask_before_the_end()
-    return _remembering(jvm)
+    return _remember(jvm)
 
 
 def java_class(jvm: Any, name: str) -> Any:
@@ -60,11 +60,11 @@ def java_class(jvm: Any, name: str) -> Any:
 
     `jvm` is anything of Java's.
     """
-    return _named(jvm._gateway_client, name)  # noqa: SLF001 - py4j names it nowhere else
+    return _class_by_name(jvm._gateway_client, name)  # noqa: SLF001 - py4j names it nowhere else
 
 
 @cache
-def _named(client: Any, name: str) -> Any:
+def _class_by_name(client: Any, name: str) -> Any:
     return _Class(name, client)
 
 
@@ -73,7 +73,7 @@ def _ask_before_the_end() -> None:
     register_output_converter(ITERATOR_TYPE, _Iterator)
 
 
-def _remembering(found: Any) -> Any:
+def _remember(found: Any) -> Any:
     kind = _KINDS.get(type(found))
     if kind is not None:
         found.__class__ = kind

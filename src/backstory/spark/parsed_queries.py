@@ -99,15 +99,15 @@ def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozen
     from pyspark.errors import AnalysisException
 
     if "${" in text:  # Spark puts settings, and variables of the environment, in their place
-        raise _refused("a variable (${…})")
+        raise _refusal("a variable (${…})")
     try:
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
     except AnalysisException as wrong:  # what cannot be parsed, among others
         raise UsageError("wrong-query", cause_of(wrong), "Fix the query.") from None
-    return set(_read(spark, plan, given, same=_same(spark)))
+    return set(_read(spark, plan, given, same=_comparable_names(spark)))
 
 
-def _same(spark: "SparkSession") -> Callable[[str], str]:
+def _comparable_names(spark: "SparkSession") -> Callable[[str], str]:
     """By what names of a WITH are the same: Spark compares them without case unless it is told otherwise."""
     return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
@@ -115,7 +115,7 @@ def _same(spark: "SparkSession") -> Callable[[str], str]:
 def refuse_session_values(plan: Any) -> None:
     """Raises UsageError if a name of an analysed query is the user's, or a variable of the session."""
     if _OF_THE_SESSION.search(plan.toJSON()):
-        raise _refused("a value of the session (its user, or a variable)")
+        raise _refusal("a value of the session (its user, or a variable)")
 
 
 def cause_of(wrong: Exception) -> str:
@@ -140,7 +140,7 @@ def _read(
             todo += [(each, scope) for each in _each(value.iterator())]
             continue
         if not kind.startswith(_OTHERS) and kind not in _NODES:
-            raise _refused(_words(kind))
+            raise _refusal(_words(kind))
         name = kind.rpartition(".")[2]
         if name == "UnresolvedRelation":
             table = _table(value)
@@ -155,7 +155,7 @@ def _read(
 
 def _table(relation: Any) -> Name:
     if relation.isStreaming() or not relation.options().isEmpty():
-        raise _refused("a table with options, or a stream")
+        raise _refusal("a table with options, or a stream")
     return tuple(map(str, _each(relation.multipartIdentifier().iterator())))
 
 
@@ -185,7 +185,7 @@ def _refuse_functions(spark: "SparkSession", node: str, value: Any) -> None:
     else:
         return
     if not harmless:
-        raise _refused(f"the function {'.'.join(names)}")
+        raise _refusal(f"the function {'.'.join(names)}")
 
 
 def _computes(spark: "SparkSession", name: str) -> bool:
@@ -213,7 +213,7 @@ def _words(kind: str) -> str:
     return f"an {words}" if words[0] in "aeiou" else f"a {words}"
 
 
-def _refused(what: str) -> UsageError:
+def _refusal(what: str) -> UsageError:
     return UsageError(
         "forbidden-query",
         f"The query uses {what}, but it may only compute on rows.",

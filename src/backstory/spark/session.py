@@ -16,15 +16,20 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import CATALOG_FILE, Settings
-from backstory.spark.class_archive import discard, seal, with_kept_classes
-from backstory.spark.connectors import connectors
-from backstory.spark.interrupts import interruptible
-from backstory.spark.jars import PACKAGES
-from backstory.spark.java_faults import reason
-from backstory.spark.launch import OWNER_ALONE, java, launch, quiet, spells
-from backstory.spark.pandas_left_out import let_pandas_in
-from backstory.spark.python_path import leave_out_jars
-from backstory.spark.settled import SETTLED
+from backstory.spark.jars import PACKAGES, jar_properties, leave_out_jars
+from backstory.spark.launch import (
+    OWNER_ALONE,
+    discard_archive,
+    failure_reason,
+    java,
+    launch,
+    redirect_output,
+    seal_archive,
+    spells,
+    use_class_archive,
+)
+from backstory.spark.process import allow_interrupts, let_pandas_in
+from backstory.spark.session_settings import OUR_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -75,24 +80,24 @@ ON_THIS_MACHINE = {
 }
 
 
-def start(settings: Settings, *, verbose: bool = False) -> "SparkSession":
+def start_session(settings: Settings, *, verbose: bool = False) -> "SparkSession":
     """A session with every catalog of the settings; Spark's own chatter goes to a log file.
 
     Raises what `start_java` raises, and Failed when Spark does not start.
     """
     let_pandas_in()
-    chosen = properties(settings)
+    chosen = session_properties(settings)
     start_java(settings, chosen, verbose=verbose)
     builder = _pyspark().builder
     for name, value in chosen.items():
         builder = builder.config(name, value)
-    with _starting(verbose=verbose):
+    with _report_start(verbose=verbose):
         spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     leave_out_jars(spark)
     for chatter in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
         logging.getLogger(chatter).setLevel(logging.CRITICAL)
-    interruptible()
+    allow_interrupts()
     return spark
 
 
@@ -116,10 +121,10 @@ def start_java(
     if running is None:
         embeds = _embeds(settings)
         keeps = embeds and brief and "spark.driver.extraClassPath" not in chosen
-        with _starting(verbose=verbose):
+        with _report_start(verbose=verbose):
             running = _launch(chosen, program, alone=embeds, keeps=keeps)
         _require_names(running, settings)
-        interruptible()
+        allow_interrupts()
     return running
 
 
@@ -128,16 +133,16 @@ def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: boo
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    with with_kept_classes(program, _jars(), keeps=keeps) as archive:
+    with use_class_archive(program, _jars(), keeps=keeps) as archive:
         try:
             running = launch(chosen, alone=alone)
         except (PySparkException, Py4JError, OSError):
             if archive is None:
                 raise
-            discard(archive)
+            discard_archive(archive)
         else:
             if archive is not None:
-                seal(archive)
+                seal_archive(archive)
             return running
     return launch(chosen, alone=alone)
 
@@ -153,19 +158,19 @@ def _require_names(jvm: Any, settings: Settings) -> None:
 
 
 @contextmanager
-def _starting(*, verbose: bool) -> Iterator[None]:
+def _report_start(*, verbose: bool) -> Iterator[None]:
     """Raises Failed for what does not start meanwhile; else Java's own log goes with this process."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
-    with quiet(verbose=verbose) as output:
+    with redirect_output(verbose=verbose) as output:
         try:
             yield
         except (PySparkException, Py4JError, OSError) as stop:
             text = output.read_text("utf-8", "replace") if output else ""
             raise Failed(
                 "spark-did-not-start",
-                f"Spark did not start: {reason(text or str(stop))}.",
+                f"Spark did not start: {failure_reason(text or str(stop))}.",
                 f"Its own log is {output}." if output else "Its own log is above.",
             ) from stop
         if output is not None:
@@ -218,7 +223,7 @@ def _require_database(catalog: Path) -> None:
     )
 
 
-def properties(settings: Settings) -> dict[str, str]:
+def session_properties(settings: Settings) -> dict[str, str]:
     """The Spark properties of a session with these settings; only what values depend on is not theirs.
 
     The jars that they name are there: raises Failed where one is not to be had.
@@ -236,14 +241,14 @@ def properties(settings: Settings) -> dict[str, str]:
     for name, catalog in settings.catalogs.items():
         prefix = f"spark.sql.catalog.{name}"
         found[prefix] = "org.apache.iceberg.spark.SparkCatalog"
-        for key, value in (catalog or _embedded(settings.warehouse)).items():
+        for key, value in (catalog or _embedded_catalog(settings.warehouse)).items():
             found[f"{prefix}.{key}"] = value
         # Two servers may write to one catalog: a cached table would be an old one.
         found[f"{prefix}.cache-enabled"] = "false"
     found.update(settings.spark)
-    found.update(SETTLED)
+    found.update(OUR_SETTINGS)
     found.pop(PACKAGES, None)  # they are among the jars
-    return found | connectors(settings.spark)
+    return found | jar_properties(settings.spark)
 
 
 def _embeds(settings: Settings) -> bool:
@@ -251,7 +256,7 @@ def _embeds(settings: Settings) -> bool:
     return not all(settings.catalogs.values())
 
 
-def _embedded(warehouse: Path) -> Mapping[str, str]:
+def _embedded_catalog(warehouse: Path) -> Mapping[str, str]:
     return {
         "type": "jdbc",
         "uri": f"jdbc:sqlite:{warehouse}/{CATALOG_FILE}?busy_timeout=60000&open_mode={EXISTING}",

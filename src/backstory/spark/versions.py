@@ -2,6 +2,8 @@
 
 Spark 4 moved the classes of a session that has Java, takes and gives Arrow tables, and renamed a few things.
 Spark 3.5, whose Scala is 2.12, does without.
+
+Rows that Spark computes once and keeps: on disk, for in memory they would take what its tasks sort in.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +29,7 @@ _FOUR_ONE: Final = (4, 1)
 DEFAULTS: Final = "spark-defaults.conf"
 
 
-def installed() -> str:
+def installed_version() -> str:
     """The version of pyspark that a session of ours would have."""
     from importlib.metadata import version
 
@@ -53,7 +55,7 @@ def is_older(version: str, oldest: Version) -> bool:
     return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest
 
 
-def suffix(spark: str, scala: str | None = None) -> str:
+def package_suffix(spark: str, scala: str | None = None) -> str:
     """How packages for a Spark of this version are called at their end, as `3.5_2.12`.
 
     Spark 4 is of Scala 2.13; Spark 3.5 is of 2.12 unless its Java names another `scala`.
@@ -251,3 +253,14 @@ def _column(of_java: Any) -> "Column":
 
     made: Any = Column
     return made(of_java)
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+def persist_on_disk(rows: "DataFrame") -> "DataFrame":
+    """The same frame, whose rows are kept once they are computed, until it is unpersisted."""
+    from pyspark import StorageLevel
+
+    return rows.persist(StorageLevel.DISK_ONLY)

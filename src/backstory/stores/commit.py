@@ -2,14 +2,14 @@
 
 from functools import singledispatch
 
-from backstory.model.change import Change, Committed, Note
+from backstory.model.change import Change, Commit, Note
 from backstory.stores.iceberg import commit as iceberg
 from backstory.stores.iceberg.store import Store as IcebergStore
 from backstory.stores.port import Store, StoredTable
 
 
 @singledispatch
-def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Committed:
+def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
     """Make the one commit; without a table the change makes it.
 
     It holds only if nothing was written to the table since it was loaded. Raises TryAgain if another writer

@@ -10,7 +10,7 @@ from typing import Final, Protocol, TypeVar
 from backstory.errors import Refused
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
+from backstory.model.table import Column, Shape
 
 # The property of a table to which a sender once brought versions that do not stand one after the other.
 DISORDER: Final = "backstory.disorder"
@@ -118,7 +118,7 @@ def require_columns(table: Told, *own: str) -> Told:
     shape = table.shape
     if shape.layout is Layout.FOREIGN or (shape.layout is Layout.ODF and not table.rows):
         return table  # a dataset has its columns from its first delivery on
-    needed = dict.fromkeys((*shape.key, *shape.layout.needed, *own))
+    needed = dict.fromkeys((*shape.key, *shape.layout.required_columns, *own))
     lacking = [each for each in needed if not shape.column(each)]
     if lacking:
         one = len(lacking) == 1

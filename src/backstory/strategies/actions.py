@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.model.places import ROW_ID
+from backstory.model.layout import ROW_ID
 
 
 class Unmodified(enum.Enum):

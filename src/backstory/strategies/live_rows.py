@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.formats.rows import Rows
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import FILE, POSITION
 from backstory.strategies.actions import Actions, differing, take_or_null, with_row_ids
 from backstory.strategies.keys import Codes, flags_of, key_codes, last_of
 

@@ -10,9 +10,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, VERSIONS_OWN
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import (
+from backstory.model.layout import (
+    FILE,
+    MEMORY,
+    POSITION,
+    RECORDED_AT,
+    ROW_ID,
+    VALID_FROM,
+    VALID_TO,
+    VERSIONS_OWN,
+)
+from backstory.model.table import Column
+from backstory.model.versions_layout import (
     COLUMNS,
     END_BEFORE,
     ENDED_AT,
@@ -23,7 +32,6 @@ from backstory.model.remembered import (
     SEQUENCE,
     Role,
 )
-from backstory.model.schema import Column
 from backstory.strategies.copies.version_rows import (
     memory_field,
     micros,

@@ -25,10 +25,9 @@ import pyarrow.compute as pc
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.rows import Rows
 from backstory.model.instant import MILLISECOND
-from backstory.model.keys import key_text
-from backstory.model.layout import ACTIVE, END, START
-from backstory.model.places import FILE, POSITION
-from backstory.model.schema import Shape
+from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
+from backstory.model.table import Shape
+from backstory.model.values import key_text
 from backstory.strategies.actions import Actions, differing, take_or_null, with_row_ids
 from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
 

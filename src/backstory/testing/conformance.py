@@ -13,11 +13,10 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ModelColumn, base_columns
 from backstory.doors.historize.statements import base_steps
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.dialects.registry import fault
-from backstory.stores.sql.engines.engine import Engine
-from backstory.stores.sql.placeholders import PLACEHOLDER, resolved
-from backstory.stores.sql.statement import Statement
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialects import contract_fault
+from backstory.stores.sql.engine import Engine
+from backstory.stores.sql.statements import PLACEHOLDER, Statement, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
 from backstory.testing.conformance_run import run_examination
@@ -58,7 +57,7 @@ def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> N
     `backstory_conformance`, which is made for it and dropped.
     """
     with examined("register_dialect"):
-        require(fault(type(dialect)) is None, fault(type(dialect)))
+        require(contract_fault(type(dialect)) is None, contract_fault(type(dialect)))
     _examine_names(dialect)
     _examine_literals(dialect)
     _examine_types(dialect)
@@ -240,7 +239,7 @@ def _bare(dialect: Dialect, sql: str) -> str:
 def _parsed(dialect: Dialect, sql: str) -> list[Any]:
     """What sqlglot reads, each placeholder being a literal."""
     values = dict.fromkeys(PLACEHOLDER.findall(sql), "'x'")
-    return [each for each in sqlglot.parse(resolved(sql, values), read=dialect.SQLGLOT_NAME) if each]
+    return [each for each in sqlglot.parse(fill_placeholders(sql, values), read=dialect.SQLGLOT_NAME) if each]
 
 
 def _require_aligned(dialect: Dialect, sql: str) -> None:

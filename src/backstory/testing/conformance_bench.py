@@ -15,9 +15,9 @@ from backstory.doors.historize.statements import base_steps
 from backstory.errors import BackstoryError
 from backstory.formats.rows import arrow_type
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.engines.engine import Engine
-from backstory.stores.sql.statement import Statement
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.engine import Engine
+from backstory.stores.sql.statements import Statement
 from backstory.testing.conformance_sample import (
     SCHEMA,
     examined,

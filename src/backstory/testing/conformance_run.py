@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from backstory.doors.historize.model import ModelColumn
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.engine import Engine
 from backstory.testing.conformance_bench import Bench
 from backstory.testing.conformance_sample import (
     NASTY_NAMES,
@@ -80,7 +80,7 @@ def _examine_widening(bench: Bench, table: str, name: str) -> None:
             return
         bench.engine.execute(sql)
         stored = (bench.engine.introspect_table(SCHEMA, "rc changed") or {})[name]
-        found = ddl.logical(stored, bench.dialect)
+        found = ddl.logical_type(stored, bench.dialect)
         require_equal(found and found.datatype, Datatype.BIGINT, of=stored)
         _require_row(bench, table, name, 7)
 
@@ -93,7 +93,7 @@ def _require_table(bench: Bench, name: str, expected: Mapping[str, Datatype]) ->
     with examined("introspect_table"):
         require(bench.engine.introspect_table(SCHEMA, "not there") is None, "a missing table is None")
         stored = bench.engine.introspect_table(SCHEMA, name) or {}
-        found = {each: ddl.logical(type_, bench.dialect) for each, type_ in stored.items()}
+        found = {each: ddl.logical_type(type_, bench.dialect) for each, type_ in stored.items()}
         told = {each: column and column.datatype for each, column in found.items()}
         require_equal(told, dict(expected), of="the columns")
 

@@ -13,8 +13,7 @@ from backstory.errors import Refused, UsageError, option
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, load
 from backstory.upkeep.laws.terms import TIMELY
 
@@ -66,7 +65,7 @@ def adopt(
 
 
 def _layout_of(told: str) -> Layout:
-    known = {each.value: each for each in Layout if each.adopted}
+    known = {each.value: each for each in Layout if each.is_adopted}
     if told not in known:
         raise UsageError(
             "unknown-layout",
@@ -78,7 +77,7 @@ def _layout_of(told: str) -> Layout:
 
 def _identifiers(table: StoredTable) -> tuple[str, ...]:
     """The columns by which the table itself tells its records apart, versions' own left out."""
-    own = {name for each in Layout if each.adopted for name in table.shape.names if each.owns(name, "")}
+    own = {name for each in Layout if each.is_adopted for name in table.shape.names if each.owns(name, "")}
     names = map(str, table.iceberg.schema().identifierFieldNames())
     return tuple(sorted(name for name in names if name not in own))
 
@@ -89,7 +88,7 @@ def _refuse_columns(shape: Shape, layout: Layout) -> None:
     types = {each.name: each.type for each in shape.columns}
     missing = [name for name in (span.start, span.end) if name not in types]
     if missing:
-        shown = next((each for each in Layout if each.adopted and _fits(shape, each)), None)
+        shown = next((each for each in Layout if each.is_adopted and _fits(shape, each)), None)
         raise UsageError(
             "missing-columns",
             f"{shape.table} lacks {' and '.join(missing)}, which a {layout} history needs.",

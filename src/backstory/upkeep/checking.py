@@ -7,14 +7,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import MAX_KEYS, BackstoryError, Failed, Refused, TryAgain, UsageError
-from backstory.model import remembered
+from backstory.model import versions_layout
 from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
-from backstory.model.receipt import apart, exit_code
-from backstory.model.remembered import IGNORE, OVERWRITE, SETTLED, TRACK
-from backstory.model.schema import Column
-from backstory.model.table import TableName
+from backstory.model.receipt import attempt_each, exit_code
+from backstory.model.table import Column, TableName
 from backstory.model.types import Kind
+from backstory.model.versions_layout import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.reading.histories import REQUIRED, SYSTEM_COLUMNS
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import (
@@ -32,7 +31,7 @@ from backstory.upkeep.laws.tally import Broken
 from backstory.upkeep.laws.terms import LAWS, TIMELY, Law
 
 if TYPE_CHECKING:
-    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.table_rows import TableReader
 
 Known = TypeVar("Known", bound=TableLike)
 # The code of the error for a table of no layout that backstory knows.
@@ -62,20 +61,20 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
 
 def check_files_first(store: Store, table: TableName) -> list[dict[str, Any]]:
     """The same out of the table's files if they can be read without Spark and the memory holds them."""
-    from backstory.stores.metadata.hidden import Unreadable
-    from backstory.stores.metadata.in_session import InSession
-    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.catalogs import SessionCatalog
+    from backstory.stores.metadata.deletes import Unreadable
+    from backstory.stores.metadata.table_rows import TableReader
 
-    catalog = InSession(store)
+    catalog = SessionCatalog(store)
     with translate_faults(table):
         described = catalog.describe(table)
     if described is not None:
         with store.memory.lease() as lease, suppress(Unreadable, OSError):
-            return check_small(Files(described, catalog, lease))
+            return check_small(TableReader(described, catalog, lease))
     return check(store, table)
 
 
-def check_small(files: "Files") -> list[dict[str, Any]]:
+def check_small(files: "TableReader") -> list[dict[str, Any]]:
     """The same of a small table, out of its files; Unreadable for what Spark alone reads."""
     table = require_known_layout(files.table)
     return _records(table, _find_broken_in_files(files) if table.rows else {})
@@ -109,7 +108,7 @@ def check_tables(store: Store, named: Sequence[TableName], *, every: bool = Fals
     records, with the status `unchecked` of what could not be.
     """
     names = tables(store) if every else named
-    found = apart(
+    found = attempt_each(
         names,
         partial(check_files_first, store),
         every=every,
@@ -169,7 +168,7 @@ def _find_broken(store: Store, table: StoredTable) -> Broken:
     )
 
 
-def _find_broken_in_files(files: "Files") -> Broken:
+def _find_broken_in_files(files: "TableReader") -> Broken:
     from backstory.upkeep.laws import files as of_files
 
     asks = (of_files.broken_log, of_files.broken_spans, of_files.broken_rows)
@@ -200,12 +199,12 @@ def readable(table: TableLike) -> bool:
 def _own_names(table: TableLike) -> list[str]:
     span = table.shape.layout.span
     names = [] if span is None else [span.start, span.end, span.flag, span.state]
-    names += table.shape.layout.needed
+    names += table.shape.layout.required_columns
     if table.shape.layout is Layout.ODF and table.rows:
         told = _parse_object(table.properties.get(SYSTEM_COLUMNS))
         names += [each for each in map(told.get, REQUIRED) if each]
     if table.shape.layout is Layout.VERSIONS:
-        names += [each.name for each in remembered.OWN_COLUMNS]
+        names += [each.name for each in versions_layout.OWN_COLUMNS]
     return [name for name in names if name]
 
 
@@ -247,8 +246,8 @@ def _strange_settings(table: TableLike) -> Iterator[str]:
     interval = _parse_list(told)
     if interval is None or not _is_interval(interval):
         yield SETTLED
-    if (told is None) != (table.properties.get(remembered.MEMORY_SINCE) is None):
-        yield remembered.MEMORY_SINCE
+    if (told is None) != (table.properties.get(versions_layout.MEMORY_SINCE) is None):
+        yield versions_layout.MEMORY_SINCE
 
 
 def _parse_object(text: str | None) -> dict[str, Any]:

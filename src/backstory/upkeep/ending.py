@@ -4,18 +4,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
 
-from backstory.engine.archive import ARCHIVED
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import ARCHIVED, TableChange, deliver
 from backstory.errors import Refused
 from backstory.model.change import Change, Note
-from backstory.model.cursor import TAG
+from backstory.model.change_feed import CURSOR_TAG
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
-from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.refusals import table_exists
 
 # Tables that have no other table beside them.
@@ -51,8 +50,8 @@ def end(
     _require_alone(stored)
     if archive is not None and load(store, archive) is not None:
         raise table_exists(archive)
-    (counted,) = inventory(InSession(store), [table])
-    cursors = sorted(tag.removeprefix(TAG) for tag in stored.tags if tag.startswith(TAG))
+    (counted,) = inventory(SessionCatalog(store), [table])
+    cursors = sorted(tag.removeprefix(CURSOR_TAG) for tag in stored.tags if tag.startswith(CURSOR_TAG))
     ended = HistoryEnd(
         str(table),
         None if archive is None else str(archive),
@@ -80,7 +79,7 @@ def _require_alone(stored: StoredTable) -> None:
     shape = stored.shape
     if shape.layout in _ALONE:
         return
-    if shape.layout.adopted or shape.layout is Layout.FOREIGN:
+    if shape.layout.is_adopted or shape.layout is Layout.FOREIGN:
         told = f"Another program writes {shape.table}."
     else:
         told = f"{shape.table} has layout {shape.layout}, and other tables depend on it."

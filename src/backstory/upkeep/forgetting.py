@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final
 
 from backstory.engine.upkeep import erase
 from backstory.errors import Failed, Refused, UsageError, option
-from backstory.model.cursor import TAG as CURSOR
+from backstory.model.change_feed import CURSOR_TAG as CURSOR
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
-from backstory.model.remembered import ROLE, SCOPE
 from backstory.model.table import TableName
+from backstory.model.versions_layout import ROLE, SCOPE
 from backstory.reading.frames.versions import is_record
 from backstory.reading.selection import key_of
 from backstory.stores.iceberg.erasures import (

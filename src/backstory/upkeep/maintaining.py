@@ -15,18 +15,18 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Final, Literal
 
 from backstory.engine.deliver import TableChange, deliver
-from backstory.engine.remarks import AUTHOR, NOTE, remark_properties
+from backstory.engine.run_context import AUTHOR, NOTE, remark_properties
 from backstory.engine.upkeep import compact, expire
 from backstory.errors import BackstoryError, TryAgain, UsageError
 from backstory.journal.chain import PREFIX as BLOCK
 from backstory.journal.log_table import bring_up_to_date
 from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
-from backstory.model.cursor import TAG as CURSOR
+from backstory.model.change_feed import CURSOR_TAG as CURSOR
 from backstory.model.instant import iso, milliseconds_of, parse_instant
-from backstory.model.layout import HIST_SUFFIX, MEMORY, VALID_FROM, VALID_TO, Layout
-from backstory.model.places import FILE, POSITION
-from backstory.model.receipt import Receipt, apart
-from backstory.model.remembered import (
+from backstory.model.layout import FILE, HIST_SUFFIX, MEMORY, POSITION, VALID_FROM, VALID_TO, Layout
+from backstory.model.receipt import Receipt, attempt_each
+from backstory.model.table import TableName
+from backstory.model.versions_layout import (
     CURSOR_MAX_AGE,
     ENDED_AT,
     KIND,
@@ -37,10 +37,9 @@ from backstory.model.remembered import (
     SEQUENCE,
     SETTLE_AFTER,
     SETTLED,
+    FactKind,
     Role,
-    Told,
 )
-from backstory.model.table import TableName
 from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.erasures import Expired
 from backstory.stores.iceberg.faults import translate_faults
@@ -191,7 +190,7 @@ def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> i
             change = delete_where(store, table, condition) or Change(snapshot=True)
         removed[0] = change.counts.get("deleted", 0)
         return table, Change(
-            {"settled": removed[0]}, change.gone, properties=_properties(moving), snapshot=change.snapshot
+            {"settled": removed[0]}, change.removed, properties=_properties(moving), snapshot=change.snapshot
         )
 
     properties = {
@@ -266,19 +265,19 @@ def _settle_log(store: Store, table: StoredTable, condition: "Column", before: d
     memory, early = column(MEMORY), column(VALID_FROM) <= instant(micros_of(before))
     live = memory[ENDED_AT].isNull() & (memory[ROLE] == Role.FACT.value)
     logged = memory[OWN_TIME].isNotNull()
-    event = memory[KIND].isin(Told.UPSERT.value, Told.DELETE.value) & (live | memory[ROLE].isNull())
+    event = memory[KIND].isin(FactKind.UPSERT.value, FactKind.DELETE.value) & (live | memory[ROLE].isNull())
     place = when(event & logged & early, memory[SEQUENCE])
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         record = Window.partitionBy(*(column(name) for name in table.shape.key))
         is_last = place == last(place).over(record)
-        every = memory[KIND].isin(Told.TRUNCATE.value, Told.VOID.value)
+        every = memory[KIND].isin(FactKind.TRUNCATE.value, FactKind.VOID.value)
         stays = live & logged & (every | coalesce(is_last, lit(False)))
         marked = rows.select(FILE, POSITION, (condition & ~coalesce(stays, lit(False))).alias("goes"))
         positions = positions_of(marked.where("goes"))
     if not positions:
         return None
-    return Change({"deleted": sum(len(bitmap) for bitmap in positions.values())}, gone=positions)
+    return Change({"deleted": sum(len(bitmap) for bitmap in positions.values())}, removed=positions)
 
 
 def _past_before(since: datetime | None) -> "Column | None":
@@ -375,7 +374,7 @@ def run_for_each(
     names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
 ) -> list[Maintained]:
     """The result of `act` for each table; an error of one is its receipt, and does not stop the others."""
-    results = ((name, each) for name, each in apart(names, act, every=every).items())
+    results = ((name, each) for name, each in attempt_each(names, act, every=every).items())
     return [
         Maintained(str(name), "", status="failed", error=each) if isinstance(each, BackstoryError) else each
         for name, each in results

@@ -17,7 +17,7 @@ from backstory.model.layout import ROW_HASH
 from backstory.reading.databases.stored_history import Key, StoredHistory, distinct
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
-from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.engine import Engine
 
 _MADE = (
     TableColumn("archived_at", Datatype.TIMESTAMP),
@@ -136,7 +136,7 @@ def prepare_archive(history: StoredHistory, engine: Engine) -> None:
             return
         engine.execute(history.dialect.render_rename_table(history.schema, old, name))
         stored = engine.introspect_table(history.schema, name)
-    plan = ddl.plan(name, columns, stored or {}, history.dialect)
+    plan = ddl.plan_changes(name, columns, stored or {}, history.dialect)
     for statement in plan.statements(history.dialect, history.schema, name):
         engine.execute(statement)
 

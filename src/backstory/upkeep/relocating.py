@@ -177,7 +177,7 @@ def _refuse_split(stands: WarehouseFolders, catalog: CatalogFile) -> None:
 
 
 def _java(settings: Settings, *, verbose: bool) -> Any:
-    from backstory.spark.late import LateSpark
+    from backstory.spark.late_session import LateSpark
     from backstory.stores.iceberg.jvm import gateway
 
     return gateway(LateSpark(settings, verbose=verbose))

@@ -10,21 +10,19 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import UsageError
-from backstory.model.change import NOTHING, Change, Committed, Note
+from backstory.model.change import NOTHING, Change, Commit, Note
 from backstory.model.instant import EPOCH, iso
-from backstory.model.layout import Layout
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
 from backstory.model.receipt import Receipt
-from backstory.model.remembered import RECORDED
 from backstory.model.table import TableName
-from backstory.spark.on_disk import persist_on_disk
-from backstory.spark.versions import arrow_of
+from backstory.model.versions_layout import RECORDED
+from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
 from backstory.upkeep.laws.frames import broken_in_frame, find_suspects, read_terms
@@ -33,7 +31,7 @@ from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY
 from backstory.upkeep.laws.terms import PREFIX, Law
 
 if TYPE_CHECKING:
-    from backstory.stores.metadata.rows import Files
+    from backstory.stores.metadata.table_rows import TableReader
 
 Table = TypeVar("Table", bound=TableLike)
 # What a mending commit says of itself: laws that were broken, records and rows; never a key or a value.
@@ -75,7 +73,7 @@ def repair(store: Store, table: TableName, *, apply: bool = False) -> Repair:
     return deliver(store, _Repairing(table, apply=apply))
 
 
-def repair_small(files: "Files") -> Repair:
+def repair_small(files: "TableReader") -> Repair:
     """What would mend a small table that breaks no law of rows: nothing; Unreadable for any other table."""
     from backstory.upkeep.laws.files import broken_spans
 
@@ -96,7 +94,7 @@ class _Repairing:
         return [self.table]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[Repair]]:
+    def open_plan(self, store: Store) -> Iterator[Plan[Repair]]:
         """Mend what is spoilt in the table as it stands."""
         table = _require_mendable(existing(store, self.table))
         judged = read_terms(store, table)
@@ -133,7 +131,7 @@ class _Repairing:
         if change is None and orderly:
             change = Change(properties={DISORDER: None}, snapshot=True)
 
-        def receipt(committed: Committed | None) -> Repair:
+        def receipt(committed: Commit | None) -> Repair:
             number = None if committed is None else committed.snapshot_id
             return replace(about, applied=committed is not None, snapshot_id=number)
 

@@ -18,21 +18,20 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from backstory.engine.attempts import attempt
-from backstory.engine.deliver import Plan, TableChange, deliver, deliver_once
-from backstory.engine.planned import PlanTerms
+from backstory.engine.deliver import Plan, TableChange, attempt, deliver, deliver_once
+from backstory.engine.plans import PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
 from backstory.errors import MAX_KEYS, Refused, TryAgain, UsageError
 from backstory.formats.delivered import arrow_schema
 from backstory.journal.chain import SEQUENCE, SYSTEM_TIME, snapshots
 from backstory.journal.log_table import LOGGED, NUMBER, log_of
-from backstory.model.change import DOOR, TOKEN, Change, Committed, Note
+from backstory.model.change import DOOR, TOKEN, Change, Commit, Note
 from backstory.model.instant import iso, parse_instant
-from backstory.model.layout import HIST_SUFFIX, MEMORY, RECORDED_AT, Layout
-from backstory.model.places import ROW_ID
+from backstory.model.layout import HIST_SUFFIX, MEMORY, RECORDED_AT, ROW_ID, Layout
 from backstory.model.receipt import Receipt
-from backstory.model.remembered import (
+from backstory.model.table import TableName
+from backstory.model.versions_layout import (
     COPIED_AT,
     ENDED_AT,
     FORMER_MEMORIES,
@@ -43,7 +42,6 @@ from backstory.model.remembered import (
     RECORDED,
     SETTLED,
 )
-from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.faults import translate_faults
@@ -279,7 +277,7 @@ class _Rewinding:
         return [self.table]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[Rewound]]:
+    def open_plan(self, store: Store) -> Iterator[Plan[Rewound]]:
         """Read what was learnt since; None where there is nothing."""
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
@@ -307,7 +305,7 @@ class _Rewinding:
         counts: Mapping[str, int],
         keys: list[dict[str, Any]],
     ) -> Plan[Rewound]:
-        def receipt(committed: Committed | None) -> Rewound:
+        def receipt(committed: Commit | None) -> Rewound:
             return Rewound(
                 str(self.table),
                 iso(self.time),

@@ -14,10 +14,9 @@ from hashlib import sha256
 
 from backstory.reading.databases.history_queries import effective, labeled
 from backstory.reading.databases.stored_history import StoredHistory, columns_of, select
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.dialects.duckdb import DuckDB
-from backstory.stores.sql.dialects.postgres import Postgres
-from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialects import DuckDB, Postgres
+from backstory.stores.sql.engine import Engine
 
 ALL, LABELED, EFFECTIVE = "_all", "_labeled", "_effective"
 SUFFIXES = (ALL, LABELED, EFFECTIVE)

@@ -9,8 +9,7 @@ from tables_as_text import in_order, table
 from backstory.errors import BackstoryError
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change
-from backstory.model.schema import Column
-from backstory.model.table import TableName
+from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import load
 from backstory.testing.sender.client import definition
@@ -109,7 +108,7 @@ def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
     told = definition(name, SourceCopy(("id",), columns), ["id"], history=True)
     sender.create(schema, told)
     found = load(store, TableName(schema, name))
-    commit(store, found, Change(come=rows_as(found.shape.columns, table(spoilt))))
+    commit(store, found, Change(added=rows_as(found.shape.columns, table(spoilt))))
     before = Place(sender, store, schema, told).rows()
     healthy = Difference(replace=table("id start end active synced\n8 T5 TMAX true T1"))
     touching = Difference(replace=table("id start end active synced\n7 T8 TMAX true T1"))

@@ -8,7 +8,7 @@ from tables_as_text import instant
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.testing.sender.client import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
@@ -84,6 +84,6 @@ def test_a_table_that_spark_cannot_read_hides_no_other(spark, schema, tmp_path):
         sender = Sender.to(address, tmp_path)
         others, place = (Place.made(sender, store, schema, HISTORY, VERSIONS) for _ in range(2))
     add(place, "extra", "time")
-    found = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(InSession(store))}
+    found = {row["table"]: (row["rows"], row["open_versions"]) for row in inventory(SessionCatalog(store))}
     assert found[str(others.name)] == (4, 2)
     assert found[str(place.name)] == (None, None)

@@ -62,7 +62,7 @@ def test_a_batch_is_refused_in_every_way(place, guard):
     """With rows that are right beside those that are not; the table stays as it was."""
     if guard == SPOILT:
         found = existing(place.store, place.name)
-        commit(place.store, found, Change(come=rows_as(found.shape.columns, table(OPEN_TWICE))))
+        commit(place.store, found, Change(added=rows_as(found.shape.columns, table(OPEN_TWICE))))
     before, wrong = place.rows(), GUARDS[guard]
     files = {kind: place.files(rows) for kind, rows in wrong.items()}
     files["replace"] = [*place.files(RIGHT), *files.get("replace", [])]

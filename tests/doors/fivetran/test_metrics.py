@@ -8,7 +8,7 @@ from destination import LIVE, Place, refusal
 from prometheus_client.parser import text_string_to_metric_families
 
 from backstory.errors import Failed
-from backstory.observe.metrics import serve_metrics, timed
+from backstory.observe.metrics import serve_metrics, time_stage
 
 
 @pytest.fixture(scope="module")
@@ -77,9 +77,9 @@ def test_a_taken_port_is_told():
 def test_a_stage_counts_no_stage_within_it(metrics):
     """The stages of a batch add up to its time."""
     before = metrics()
-    with timed("test outer"):
+    with time_stage("test outer"):
         for _ in range(2):
-            with timed("test inner"):
+            with time_stage("test inner"):
                 sleep(0.02)
     seconds = {
         stage: metrics()["backstory_stage_seconds_sum", stage]

@@ -13,7 +13,7 @@ from historizing import DAY, PEPPER, dataset, document, model_of
 from backstory.doors.historize.hashes import Expressions, Hashes
 from backstory.doors.historize.model import foreign_keys
 from backstory.doors.historize.resolve import schema_of
-from backstory.stores.sql.placeholders import resolved
+from backstory.stores.sql.statements import fill_placeholders
 
 KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"
 GOLDEN = {
@@ -99,7 +99,7 @@ def hashed(place, sql, table="", at=DAY):
         "load_timestamp_text": place.dialect.string_literal(f"{at:%Y-%m-%d %H:%M:%S.%f}"),
         "pepper": place.dialect.string_literal(PEPPER),
     }
-    return place.rows(resolved(f"SELECT {sql} {table}", values))[0][0]
+    return place.rows(fill_placeholders(f"SELECT {sql} {table}", values))[0][0]
 
 
 @pytest.mark.parametrize("text", GOLDEN)
@@ -212,7 +212,7 @@ def test_every_type_is_hashed_as_in_python(place, zone, profile):
     hashes = Hashes(schema_of(model, base), PEPPER)
     pepper = {"pepper": place.dialect.string_literal(PEPPER)}
     sql = f"SELECT k, {expressions.base_key(base, 's')}, {expressions.row_hash(base, 's')} FROM stage.s AS s"
-    found = {k: (key, row_hash) for k, key, row_hash in place.rows(resolved(sql, pepper))}
+    found = {k: (key, row_hash) for k, key, row_hash in place.rows(fill_placeholders(sql, pepper))}
 
     assert found == {row["k"]: (hashes.base_key(base, row), hashes.row_hash(base, row)) for row in rows}
 
@@ -317,7 +317,7 @@ def assert_told_apart(place, columns, rows):
     place.stage("s", columns, rows)
     pepper = {"pepper": place.dialect.string_literal(PEPPER)}
     sql = f"SELECT k, {expressions.base_key(base, 's')}, {expressions.row_hash(base, 's')} FROM stage.s AS s"
-    found = {k: each for k, *each in place.rows(resolved(sql, pepper))}
+    found = {k: each for k, *each in place.rows(fill_placeholders(sql, pepper))}
 
     assert len({key for key, _ in found.values()}) == len({row["a"] for row in rows})
     assert len({made for _, made in found.values()}) == len({(row["b"], row["c"]) for row in rows})

@@ -7,7 +7,7 @@ from backstory.doors.historize import model_load
 from backstory.doors.historize.model import ModelColumn
 from backstory.errors import TryAgain, UsageError
 from backstory.stores.sql.ddl import fits
-from backstory.stores.sql.engines.postgres import open_postgres
+from backstory.stores.sql.postgres_engine import open_postgres
 
 
 def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R29
@@ -90,7 +90,7 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
 
     monkeypatch.setattr(model_load.DatasetLoads, "_loaded", busy)
     for name, value in {"ATTEMPTS": 3, "FIRST": 0.0, "SPREAD": 0.0}.items():
-        monkeypatch.setattr(f"backstory.engine.attempts.{name}", value)
+        monkeypatch.setattr(f"backstory.engine.deliver.{name}", value)
     (place.folder / "a.csv").write_text("k,a\nx,1\n")
     place.use(document(dataset(input="a.csv")))
     for run in ("r1", "r2"):

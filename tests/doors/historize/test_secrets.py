@@ -12,9 +12,9 @@ from backstory.doors.historize.hashes import PEPPER as PLACEHOLDER
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.errors import BackstoryError, Failed, UsageError
-from backstory.stores.sql.engines.duckdb import open_duckdb
-from backstory.stores.sql.engines.postgres import open_postgres
-from backstory.stores.sql.placeholders import resolved
+from backstory.stores.sql.duckdb_engine import open_duckdb
+from backstory.stores.sql.postgres_engine import open_postgres
+from backstory.stores.sql.statements import fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 
 PEPPER = "sal-y-pimienta'\\9"
@@ -243,11 +243,11 @@ def test_placeholders_are_replaced_once():
     values = {"a": "'{{ b }}'", "b": "2"}
 
     assert (
-        resolved("{{ a }} {{b}} {{  a}} {a} {b} {{ 1 2 }}", values)
+        fill_placeholders("{{ a }} {{b}} {{  a}} {a} {b} {{ 1 2 }}", values)
         == "'{{ b }}' 2 '{{ b }}' {a} {b} {{ 1 2 }}"
     )
     with pytest.raises(Failed, match="no value for it"):
-        resolved("SELECT {{ c }}", values)
+        fill_placeholders("SELECT {{ c }}", values)
 
 
 @pytest.mark.parametrize("connect", [open_duckdb, open_postgres])

@@ -24,7 +24,7 @@ from backstory.doors.historize.hashes import PEPPER
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.placeholders import resolved
+from backstory.stores.sql.statements import fill_placeholders
 from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 
@@ -83,7 +83,7 @@ def sql_values(place, run, at):
 def by_sql(place, table, statements, run, at):
     """Run written statements on a copy of the history."""
     for statement in statements:
-        sql = resolved(statement.sql, sql_values(place, run, at))
+        sql = fill_placeholders(statement.sql, sql_values(place, run, at))
         place.sql(sql.replace("rawcore.rc_c_hist", f"rawcore.{table}"))
 
 

@@ -23,8 +23,7 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.native.door import parse_options, snapshot
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.reading.frames.point_in_time import current
 from backstory.stores.iceberg.store import load

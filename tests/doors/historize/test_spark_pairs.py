@@ -123,7 +123,7 @@ def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
     """R18, P9: at once, under its own id and with its own instant, as if nothing had happened; while it may
     still go on another run is told to come later. When its lease is over another run takes the base back, and what
     it left of its rows is gone; a base that was dropped meanwhile is loaded anew."""
-    monkeypatch.setattr("backstory.engine.attempts.ATTEMPTS", 1)
+    monkeypatch.setattr("backstory.engine.deliver.ATTEMPTS", 1)
     load(place, "r1", "a:1 b:1", 1)
     interrupted(place, "r2", "a:2 b:1", 2, LATER)
     waiting = load(place, "r3", "a:1 b:3", 3)

@@ -13,8 +13,8 @@ from remembering import ZERO, day, lives
 from backstory.errors import BackstoryError
 from backstory.formats.memory import Memory
 from backstory.model.instant import parse_instant
-from backstory.model.remembered import MEMORY_SINCE, SETTLED
 from backstory.model.table import table_name
+from backstory.model.versions_layout import MEMORY_SINCE, SETTLED
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse

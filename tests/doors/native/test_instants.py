@@ -17,8 +17,8 @@ from backstory.engine.deliver import deliver_once
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.instant import parse_instant
-from backstory.model.remembered import SETTLED
 from backstory.model.table import table_name
+from backstory.model.versions_layout import SETTLED
 from backstory.stores.iceberg.store import existing
 from backstory.stores.tables import lock_tables
 from backstory.warehouse import Warehouse

@@ -12,8 +12,8 @@ from remembering import day
 from backstory.errors import BackstoryError
 from backstory.formats.memory import Memory
 from backstory.model.instant import parse_instant
-from backstory.model.remembered import ON_SCHEMA_CHANGE
 from backstory.model.table import table_name
+from backstory.model.versions_layout import ON_SCHEMA_CHANGE
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse

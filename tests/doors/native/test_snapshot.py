@@ -14,17 +14,17 @@ from specification.copies import Copy, take
 from specification.stored import StoredRow, StoredVersions
 from structlog.testing import capture_logs
 
-from backstory.engine.either_way import IN_TASKS, TOO_LARGE
+from backstory.engine.runner import IN_TASKS, TOO_LARGE
 from backstory.errors import BackstoryError, Refused, UsageError
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.instant import parse_instant
-from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, Role, Told
 from backstory.model.table import TableName
+from backstory.model.versions_layout import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, FactKind, Role
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.warehouse import Warehouse
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -129,7 +129,7 @@ def by_rule(table, *columns):
             row.role and Role(row.role).value,
             numbers[row.ended_at],
             row.end_before,
-            row.kind and Told(row.kind).value,
+            row.kind and FactKind(row.kind).value,
         )
 
     return {told(row) for row in table.rows}
@@ -599,7 +599,7 @@ def test_a_table_of_somebody_else_is_read_and_left_alone(native):
     native.spark.sql(
         f"CREATE OR REPLACE TABLE backstory.{native.name} USING iceberg AS SELECT 'a' AS k, 1 AS v"
     )
-    (listed,) = inventory(InSession(native.warehouse.store), [TableName(*native.name.split("."))])
+    (listed,) = inventory(SessionCatalog(native.warehouse.store), [TableName(*native.name.split("."))])
     assert (listed["table"], listed["layout"]) == (native.name, "foreign")
     with pytest.raises(Refused, match="did not create") as told:
         native.copy(1, "a:1")

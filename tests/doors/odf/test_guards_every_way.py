@@ -7,7 +7,7 @@ from datasets import Dataset
 from structlog.testing import capture_logs
 
 from backstory.doors.odf import delivery
-from backstory.engine.either_way import IN_TASKS
+from backstory.engine.runner import IN_TASKS
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.strategies.events.terms import TOO_MANY_RETRACTED

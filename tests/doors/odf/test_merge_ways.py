@@ -12,8 +12,8 @@ from depth import DEPTH
 from structlog.testing import capture_logs
 
 from backstory.engine import driver, frame_size
-from backstory.engine import sorted_rows as ranges
-from backstory.engine.either_way import IN_TASKS
+from backstory.engine import spill as ranges
+from backstory.engine.runner import IN_TASKS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.stores.iceberg import local_rows
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.casts import DoesNotFit, cast
-from backstory.model.types import ColumnType, Kind, related
+from backstory.model.types import ColumnType, Kind, are_related
 
 
 def type_of(text: str) -> ColumnType:
@@ -114,7 +114,7 @@ def test_a_value_that_does_not_fit_is_refused(value, old, new):
     [("BOOLEAN", "INT"), ("INT", "NAIVE_DATE"), ("BINARY", "LONG"), ("UTC_DATETIME", "DOUBLE")],
 )
 def test_types_that_mean_other_things_are_unrelated(old, new):
-    assert not related(type_of(old), type_of(new))
+    assert not are_related(type_of(old), type_of(new))
 
 
 VALUES = {
@@ -160,4 +160,4 @@ def test_every_value_survives_the_way_through_text(data, type_):
 
 
 def test_kinds_are_all_told_apart():
-    assert all(related(ColumnType(kind), ColumnType(Kind.STRING)) for kind in Kind)
+    assert all(are_related(ColumnType(kind), ColumnType(Kind.STRING)) for kind in Kind)

@@ -17,7 +17,7 @@ from pyiceberg.catalog.sql import SqlCatalog
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.stores.embedded_catalog import read_catalog
-from backstory.stores.metadata.embedded import EmbeddedCatalog
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
 
 pytestmark = pytest.mark.process
 

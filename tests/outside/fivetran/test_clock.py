@@ -6,7 +6,7 @@ from pathlib import Path
 
 from destination import LIVE, Place, gives, status
 
-from backstory.engine import attempts
+from backstory.engine import deliver
 
 HOUR = 3_600_000
 INSTANTS = re.compile(r'("(?:last-updated-ms|timestamp-ms)"\s*:\s*)(\d+)')
@@ -26,7 +26,7 @@ def test_a_clock_set_back_is_told_by_its_name(sender, store, schema, monkeypatch
     before = place.metadata()
     an_hour_later(Path(before.removeprefix("file:")))
     file = place.files("id v n synced \n 2 b 2 T1")
-    monkeypatch.setattr(attempts, "ATTEMPTS", 2)
+    monkeypatch.setattr(deliver, "ATTEMPTS", 2)
     error = status(lambda files: place.reply(replace=files), file)
     assert error.code().name == "UNAVAILABLE"
     assert "clock" in error.details()

@@ -36,10 +36,10 @@ from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.store import KEY, LAYOUT, existing
-from backstory.stores.metadata import rows as rows_module
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata import table_rows as rows_module
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.table_files import TableFiles
 from backstory.table import Table
@@ -213,7 +213,7 @@ def write(store, name, rows):
 def files_of(warehouse, name, memory=1 << 30):
     catalog = EmbeddedCatalog(warehouse)
     with Memory(memory).lease() as lease:
-        return Files(catalog.describe(name), catalog, lease)
+        return TableReader(catalog.describe(name), catalog, lease)
 
 
 def shown(value):
@@ -534,7 +534,7 @@ def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monk
     together = []
     with Memory(1 << 30).lease() as lease:
         catalog = Noting(warehouse)
-        files = Files(catalog.describe(found), catalog, lease)
+        files = TableReader(catalog.describe(found), catalog, lease)
         for number in range(40):
             Noting.opened.clear()
             together += rows_of(point_in_time.current(files, None, Selection(f"key {number}")))

@@ -10,8 +10,8 @@ from remembering import E13, E14, _row, day, lives, number
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
-from backstory.model.remembered import KNOWN_FROM
 from backstory.model.table import TableName
+from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading.arrow.differences import diff, diff_knowledge
 from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.life import life
@@ -20,8 +20,8 @@ from backstory.reading.arrow.versions import read_statements
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.reading.lives import STATED_FROM, STATED_TO
 from backstory.stores.iceberg.store import KEY, LAYOUT
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
 
 INSTANT = pa.timestamp("us", "UTC")
@@ -70,7 +70,7 @@ def written(tmp_path):
         warehouse = EmbeddedCatalog(tmp_path)
         found = warehouse.describe(TableName("reading", name))
         with Memory(1 << 30).lease() as lease:
-            return Files(found, warehouse, lease)
+            return TableReader(found, warehouse, lease)
 
     yield made
     catalog.close()

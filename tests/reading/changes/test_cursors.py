@@ -7,9 +7,9 @@ from feeding import EXPIRE, Fed, line
 
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.model.change import Change
-from backstory.model.cursor import MARK, TAG
+from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG
 from backstory.model.layout import Layout
-from backstory.model.remembered import CURSOR_MAX_AGE
+from backstory.model.versions_layout import CURSOR_MAX_AGE
 from backstory.reading.changes import ranges
 from backstory.reading.changes.ranges import lineage_of
 
@@ -32,7 +32,7 @@ def code(act):
 
 
 def age(fed, cursor):
-    return int(fed.now.iceberg.refs()[TAG + cursor].maxRefAgeMs())
+    return int(fed.now.iceberg.refs()[CURSOR_TAG + cursor].maxRefAgeMs())
 
 
 def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
@@ -42,7 +42,7 @@ def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
     assert (feed.since, feed.until, fed.now.tags) == (0, 2, {})
     assert fed.told(cursor="crm") == ["1 insert 1 a", "2 insert 2 b"]
     newest = lineage_of(fed.store, fed.now).commits[-1]
-    assert fed.now.tags == {f"{TAG}crm": newest.id}
+    assert fed.now.tags == {f"{CURSOR_TAG}crm": newest.id}
     assert age(fed, "crm") == 30 * DAY
     fed.change([{"id": 3, "v": "c"}])
     assert fed.told(cursor="crm") == ["3 insert 3 c"]
@@ -76,7 +76,7 @@ def test_a_cursor_is_moved_and_dropped_by_hand(fed):
     with fed.table.changes(cursor="crm") as feed:
         assert (feed.since, feed.until) == (1, 2)
     assert fed.table.changes(cursor="crm", drop=True).version is None
-    assert (fed.now.tags, MARK + "crm" in fed.now.properties) == ({}, False)
+    assert (fed.now.tags, CURSOR_MARK + "crm" in fed.now.properties) == ({}, False)
     wrong = {
         "unknown-cursor": {"cursor": "crm", "drop": True},
         "bad-option": {"cursor": "crm", "advance": 7},
@@ -104,7 +104,7 @@ def test_a_new_cursor_may_start_at_the_newest_commit(fed):
 def test_a_cursor_whose_tag_expired_is_refused(fed):
     """V110: it is not taken for a new one; --start begins anew."""
     fed.table.changes(cursor="crm", advance=1)
-    commit(fed.store, fed.now, Change(tags={f"{TAG}crm": None}))
+    commit(fed.store, fed.now, Change(tags={f"{CURSOR_TAG}crm": None}))
     with pytest.raises(Refused, match="Begin again with `start='now'` or `start='first'`") as refused:
         fed.table.changes(cursor="crm")
     assert refused.value.code == "cursor-expired"
@@ -123,7 +123,7 @@ def test_a_cursor_of_another_lineage_is_lost(fed):
     assert code(lambda: fed.table.changes(cursor="crm")) == "cursor-lost"
     assert fed.told(cursor="crm", start="first") == ["1 insert 1 a"]
     rows = pa.table({"id": pa.array([1]), "v": ["a"]})
-    commit(fed.store, None, Change(into=fed.now.shape, come=rows, anew=True))
+    commit(fed.store, None, Change(into=fed.now.shape, added=rows, recreate=True))
     assert code(lambda: fed.table.changes(cursor="crm")) == "cursor-lost"
 
 

@@ -12,10 +12,9 @@ from backstory.model.change import Change
 from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from backstory.model.instant import TMAX
 from backstory.model.layout import Layout
-from backstory.model.remembered import OWN_COLUMNS
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import OWN_COLUMNS
 from backstory.reading.changes.feed import row_identity
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.stores.tables import existing

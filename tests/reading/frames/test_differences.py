@@ -10,8 +10,7 @@ from tables_as_text import instant, table
 
 from backstory.errors import UsageError
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop

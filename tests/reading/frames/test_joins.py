@@ -9,8 +9,7 @@ from tables_as_text import table
 
 from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.frames.joins import Join, has_short_histories, join_in_order, join_pairs
 from backstory.reading.frames.versions import versions as versions_of

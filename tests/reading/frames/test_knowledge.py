@@ -11,10 +11,9 @@ from tables_as_text import instant, table
 from backstory.errors import Refused, UsageError
 from backstory.model.change import Change
 from backstory.model.layout import Layout
-from backstory.model.remembered import KNOWN_FROM
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading.frames.versions import versions
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
@@ -116,7 +115,7 @@ def test_a_live_table_is_read_at_a_commit_too(spark, store):
     make(store, Shape(name, (Column("id", ColumnType(Kind.LONG)),), ("id",), Layout.FIVETRAN_LIVE))
     for number in (1, 2):
         rows = spark.createDataFrame([(number,)], "id LONG").toArrow()
-        commit(store, existing(store, name), Change(come=rows))
+        commit(store, existing(store, name), Change(added=rows))
     first = snapshots.all_snapshots(existing(store, name))[-2].committed_at
     found = Table(store, name)
     assert [row.id for row in found.current(known_at=first).collect()] == [1]

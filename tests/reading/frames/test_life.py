@@ -5,7 +5,7 @@ from remembering import E13, day, number, remembered
 
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso
-from backstory.model.remembered import RECORDED
+from backstory.model.versions_layout import RECORDED
 from backstory.stores.iceberg.store import existing
 
 

@@ -9,8 +9,7 @@ from tables_as_text import instant, table
 
 from backstory.errors import Refused, UsageError
 from backstory.model.layout import ACTIVE, END, START, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.reading.queries import translate_query_faults
 from backstory.stores.iceberg.create import drop

@@ -9,7 +9,7 @@ from versions_in_python import answer, fill, in_dialect, labelled, lives, ordere
 
 from backstory.model.history import Labels
 from backstory.reading.databases.history_queries import labeled
-from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.stores.sql.dialects import get_dialect
 from backstory.upkeep.views import create_views
 
 LETTERS = {"new": "N", "changed": "C", "deleted": "D", "reappeared": "R"}

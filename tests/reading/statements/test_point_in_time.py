@@ -35,7 +35,7 @@ from backstory.reading.databases import history_queries
 from backstory.reading.databases import history_queries as compared
 from backstory.reading.databases import history_queries as times
 from backstory.stores.sql.columns import Datatype, TableColumn
-from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.stores.sql.dialects import get_dialect
 
 EXAMPLES = {"duckdb": deep(100, 20), "postgres": deep(30, 6)}
 NAMES = ["a", "n", "since", "day", "doc"]

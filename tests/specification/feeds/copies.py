@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from backstory.errors import Refused
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 from specification.copies import OUTCOMES, Copy, Taken
 from specification.feeds.fold import Fact, Life, folded, lies_in, same
 from specification.feeds.order import is_settled, placed
@@ -30,7 +30,7 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
     _refuse(table, copy, scope)
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns
     mark = StoredRow(
-        None, {}, copy.at, copy.at, recorded, Role.FACT, kind=Told.COPY, columns=columns, scope=scope
+        None, {}, copy.at, copy.at, recorded, Role.FACT, kind=FactKind.COPY, columns=columns, scope=scope
     )
     stored = [row for row in table.rows if row.key is None and row.is_live and mark_of(row) == mark_of(mark)]
     rows: list[StoredRow] = []
@@ -39,10 +39,10 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
     for key in keys:
         listed = copy.rows.get(key)
         if listed is None and table.as_of(key, copy.at) is None:  # as absent as before: its rows stay (V80)
-            rows += [row for row in table.rows if row.key == key and row.kind is not Told.VOID]
+            rows += [row for row in table.rows if row.key == key and row.kind is not FactKind.VOID]
         else:
             others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
-            own = Fact(Told.COPY, copy.at, listed, columns, scope=scope)
+            own = Fact(FactKind.COPY, copy.at, listed, columns, scope=scope)
             life = folded(table, key, placed(table, [*others, own])[0], copy.at)
             counts.update(_outcome(table, key, life, copy))
             rows += recorded_life(table, key, life, recorded)
@@ -72,14 +72,14 @@ def _refuse(table: StoredVersions, copy: Copy, scope: Scope | None) -> None:
         for row in table.rows
         if row.key is None
         and row.is_live
-        and row.kind is Told.COPY
+        and row.kind is FactKind.COPY
         and row.start == copy.at
         and row.scope != scope
     ]
     if not all(_disjoint(scope, row.scope) for row in beside):
         raise Refused("same-instant", "A copy for this time is stored whose scope meets this one.")
     listed = (fact for key in copy.rows for fact in facts_of(table, key) if fact.values is not None)
-    if any(fact.kind is Told.COPY and fact.at == copy.at and fact.scope != scope for fact in listed):
+    if any(fact.kind is FactKind.COPY and fact.at == copy.at and fact.scope != scope for fact in listed):
         raise Refused("same-instant", "A copy of another scope has the record at this time.")
 
 
@@ -90,7 +90,7 @@ def _disjoint(one: Scope | None, other: Scope | None) -> bool:
 
 
 def _is(fact: Fact, at: Instant, scope: Scope | None) -> bool:
-    return fact.kind is Told.COPY and (fact.at, fact.scope) == (at, scope)
+    return fact.kind is FactKind.COPY and (fact.at, fact.scope) == (at, scope)
 
 
 def _outcome(table: StoredVersions, key: Key, life: Life, copy: Copy) -> Sequence[str]:

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from backstory.model.remembered import Told
-from backstory.model.values import alike
+from backstory.model.values import comparison_key
+from backstory.model.versions_layout import FactKind
 from specification.stored import Instant, Key, Scope, StoredRow, StoredVersions, Values
 from specification.values import equal_in
 
@@ -20,7 +20,7 @@ class Fact:
     with whether it is a change, and no read (V130).
     """
 
-    kind: Told
+    kind: FactKind
     at: Instant
     values: Values | None = None
     columns: tuple[str, ...] | None = None
@@ -43,7 +43,7 @@ class Fact:
     @property
     def place(self) -> tuple[Instant, bool, bool, tuple[object, ...]]:
         """Its place among the record's facts: copies come after the events of their instant (V21)."""
-        if self.kind is Told.COPY:
+        if self.kind is FactKind.COPY:
             return (self.at, True, False, self.scope or ())
         return (self.at, False, self.own is not None, self.sequence)
 
@@ -96,18 +96,20 @@ def same(table: StoredVersions, one: Values | None, other: Values | None, names:
 def lies_in(table: StoredVersions, scope: Scope | None, key: Key, state: Values | None) -> bool:
     """Whether a record that is there is in a scope (V41)."""
     values = None if state is None else {**state, table.key: key}
-    return values is not None and all(alike(values.get(name)) == alike(value) for name, value in scope or ())
+    return values is not None and all(
+        comparison_key(values.get(name)) == comparison_key(value) for name, value in scope or ()
+    )
 
 
 def state_after(table: StoredVersions, key: Key, state: Values | None, fact: Fact) -> Values | None:
     """What is known of the record after a fact (V22)."""
     names = table.columns if fact.columns is None else fact.columns
-    if fact.kind in {Told.DELETE, Told.TRUNCATE}:
+    if fact.kind in {FactKind.DELETE, FactKind.TRUNCATE}:
         return None
     if fact.values is None:
         return None if lies_in(table, fact.scope, key, state) else state
     said = {name: fact.values.get(name) for name in names}
-    if fact.kind is Told.UPSERT:
+    if fact.kind is FactKind.UPSERT:
         return {**(state or dict.fromkeys(table.columns)), **said}
     if state is not None and same(table, state, said, names):
         return {**state, **{name: said[name] for name in names if name in table.overwritten}}
@@ -180,5 +182,5 @@ def _renewed(table: StoredVersions, state: Values, newest: Values) -> Values:
 
 def _ending(step: Step) -> Step:
     """A step at whose instant a version ends; a delete or truncate that took a record away ends it (V58)."""
-    takes = step.fact.kind in {Told.DELETE, Told.TRUNCATE} and step.before is not None
+    takes = step.fact.kind in {FactKind.DELETE, FactKind.TRUNCATE} and step.before is not None
     return replace(step, ends=takes)

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 from specification.feeds.fold import Fact
 from specification.stored import Instant, Key, StoredVersions
 
@@ -82,7 +82,7 @@ def settled_position(table: StoredVersions, key: Key) -> tuple[Any, ...] | None:
 
 def is_before_settled_truncate(table: StoredVersions, position: tuple[Any, ...]) -> bool:
     """Whether a new message is before a truncate of its log that is settled (V135)."""
-    marks = (row for row in table.rows if row.key is None and row.is_live and row.kind is Told.TRUNCATE)
+    marks = (row for row in table.rows if row.key is None and row.is_live and row.kind is FactKind.TRUNCATE)
     return any(
         row.time is not None and is_settled(table, row.time) and position < row.sequence for row in marks
     )
@@ -113,4 +113,4 @@ def first_position(facts: Sequence[Fact]) -> tuple[Any, ...] | None:
 
 def is_truncate(fact: Fact) -> bool:
     """Whether it is of every record."""
-    return fact.kind is Told.TRUNCATE
+    return fact.kind is FactKind.TRUNCATE

@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 from specification.feeds.fold import Fact, Life, lies_in
 from specification.feeds.order import is_beyond, is_settled, settled_position
 from specification.stored import (
@@ -40,7 +40,7 @@ def facts_of(table: StoredVersions, key: Key, window: Window | None = None) -> l
         for row in rows
         if row.is_event and row.kind is not None and not is_settled(table, row.start)
     ]
-    voided = {mark_of(row) for row in rows if row.kind is Told.VOID}
+    voided = {mark_of(row) for row in rows if row.kind is FactKind.VOID}
     marks = (row for row in table.rows if row.key is None and row.is_live and mark_of(row) not in voided)
     told = [*said, *(mark_fact(table, key, row) for row in marks)]
     last = settled_position(table, key)
@@ -65,7 +65,7 @@ def mark_of(row: StoredRow) -> tuple[Instant | None, bool, tuple[Any, ...], Scop
 
     A truncate of a log is the one of its position, whenever it was.
     """
-    truncate = row.kind is Told.TRUNCATE or (row.kind is Told.VOID and row.columns == ())
+    truncate = row.kind is FactKind.TRUNCATE or (row.kind is FactKind.VOID and row.columns == ())
     return (row.start if row.time is None else None, truncate, row.sequence, row.scope)
 
 
@@ -77,7 +77,7 @@ def voids_of(
     recorded: Instant,
 ) -> list[StoredRow]:
     """The voids of a key once some marks are silent of it, and others speak of it again (V72)."""
-    stored = [row for row in table.rows if row.key == key and row.kind is Told.VOID]
+    stored = [row for row in table.rows if row.key == key and row.kind is FactKind.VOID]
     there = {mark_of(row) for row in stored if row.is_live}
     kept = [
         replace(row, ended_at=recorded) if row.is_live and mark_of(row) in spoken else row for row in stored
@@ -86,8 +86,8 @@ def voids_of(
         replace(
             mark,
             key=key,
-            kind=Told.VOID,
-            columns=() if mark.kind is Told.TRUNCATE else None,
+            kind=FactKind.VOID,
+            columns=() if mark.kind is FactKind.TRUNCATE else None,
             recorded=recorded,
         )
         for mark in silenced
@@ -99,11 +99,11 @@ def voids_of(
 def mark_fact(table: StoredVersions, key: Key | None, mark: StoredRow) -> Fact:
     """What a mark says of a record: a copy, what the table has at its instant and in its scope (V31)."""
     assert mark.kind is not None
-    if mark.kind is Told.TRUNCATE:
-        return Fact(Told.TRUNCATE, mark.start, sequence=mark.sequence, own=mark.time)
+    if mark.kind is FactKind.TRUNCATE:
+        return Fact(FactKind.TRUNCATE, mark.start, sequence=mark.sequence, own=mark.time)
     found = table.as_of(key, mark.start)
     listed = found if lies_in(table, mark.scope, key, found) else None
-    return Fact(Told.COPY, mark.start, listed, mark.columns, scope=mark.scope)
+    return Fact(FactKind.COPY, mark.start, listed, mark.columns, scope=mark.scope)
 
 
 def _settled(table: StoredVersions, key: Key) -> Iterator[Fact]:
@@ -116,14 +116,14 @@ def _settled(table: StoredVersions, key: Key) -> Iterator[Fact]:
         if is_settled(table, instant):
             row = next((row for row in life if row.covers(instant)), None)
             begins = row if row is not None and row.start == instant else None
-            yield Fact(Told.COPY, instant, None if row is None else row.values, row=begins)
+            yield Fact(FactKind.COPY, instant, None if row is None else row.values, row=begins)
 
 
 def recorded_life(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> list[StoredRow]:
     """The record's stored rows and those of its new life, brought together (V9); voids are told apart."""
     left = {_identity(row): row for row in _rows_of(table, key, life, recorded)}
     rows: list[StoredRow] = []
-    for row in (row for row in table.rows if row.key == key and row.kind is not Told.VOID):
+    for row in (row for row in table.rows if row.key == key and row.kind is not FactKind.VOID):
         new = left.get(_identity(row))
         if not row.is_live:
             rows.append(row)
@@ -142,16 +142,16 @@ def _rows_of(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> 
     """The versions of a life, and the events that show none (V4)."""
     for each in life.versions:
         fact, row = each.fact, each.fact.row
-        said = row if row is not None and fact.kind is Told.COPY else None  # settled: it stays what it is
-        kind = Told.UPSERT if fact.kind is Told.UPSERT else (said.kind if said else None)
-        columns = fact.columns if fact.kind is Told.UPSERT else (said.columns if said else None)
-        sequence = fact.sequence if fact.kind is Told.UPSERT else (said.sequence if said else ())
-        time = fact.own if fact.kind is Told.UPSERT else (said.time if said else None)
+        said = row if row is not None and fact.kind is FactKind.COPY else None  # settled: it stays what it is
+        kind = FactKind.UPSERT if fact.kind is FactKind.UPSERT else (said.kind if said else None)
+        columns = fact.columns if fact.kind is FactKind.UPSERT else (said.columns if said else None)
+        sequence = fact.sequence if fact.kind is FactKind.UPSERT else (said.sequence if said else ())
+        time = fact.own if fact.kind is FactKind.UPSERT else (said.time if said else None)
         memory = {"kind": kind, "columns": columns, "sequence": sequence, "time": time}
         yield StoredRow(key, each.values, each.start, each.end, recorded, **memory)  # type: ignore[arg-type]
     for step in life.steps:
         fact = step.fact
-        if fact.kind in {Told.UPSERT, Told.DELETE} and not step.begins:
+        if fact.kind in {FactKind.UPSERT, FactKind.DELETE} and not step.begins:
             values = fact.values or {}
             yield StoredRow(
                 key,

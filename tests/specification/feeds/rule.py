@@ -12,8 +12,8 @@ from itertools import chain
 from typing import Any
 
 from backstory.errors import Refused
-from backstory.model.remembered import Role, Told
-from backstory.model.values import alike
+from backstory.model.values import comparison_key
+from backstory.model.versions_layout import FactKind, Role
 from specification.feeds.fold import Fact, Life, Step, folded, same
 from specification.feeds.order import (
     first_instant,
@@ -51,7 +51,7 @@ class Event:
 
     key: Key | None
     at: Instant
-    kind: Told = Told.UPSERT
+    kind: FactKind = FactKind.UPSERT
     values: Values = field(default_factory=dict)
     columns: tuple[str, ...] | None = None
     sequence: tuple[Any, ...] = ()
@@ -88,13 +88,13 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
     _refuse_outside(table, feed)
     timely = [each for each in feed.events if not _is_too_late(table, each)]
     _refuse_settled(feed, len(feed.events) - len(timely))
-    named = {each.key for each in timely if each.kind is not Told.TRUNCATE}
+    named = {each.key for each in timely if each.kind is not FactKind.TRUNCATE}
     known = _facts_before(table, feed, named)
     events, known = _distinct(table, feed, timely, known)
     steps: list[tuple[Event, Key, Life]] = []
     rows: list[StoredRow] = _marks(table, feed, events, recorded)
     silenced = _silenced(table, feed)
-    spoken = {_mark(each) for each in events if each.kind is Told.TRUNCATE} | _restated(feed)
+    spoken = {_mark(each) for each in events if each.kind is FactKind.TRUNCATE} | _restated(feed)
     late: list[Event] = []
     for key, facts in known.items():
         mine, since = _new_facts(table, feed, key, events, facts, restates=feed.all_keys or key in named)
@@ -125,7 +125,7 @@ def _is_too_late(table: StoredVersions, event: Event) -> bool:
         return True
     if event.logged and is_before_settled_truncate(table, event.sequence):
         return True
-    if event.logged and event.kind is not Told.TRUNCATE:
+    if event.logged and event.kind is not FactKind.TRUNCATE:
         return not is_beyond(_fact(table, event), settled_position(table, event.key))
     return is_settled(table, event.at)
 
@@ -146,13 +146,15 @@ def _new_facts(
 ) -> tuple[list[Fact], Instant | None]:
     """What is said anew of a record, and from when on it may move; None for a record that does not."""
     last = settled_position(table, key)
-    mine = [_fact(table, each) for each in events if each.key == key or each.kind is Told.TRUNCATE]
+    mine = [_fact(table, each) for each in events if each.key == key or each.kind is FactKind.TRUNCATE]
     beyond = [fact for fact in mine if is_beyond(fact, last)]
     _refuse_settled(feed, len(mine) - len(beyond))
     there = [fact for fact in known if fact.own is not None and fact.row is not None]
     renewed = [fact for fact in there if fact.row is not None and fact.own != fact.row.time]
     since = [fact.at for fact in beyond] + [fact.own for fact in renewed]
-    marks = (mark_fact(table, key, row) for row in table.rows if row.is_live and row.kind is Told.TRUNCATE)
+    marks = (
+        mark_fact(table, key, row) for row in table.rows if row.is_live and row.kind is FactKind.TRUNCATE
+    )
     stored = [*(fact for fact in facts_of(table, key) if not is_truncate(fact)), *marks]
     gone: list[Fact] = []
     if feed.window is not None and restates:
@@ -173,9 +175,11 @@ def remembering(table: StoredVersions) -> StoredVersions:
 def _refuse_nulls(events: Iterable[Event]) -> None:
     """V47: NULL in the key or the sequence; NaN counts as NULL."""
     for event in events:
-        if event.kind is not Told.TRUNCATE and event.key is None:
+        if event.kind is not FactKind.TRUNCATE and event.key is None:
             raise Refused("null-key", "An event has no key.")
-        if {None, "NaN"} & {None if each is None else alike(each) for each in (event.at, *event.sequence)}:
+        if {None, "NaN"} & {
+            None if each is None else comparison_key(each) for each in (event.at, *event.sequence)
+        }:
             raise Refused("null-sequence", "An event has no sequence.")
 
 
@@ -198,14 +202,14 @@ def _facts_before(table: StoredVersions, feed: Feed, named: set[Key | None]) -> 
         key: facts_of(table, key, feed.window if feed.all_keys or key in named else None) for key in keys
     }
     return {
-        key: [each for each in facts if each.kind is not Told.TRUNCATE or _mark(each) not in restated]
+        key: [each for each in facts if each.kind is not FactKind.TRUNCATE or _mark(each) not in restated]
         for key, facts in found.items()
     }
 
 
 def _restated(feed: Feed) -> set[Any]:
     """The truncates that a restatement says again, of all keys."""
-    truncates = (each for each in feed.events if each.kind is Told.TRUNCATE)
+    truncates = (each for each in feed.events if each.kind is FactKind.TRUNCATE)
     return set() if feed.window is None else {_mark(each) for each in truncates}
 
 
@@ -224,13 +228,13 @@ def _distinct(
     """
     restated = _restated(feed)
     facts = {key: list(mine) for key, mine in known.items()}
-    marks = (row for row in table.rows if row.is_live and row.kind is Told.TRUNCATE)
+    marks = (row for row in table.rows if row.is_live and row.kind is FactKind.TRUNCATE)
     truncates = [mark_fact(table, None, row) for row in marks if mark_of(row) not in restated]
     kept: list[Event] = []
     for event in events:
         fact = _fact(table, event)
         stored = known[event.key] if event.key is not None else [*chain(*known.values()), *truncates]
-        rivals = [each for each in stored if each.kind is not Told.COPY and _is_at_one(each, fact)]
+        rivals = [each for each in stored if each.kind is not FactKind.COPY and _is_at_one(each, fact)]
         again = [each for each in kept if _meet(event, each)]
         if any(not _is_one(table, event, each) for each in [*rivals, *(_fact(table, one) for one in again)]):
             raise Refused("sequence-conflict", "Events of one sequence differ.")
@@ -239,7 +243,7 @@ def _distinct(
             facts = {
                 key: [each for each in mine if not _is_at_one(each, fact)] for key, mine in facts.items()
             }
-        if event.logged and event.kind is not Told.TRUNCATE:
+        if event.logged and event.kind is not FactKind.TRUNCATE:
             facts[event.key] = [
                 replace(each, own=min(each.own, event.at)) if _is_at_one(each, fact) else each
                 for each in facts[event.key]
@@ -253,14 +257,14 @@ def _distinct(
 
 def _is_at_one(one: Fact, other: Fact) -> bool:
     """Whether two facts of a record, or of all, have one place in its log, or without one in its order."""
-    if one.kind is Told.COPY or other.own is None or one.own is None:
+    if one.kind is FactKind.COPY or other.own is None or one.own is None:
         return one.place == other.place
     return one.sequence == other.sequence
 
 
 def _meet(one: Event, other: Event) -> bool:
     """Whether two events are of one instant and sequence, or of one position, and of one record or of all."""
-    everyone = Told.TRUNCATE in {one.kind, other.kind}
+    everyone = FactKind.TRUNCATE in {one.kind, other.kind}
     same = one.logged is other.logged and one.sequence == other.sequence
     return same and (one.logged or one.at == other.at) and (everyone or one.key == other.key)
 
@@ -268,7 +272,7 @@ def _meet(one: Event, other: Event) -> bool:
 def _is_one(table: StoredVersions, event: Event, fact: Fact) -> bool:
     """Whether an event is this one, which asserts the same columns and tracked values (V52)."""
     told = _fact(table, event)
-    if told.kind is not fact.kind or told.kind is not Told.UPSERT:
+    if told.kind is not fact.kind or told.kind is not FactKind.UPSERT:
         return told.kind is fact.kind
     if told.columns != fact.columns:
         return False
@@ -278,17 +282,17 @@ def _is_one(table: StoredVersions, event: Event, fact: Fact) -> bool:
 def _fact(table: StoredVersions, event: Event) -> Fact:
     """An event as a fact, which names the columns that it asserts (V138)."""
     own = event.at if event.logged else None
-    if event.kind is not Told.UPSERT:
+    if event.kind is not FactKind.UPSERT:
         return Fact(event.kind, event.at, sequence=event.sequence, event=event, own=own)
     names = table.columns if event.columns is None else event.columns
     columns = tuple(sorted(names, key=table.columns.index))
     values = {name: event.values.get(name) for name in names}
-    return Fact(Told.UPSERT, event.at, values, columns, event.sequence, event=event, own=own)
+    return Fact(FactKind.UPSERT, event.at, values, columns, event.sequence, event=event, own=own)
 
 
 def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded: Instant) -> list[StoredRow]:
     """The marks of copies and truncates; with all keys those of a window go (V86)."""
-    said = {_mark(each): each for each in events if each.kind is Told.TRUNCATE}
+    said = {_mark(each): each for each in events if each.kind is FactKind.TRUNCATE}
     kept = []
     for row in (row for row in table.rows if row.key is None):
         goes = row.is_live and feed.all_keys and feed.window is not None and feed.window.has(row.start)
@@ -305,7 +309,7 @@ def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded:
             each.at,
             recorded,
             Role.FACT,
-            kind=Told.TRUNCATE,
+            kind=FactKind.TRUNCATE,
             sequence=each.sequence,
             time=each.at if each.logged else None,
         )
@@ -331,7 +335,7 @@ def _outcomes(table: StoredVersions, event: Event, lives: Sequence[Life]) -> dic
     later = any(
         not each.fact.new and each.fact.place > step.fact.place for life, step in steps for each in life.steps
     )
-    if event.kind is Told.TRUNCATE:
+    if event.kind is FactKind.TRUNCATE:
         later = later or any(mark_fact(table, None, row).place > fact.place for row in marks)
     outcome = next(
         (name for name, is_so in (("began", _begins), ("ended", _ends)) if any(map(is_so, mine))), "silent"
@@ -355,7 +359,7 @@ def _ends(step: Step) -> bool:
 
 def _is_partial(table: StoredVersions, step: Step) -> bool:
     """Whether a sparse event had no base (V25)."""
-    sparse = step.fact.kind is Told.UPSERT and set(step.fact.columns or ()) < set(table.columns)
+    sparse = step.fact.kind is FactKind.UPSERT and set(step.fact.columns or ()) < set(table.columns)
     return sparse and step.before is None
 
 

@@ -5,10 +5,10 @@ from tables_as_text import in_order, instant, table
 
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.settings import load
-from backstory.spark.session import properties
+from backstory.spark.session import session_properties
 from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender, definition
 from backstory.testing.sender.copies import SourceCopy, difference
@@ -33,7 +33,7 @@ def test_a_history_lives_in_a_catalog_on_postgresql(spark, postgresql, tmp_path,
     path = tmp_path / "backstory.toml"
     path.write_text(CONFIGURATION % (tmp_path / "lake"))
     settings = load(config=path)
-    for name, value in properties(settings).items():
+    for name, value in session_properties(settings).items():
         if name.startswith("spark.sql.catalog.backstory"):
             spark.conf.set(name.replace("catalog.backstory", "catalog.lake"), value)
     running = listen(Destination({"lake": Store(spark, "lake")}), "127.0.0.1", 0)

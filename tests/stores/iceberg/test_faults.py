@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from backstory.engine import attempts
+from backstory.engine import deliver
 from backstory.errors import Failed, TryAgain
 from backstory.formats.wrapping.room import no_room_by
 from backstory.stores.iceberg.faults import translate_faults
@@ -48,7 +48,7 @@ def test_a_full_disk_is_told_and_not_tried_again(spark, write):
             write(spark)
 
     with pytest.raises(TryAgain) as told:
-        attempts.retry(act)
+        deliver.retry(act)
     assert (told.value.code, told.value.exit_code, len(tries)) == ("disk-full", 75, 1)
     assert "crm.customer" in told.value.message
     assert "make room" in told.value.remedy

@@ -8,10 +8,10 @@ from pyspark.errors import PySparkAttributeError
 import backstory
 from backstory.errors import Failed, UsageError
 from backstory.formats.memory import Memory
-from backstory.spark.connectors import runtime
+from backstory.spark.jars import iceberg_package
 from backstory.spark.versions import is_before_4, is_older
 from backstory.stores.iceberg import jvm, sessions
-from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.catalogs import SessionCatalog
 
 
 class Connect:
@@ -104,7 +104,7 @@ def test_the_error_names_the_lines_to_add(spark):
     session = spark.newSession()
     session.conf.set("spark.sql.catalog.lake", "org.apache.iceberg.spark.NoSuchCatalog")
     told = refusal(session, "lake").remedy
-    assert f'.config("spark.jars.packages", "{runtime(spark.version)}")' in told
+    assert f'.config("spark.jars.packages", "{iceberg_package(spark.version)}")' in told
     assert "org.apache.iceberg.spark.SparkSessionCatalog" in refusal(session, "spark_catalog").remedy
 
 
@@ -140,4 +140,4 @@ def test_an_iceberg_that_writes_no_ids_of_rows_is_too_old(version, old):
 def test_a_session_with_icebergs_catalog_is_opened(spark):
     opened = backstory.open(spark=spark)
     assert opened.spark is spark
-    assert InSession(opened.store).tables() is not None
+    assert SessionCatalog(opened.store).tables() is not None

@@ -10,8 +10,7 @@ from destination import LIVE, Place
 from test_architecture import MODULES, SOURCE, shown
 
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.data_files import write_rows
@@ -23,7 +22,7 @@ FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
 NAMES = ("scripts.py", "vector_script.py", "history_script.py")
 SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in NAMES}
 # What settings name: jars and classes that Spark loads by itself.
-SETTINGS = {"spark/connectors.py", "spark/session.py", "stores/metadata/with_pyiceberg.py"}
+SETTINGS = {"spark/jars.py", "spark/session.py", "stores/metadata/pyiceberg_catalog.py"}
 # Classes that errors tell users to put into their settings.
 IN_SETTINGS = {
     "spark.SparkCatalog",
@@ -31,7 +30,7 @@ IN_SETTINGS = {
     "spark.extensions.IcebergSparkSessionExtensions",
 }
 # Spark's own Java, which is no part of a store.
-OF_SPARK = {"spark/late.py", "spark/parsed_queries.py", "spark/versions.py", "strategies/frames.py"}
+OF_SPARK = {"spark/late_session.py", "spark/parsed_queries.py", "spark/versions.py", "strategies/frames.py"}
 
 
 def test_icebergs_java_is_called_in_one_place():

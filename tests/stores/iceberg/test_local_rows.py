@@ -7,16 +7,14 @@ from committing import commit
 
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
 from backstory.model.change import Change
-from backstory.model.layout import Layout
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.search_bounds import is_null
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata import row_selection
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.table_files import local_path
 
 LIFE = """
@@ -109,7 +107,7 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
     shape = Shape(name, (Column("k", ColumnType(Kind.STRING)),), ("k",), Layout.BASE)
     keys = [f"{number:064}" for number in range(100_000)]
     wanted = pa.array([keys[5], keys[99_999], "absent"])
-    commit(store, None, Change(come=pa.table({"k": keys}), into=shape))
+    commit(store, None, Change(added=pa.table({"k": keys}), into=shape))
     monkeypatch.setattr(row_selection, "AT_ONCE", 1)
     with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
         here = LocalRows(store, existing(store, name), lease)
@@ -123,11 +121,11 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
 def test_a_file_of_which_all_rows_are_hidden_is_not_opened(store):
     name = TableName("here", "hidden")
     shape = Shape(name, (Column("k", ColumnType(Kind.LONG)),), ("k",), Layout.BASE)
-    commit(store, None, Change(come=pa.table({"k": [1, 2, 3]}), into=shape))
+    commit(store, None, Change(added=pa.table({"k": [1, 2, 3]}), into=shape))
     first = existing(store, name)
     with Memory(1 << 30).lease() as lease:
         places = LocalRows(store, first, lease).read(["k", FILE, POSITION]).select([FILE, POSITION])
-    commit(store, first, Change(gone=places, come=pa.table({"k": [4]})))
+    commit(store, first, Change(removed=places, added=pa.table({"k": [4]})))
     local_path(places[FILE][0].as_py()).unlink()
     with Memory(1 << 30).lease() as lease:
         assert LocalRows(store, existing(store, name), lease).read(["k"]) == pa.table({"k": [4]})

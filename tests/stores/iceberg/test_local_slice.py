@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from backstory.formats.memory import Memory
-from backstory.model.layout import ACTIVE, END, START
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import TableName
 from backstory.stores.iceberg import slice as sliced
 from backstory.stores.iceberg.search_bounds import LISTED

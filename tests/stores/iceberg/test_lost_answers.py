@@ -11,7 +11,7 @@ from destination import LIVE, Place, serving
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.settings import Settings
-from backstory.spark.session import properties
+from backstory.spark.session import session_properties
 from backstory.stores.iceberg.store import Store
 from backstory.testing.sender.client import Sender
 
@@ -79,7 +79,9 @@ def far(spark, postgresql, wire, tmp_path_factory) -> Store:
     uri = postgresql.replace(f":{wire.to}/", f":{wire.port}/") + "&prepareThreshold=0"
     catalog = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1"}
     catalog["warehouse"] = str(tmp_path_factory.mktemp("far"))
-    for name, value in properties(Settings(tmp_path_factory.mktemp("near"), {"far": catalog})).items():
+    for name, value in session_properties(
+        Settings(tmp_path_factory.mktemp("near"), {"far": catalog})
+    ).items():
         if name.startswith("spark.sql.catalog.far"):
             spark.conf.set(name, value)
     return Store(spark, "far")

@@ -5,8 +5,7 @@ from committing import commit, make
 
 from backstory.model.change import Change
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.tables import existing
@@ -32,7 +31,7 @@ def test_nested_values_come_back_as_they_were_written(store):
     name = TableName("stores", "nested")
     columns = tuple(Column(each, type_) for each, type_ in NESTED.items())
     make(store, Shape(name, columns, ("id",), Layout.FIVETRAN_LIVE))
-    commit(store, existing(store, name), Change(come=pa.Table.from_pylist(rows, SCHEMA)))
+    commit(store, existing(store, name), Change(added=pa.Table.from_pylist(rows, SCHEMA)))
     found = store.spark.table(store.sql_name(name)).orderBy("id").toArrow().to_pylist()
     assert found == rows
 

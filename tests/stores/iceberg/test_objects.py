@@ -242,7 +242,7 @@ def test_a_store_that_throttles_for_a_moment_is_asked_again(lake):
 @pytest.mark.parametrize(("what", "kind"), [("throttle", TryAgain), ("deny", Failed)])
 def test_a_store_that_refuses_for_good_is_told_in_words(lake, monkeypatch, what, kind):
     """Throttled: the same call may succeed later (75). Denied: it failed. The table is as it was, no secret is told."""
-    monkeypatch.setattr("backstory.engine.attempts.ATTEMPTS", 1)
+    monkeypatch.setattr("backstory.engine.deliver.ATTEMPTS", 1)
     name = f"refusing.{what}"
     lake.copy(1, name, FIRST)
     refusing = lake.objects.failing(what, "GET|HEAD|PUT", rf"/refusing/{what}/data", 10_000)

@@ -8,8 +8,7 @@ from committing import commit, make
 
 from backstory.model.change import Change
 from backstory.model.layout import ENDED, STATE, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
@@ -43,7 +42,7 @@ def rows(*more):
 
 def test_the_driver_names_years_and_words_as_spark_does(table, store):
     """The same rows, written by the driver and by Spark, lie in the same partitions, and are found by them."""
-    commit(store, table, Change(come=rows()))
+    commit(store, table, Change(added=rows()))
     name = store.sql_name(TABLE)
     files = f"SELECT partition.*, sum(record_count) FROM {store.sql_name(TABLE, 'files')} GROUP BY ALL ORDER BY ALL"
     by_driver = store.spark.sql(files).collect()
@@ -57,6 +56,6 @@ def test_the_driver_names_years_and_words_as_spark_does(table, store):
 def test_a_word_that_is_no_folder_is_left_to_spark(table, store):
     """A stored label may be any text."""
     odd = {"k": "odd", ENDED: None, STATE: "a/b=c %"}
-    commit(store, table, Change(come=rows(odd)))
+    commit(store, table, Change(added=rows(odd)))
     found = store.spark.table(store.sql_name(TABLE)).where(f"{STATE} = 'a/b=c %'").collect()
     assert [row.k for row in found] == ["odd"]

@@ -20,7 +20,7 @@ from store_contract import STORED, check
 from backstory.errors import TryAgain
 from backstory.model.change import Change
 from backstory.settings import Settings
-from backstory.spark.session import properties
+from backstory.spark.session import session_properties
 from backstory.stores.iceberg.store import Store, existing
 from backstory.testing.sender.client import Sender
 
@@ -59,7 +59,7 @@ def catalog(tmp_path_factory) -> Iterator[dict[str, str]]:
 def rest(spark, catalog, tmp_path_factory) -> Store:
     """A store whose catalog a REST server keeps."""
     settings = Settings(tmp_path_factory.mktemp("near"), {"rest": catalog})
-    for name, value in properties(settings).items():
+    for name, value in session_properties(settings).items():
         if name.startswith("spark.sql.catalog.rest"):
             spark.conf.set(name, value)
     return Store(spark, "rest")
@@ -93,9 +93,9 @@ def test_a_change_of_properties_alone_is_noticed(rest, sender):
         return {}
 
     gone = rest.spark.table(rest.sql_name(place.name)).select("_file", "_pos")
-    for change in (Change(properties={"backstory.test": "x"}), Change(gone=gone)):
+    for change in (Change(properties={"backstory.test": "x"}), Change(removed=gone)):
         with pytest.raises(TryAgain):
-            commit(rest, existing(rest, place.name), replace(change, told=meanwhile))
+            commit(rest, existing(rest, place.name), replace(change, late_properties=meanwhile))
     assert len(place.rows()) == 4
     assert "backstory.test" not in dict(existing(rest, place.name).iceberg.properties())
 

@@ -12,8 +12,7 @@ import pytest
 
 from backstory.stores.iceberg import search_bounds as bounds_module
 from backstory.stores.iceberg.search_bounds import search_bounds
-from backstory.stores.metadata.columns import read_fields
-from backstory.stores.metadata.row_groups import groups_that, positions_in
+from backstory.stores.metadata.parquet_files import matching_groups, positions_in, read_fields
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 KINDS = {
@@ -36,7 +35,7 @@ def written(path, values):
 def groups_of(file, told, values):
     """The row groups that may have one of the values."""
     wanted = search_bounds(values)
-    return groups_that(file, [told], lambda statistics: wanted.may_be_in(statistics(told["name"])))
+    return matching_groups(file, [told], lambda statistics: wanted.may_be_in(statistics(told["name"])))
 
 
 @pytest.mark.parametrize("many", [1, 10_000], ids=["bounds alone", "each value"])

@@ -6,8 +6,7 @@ from committing import commit, make
 
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot

@@ -5,8 +5,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from backstory.stores.metadata.columns import arrow_of, projected
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import arrow_of, project_field
 
 STRUCT = {
     "type": "struct",
@@ -38,7 +38,7 @@ def field(name, type_, number):
     ],
 )
 def test_a_type_that_became_wider_is_read_as_it_is_now(values, type_, found):
-    read = projected(of(type_), values, 2)
+    read = project_field(of(type_), values, 2)
     assert (read.type, read.to_pylist()) == (arrow_of(type_), found)
 
 
@@ -58,19 +58,19 @@ def test_a_type_that_became_wider_is_read_as_it_is_now(values, type_, found):
 )
 def test_what_would_not_be_exact_is_left_to_spark(values, told):
     with pytest.raises(Unreadable):
-        projected(told, values, 1)
+        project_field(told, values, 1)
 
 
 def test_fields_of_a_struct_go_by_their_ids():
     stored = pa.struct([field("x", pa.int32(), 1), field("y", pa.string(), 2), field("old", pa.int32(), 3)])
     values = pa.array([{"x": 1, "y": "a", "old": 7}, None, {"x": 2, "y": None, "old": None}], stored)
-    assert projected(of(STRUCT), values, 3).to_pylist() == [
+    assert project_field(of(STRUCT), values, 3).to_pylist() == [
         {"new": 7, "y": "a", "later": None},
         None,
         {"new": None, "y": None, "later": None},
     ]
     same = pa.array([[1], None, []], pa.list_(field("element", pa.int32(), 5)))
-    assert projected(of(LIST), same, 3).to_pylist() == [[1], None, []]
+    assert project_field(of(LIST), same, 3).to_pylist() == [[1], None, []]
 
 
 def test_decimals_have_as_many_digits_behind_the_point_as_the_table_says():

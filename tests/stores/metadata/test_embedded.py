@@ -8,17 +8,14 @@ from destination import HISTORY, LIVE, VERSIONS, Place
 from backstory.errors import Failed, UsageError
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
-from backstory.model.remembered import OWN_COLUMNS, RECORDED, SETTLED
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import OWN_COLUMNS, RECORDED, SETTLED
 from backstory.reading.commits import commits, inventory
 from backstory.reading.frames.point_in_time import life
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.in_session import InSession
-from backstory.stores.metadata.scans import open_table, read_counts
-from backstory.stores.metadata.with_pyiceberg import open_catalog
+from backstory.stores.metadata.catalogs import EmbeddedCatalog, SessionCatalog
+from backstory.stores.metadata.pyiceberg_catalog import open_catalog, open_table, read_counts
 from backstory.stores.table_files import local_path
 from backstory.upkeep.adopting import adopt
 
@@ -72,7 +69,7 @@ def native(store, schema, name, told, **properties):
     columns = (Column("id", ColumnType(Kind.INT)), *OWN_COLUMNS)
     make(store, Shape(table, columns, ("id",), Layout.VERSIONS))
     note = Note("native", "t", {RECORDED: "2026-01-09T00:00:00Z"})
-    change = Change(come=versions(table, told), properties=properties)
+    change = Change(added=versions(table, told), properties=properties)
     commit(store, existing(store, table), change, note)
     return table
 
@@ -107,7 +104,7 @@ def _named(catalog, schema):
 
 def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, warehouse, schema):
     """Rows, open versions, memories and commits, deletion vectors taken off, in the same words."""
-    without, within = EmbeddedCatalog(warehouse), InSession(store)
+    without, within = EmbeddedCatalog(warehouse), SessionCatalog(store)
     opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
     there, asked = (
         {row["table"]: row for row in inventory(catalog, _named(catalog, schema))}
@@ -138,7 +135,7 @@ def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(delete="id \n 1")
     hide_by_value(store, place.name, "id", 2)
-    for catalog, rows in ((EmbeddedCatalog(warehouse), None), (InSession(store), 2)):
+    for catalog, rows in ((EmbeddedCatalog(warehouse), None), (SessionCatalog(store), 2)):
         held = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert held[str(place.name)] == rows
 
@@ -152,7 +149,7 @@ def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_k
     paths = [row.path for row in store.spark.table(store.sql_name(lost, "manifests")).collect()]
     for path in paths:
         local_path(path).rename(local_path(f"{path}.away"))
-    for catalog in (EmbeddedCatalog(warehouse), InSession(store)):
+    for catalog in (EmbeddedCatalog(warehouse), SessionCatalog(store)):
         rows = {row["table"]: row["rows"] for row in inventory(catalog, _named(catalog, schema))}
         assert (rows[str(lost)], rows[str(whole)], rows[str(newer)]) == (None, 3, None)
     with pytest.raises(

@@ -9,7 +9,7 @@ from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFo
 from pyroaring import BitMap64
 
 from backstory.stores.deletion_vectors import vector_bytes
-from backstory.stores.metadata.hidden import Unreadable, hidden_rows
+from backstory.stores.metadata.deletes import Unreadable, deleted_positions
 from backstory.stores.table_files import TableFiles
 
 MARKED = BitMap64([1, 1 << 40])
@@ -35,7 +35,7 @@ def hidden(tmp_path, monkeypatch):
     def read(contents, *files, of=None):
         for path, content in contents.items():
             (tmp_path / path).write_bytes(content)
-        rows = hidden_rows(files, TableFiles(), of).positions
+        rows = deleted_positions(files, TableFiles(), of).positions
         return {name: list(positions) for name, positions in rows.items()}
 
     return read

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.stores.metadata.manifests import _Group
+from backstory.stores.metadata.table_metadata import _Group
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.stores.metadata.repeated_values import LONGEST, decode
+from backstory.stores.metadata.parquet_files import LONGEST, decode
 
 VALUES = {
     pa.int64(): [7, -1],

@@ -4,7 +4,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.stores.metadata.row_groups import greatest_in_groups, groups_with, positions_in
+from backstory.stores.metadata.parquet_files import greatest_in_groups, groups_with, positions_in
 
 
 def test_groups_without_a_chosen_row_are_passed_over(tmp_path):

@@ -3,9 +3,8 @@
 import pytest
 
 from backstory.settings import CATALOG, Settings
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.with_pyiceberg import _translated
-from backstory.stores.metadata.without_spark import open_without_spark
+from backstory.stores.metadata.catalogs import EmbeddedCatalog, open_without_spark
+from backstory.stores.metadata.pyiceberg_catalog import _pyiceberg_properties
 
 REST = {"type": "rest", "uri": "http://localhost:8181", "warehouse": "w", "header.x": "1"}
 SQL = {"type": "sql", "init_catalog_tables": "false"}
@@ -37,4 +36,4 @@ def test_the_embedded_catalog_is_read_without_spark_and_one_of_the_sessions_own_
     ],
 )
 def test_properties_that_pyiceberg_does_not_know_are_left_to_spark(java, python):
-    assert _translated(java) == python
+    assert _pyiceberg_properties(java) == python

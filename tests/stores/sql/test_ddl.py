@@ -9,7 +9,7 @@ from backstory.dialects import DuckDB, Postgres, Spark, SqlServer
 from backstory.doors.historize.model import ModelColumn
 from backstory.errors import Refused
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.ddl import fits, logical, plan
+from backstory.stores.sql.ddl import fits, logical_type, plan_changes
 
 # How the databases themselves call the types of our columns.
 STORED = {
@@ -124,7 +124,7 @@ def stored(text, dialect=DuckDB):
 
 
 def planned(wanted, stands, dialect=DuckDB):
-    made = plan("rc_c_hist", columns(wanted), stored(stands, dialect), dialect())
+    made = plan_changes("rc_c_hist", columns(wanted), stored(stands, dialect), dialect())
     return ", ".join(made.changes_in_words)
 
 
@@ -163,7 +163,7 @@ def test_a12_names(dialect, wanted, stands, changes):
 @dialects
 def test_a15_the_order_of_changes(dialect):
     """A15, A16, R38: renames, then types, then new columns; nothing is ever dropped."""
-    made = plan("t", columns("z wide:BIGINT b<a"), stored("a wide:INTEGER other", dialect), dialect())
+    made = plan_changes("t", columns("z wide:BIGINT b<a"), stored("a wide:INTEGER other", dialect), dialect())
     ops = [
         "RENAME_COLUMN a to b",
         f"ALTER_COLUMN_TYPE wide from {STORED[dialect]['INTEGER']}",
@@ -191,14 +191,14 @@ def test_r41_what_is_ambiguous_blocks(wanted, stands, code, keys):
     table = {name.strip("'"): "VARCHAR" for name in stands.replace("' ", "'_").split()}
     table = {name.replace("_", " "): type_ for name, type_ in table.items()}
     with pytest.raises(Refused) as refused:
-        plan("rc_c_hist", columns(wanted), table, DuckDB())
+        plan_changes("rc_c_hist", columns(wanted), table, DuckDB())
     assert (refused.value.code, refused.value.keys) == (code, keys)
     assert "rc_c_hist" in refused.value.message
 
 
 def test_a13_a_column_and_its_former_name_are_told():
     """A13: both stand there: no rename, no new column, a warning."""
-    made = plan("t", columns("new<old"), stored("new old"), DuckDB())
+    made = plan_changes("t", columns("new<old"), stored("new old"), DuckDB())
     assert made.changes_in_words == []
     assert list(made.warnings) == ["DUPLICATE_COLUMN: t has new and old"]
 
@@ -227,7 +227,7 @@ def test_every_type_of_a_column_is_known_again(dialect):
     for told, type_ in STORED[dialect].items():
         (made,) = columns(f"a:{told}")
         for text in (type_, dialect().type_of(made)):
-            found = logical(text, dialect())
+            found = logical_type(text, dialect())
             assert found is not None
             assert found.datatype == made.datatype
             if made.datatype is Datatype.DECIMAL:
@@ -237,7 +237,7 @@ def test_every_type_of_a_column_is_known_again(dialect):
                 )
             if made.datatype is Datatype.STRING and dialect not in LENGTHLESS:
                 assert found.max_length == made.max_length
-    assert logical("geometry", dialect()) is None
+    assert logical_type("geometry", dialect()) is None
 
 
 class Rigid(DuckDB):
@@ -256,7 +256,7 @@ class Silent(DuckDB):
 @pytest.mark.parametrize("dialect", [Rigid, Silent])
 def test_a32_what_cannot_be_widened_in_place_is_refused(dialect):
     """R38, A32: no rebuild, so no rebuild without the retired `city`: the plan is blocked."""
-    made = plan("t", columns("name:BIGINT [city]"), stored("name:INTEGER city"), dialect())
+    made = plan_changes("t", columns("name:BIGINT [city]"), stored("name:INTEGER city"), dialect())
     with pytest.raises(Refused) as refused:
         made.statements(dialect(), "s", "t")
     assert (refused.value.code, refused.value.keys) == ("UNSUPPORTED_TYPE_EVOLUTION", ["name"])
@@ -305,7 +305,7 @@ def test_a_plan_keeps_every_column_and_makes_each_that_is_loaded(wanted, table):
     )
     made = columns(text)
     try:
-        found = plan("t", made, table, DuckDB())
+        found = plan_changes("t", made, table, DuckDB())
     except Refused as refused:
         if refused.code not in {"AMBIGUOUS_RENAME", "UNSAFE_TYPE_DRIFT"}:
             raise

@@ -23,17 +23,17 @@ from backstory.doors.historize.model import ModelColumn
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.statements import base_steps
 from backstory.errors import UsageError
+from backstory.stores.sql import dialects
 from backstory.stores.sql.columns import Datatype, instant_text
-from backstory.stores.sql.dialects import registry
-from backstory.stores.sql.engines.duckdb import open_duckdb
+from backstory.stores.sql.duckdb_engine import open_duckdb
 from backstory.strategies.scd2.statements import hist_steps
 
 
 @pytest.fixture
 def registered(monkeypatch):
     """Registrations of the test's own, as after a start."""
-    monkeypatch.setattr(registry, "_registered", dict(registry._registered))
-    monkeypatch.setattr(registry, "_searched", [])
+    monkeypatch.setattr(dialects, "_registered", dict(dialects._registered))
+    monkeypatch.setattr(dialects, "_searched", [])
 
 
 class Quack(Dialect):
@@ -189,7 +189,7 @@ def test_installed_packages_bring_dialects(registered, tmp_path, monkeypatch):
     """R44, 5.4: the entry points `backstory.dialects` are loaded at the first look, once."""
     install(tmp_path, "packaged_dialect", "[backstory.dialects]\npackaged = packaged_dialect:Packaged\n")
     monkeypatch.syspath_prepend(tmp_path)
-    assert [point.name for point in importlib.metadata.entry_points(group=registry.GROUP)] == ["packaged"]
+    assert [point.name for point in importlib.metadata.entry_points(group=dialects.GROUP)] == ["packaged"]
     assert "packaged" in dialect_names()
     assert type(get_dialect("packaged")).__name__ == "Packaged"
     assert_dialect_conforms(get_dialect("packaged"))

@@ -13,11 +13,10 @@ from specification.stored import StoredRow, StoredVersions
 
 from backstory.errors import Refused
 from backstory.formats.delivered import arrow_schema
-from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import OWN_COLUMNS, Role, Told
-from backstory.model.schema import Column
+from backstory.model.layout import FILE, POSITION, ROW_ID, VALID_FROM, VALID_TO
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import OWN_COLUMNS, FactKind, Role
 from backstory.strategies.copies.comparison import DIFFERING, NO_KEY, SPOILT, plan_rows
 from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, UNCHANGED
 from backstory.strategies.copies.terms import CopyTerms
@@ -66,7 +65,7 @@ def stored(rule):
             "role": row.role and Role(row.role).value,
             "ended_at": row.ended_at,
             "end_before": row.end_before,
-            "kind": row.kind and Told(row.kind).value,
+            "kind": row.kind and FactKind(row.kind).value,
             "columns": None if row.columns is None else [DATA.index(name) for name in row.columns],
             "scope": None,
         }

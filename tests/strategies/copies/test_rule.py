@@ -10,7 +10,7 @@ from specification.copies import Copy, take
 from specification.stored import StoredVersions
 
 from backstory.errors import Refused
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 
 KEYS, VALUES = "kmn", "abc"
 
@@ -190,7 +190,7 @@ def test_a_copy_that_lacked_columns_bars_what_would_change_them():
         life.take(Copy(10, {"k": {"v": "a", "w": 1}}, ("v", "w")))
     life.take(Copy(20, {"k": {"v": "b", "w": 2}}, ("v", "w"), restate=True))
     life.take(Copy(10, {"k": {"v": "a", "w": 1}}, ("v", "w")))
-    marks = [(row.start, row.columns, row.ended_at) for row in life.table.rows if row.kind is Told.COPY]
+    marks = [(row.start, row.columns, row.ended_at) for row in life.table.rows if row.kind is FactKind.COPY]
     assert sorted(marks, key=str) == [(10, None, None), (20, ("v",), 2), (20, None, None)]
 
 

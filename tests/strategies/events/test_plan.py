@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from backstory.doors.odf.sides import DELIVERED, LOGGED, flat, nest_data, plan_part
-from backstory.engine.planned import PlanTerms
+from backstory.engine.plans import PlanTerms
 from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.model.table import TableName

@@ -10,7 +10,7 @@ from specification.feeds.copies import take_among
 from specification.feeds.rule import Event, Feed, Window, apply
 from specification.stored import StoredVersions
 
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 from backstory.strategies.feeds.terms import FormerLogs
 
 
@@ -446,7 +446,7 @@ def test_V18_a_restatement_leaves_what_has_no_history_where_no_fact_is_left_from
 
 def test_V80_a_copy_rewrites_no_record_that_is_as_absent_from_it_as_before():
     table = overwriting((7, {"v": "e", "o": "e"}), (5, {"v": "e"}))
-    event = Event("m", 6, Told.UPSERT, {"v": "e"}, ("v",), (1,))
+    event = Event("m", 6, FactKind.UPSERT, {"v": "e"}, ("v",), (1,))
     table = apply(table, Feed((event,), window=Window(6, 8)), 2).table
     before = [row for row in table.rows if row.key == "m"]
     after = take_among(table, Copy(1, {}, ("v", "o")), 3).table

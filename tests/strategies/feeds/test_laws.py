@@ -14,7 +14,7 @@ from specification.feeds.rule import Feed, apply
 from specification.stored import StoredVersions
 
 from backstory.errors import Refused
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 
 WINDOWS = st.integers(0, 8).flatmap(
     lambda start: st.integers(start + 1, 10).map(lambda end: Window(start, end))
@@ -113,11 +113,11 @@ def test_L14_nothing_moves_an_instant_that_is_settled(two, instant):
 @given(ORDERED)
 def test_L16_the_open_versions_are_the_last_events(told):
     """Without sparse updates: type 1 agrees with type 2."""
-    told = [each for each in told if each.kind is not Told.UPSERT or each.columns == COLUMNS]
+    told = [each for each in told if each.kind is not FactKind.UPSERT or each.columns == COLUMNS]
     last = {}
     for each in sorted(told, key=lambda each: (each.at, each.sequence)):
         for key in KEYS if each.key is None else each.key:
-            last[key] = each.values if each.kind is Told.UPSERT else None
+            last[key] = each.values if each.kind is FactKind.UPSERT else None
     table = taken([[each] for each in told])
     open_ = {row.key: row.values for row in table.versions if row.end is None}
     assert open_ == {key: values for key, values in last.items() if values is not None}

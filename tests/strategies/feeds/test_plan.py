@@ -14,7 +14,7 @@ from specification.feeds.rule import OUTCOMES, Feed, apply, remembering
 from specification.stored import StoredVersions
 
 from backstory.errors import Refused
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 from backstory.strategies.feeds.arrival import FAULTS
 from backstory.strategies.feeds.terms import FormerLogs
 
@@ -68,8 +68,8 @@ def whole_events(draw, instants=INSTANTS, log=False):
     )
     row = {name: draw(CELLS) for name in columns or EVERYTHING}
     image = draw(st.none() | st.fixed_dictionaries(dict.fromkeys(EVERYTHING, CELLS)))
-    said = {"values": row, "columns": columns} if one.kind is Told.UPSERT else {}
-    if one.kind is not Told.TRUNCATE:
+    said = {"values": row, "columns": columns} if one.kind is FactKind.UPSERT else {}
+    if one.kind is not FactKind.TRUNCATE:
         said["before"] = image
     if draw(st.integers(0, 60)) == 0:
         lacks = [{"sequence": (None,)}, {"sequence": (float("nan"),)}]

@@ -8,10 +8,10 @@ import pytest
 from feed_plans import placed, with_marks
 
 from backstory.formats.delivered import arrow_schema, shaped
-from backstory.model.places import POSITION
-from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS
-from backstory.model.schema import Column
+from backstory.model.layout import POSITION
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, plan_rows
 from backstory.strategies.copies.comparison import FAULTS as COPY_FAULTS
 from backstory.strategies.copies.comparison import OUTSIDE as OUTSIDE_SCOPE

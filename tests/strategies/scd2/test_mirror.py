@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.model.layout import ROW_HASH
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.parts import (

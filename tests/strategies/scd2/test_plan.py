@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import ENDED, FILE, LOAD_RUN_ID, LOADED_AT, POSITION, ROW_HASH, STARTED, STATE
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.parts import (

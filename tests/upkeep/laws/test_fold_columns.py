@@ -8,12 +8,11 @@ from committing import append_past, make
 from spoilt_histories import checked_twice, recorded
 from tables_as_text import DAY
 
-from backstory.model import remembered
+from backstory.model import versions_layout
 from backstory.model.layout import Layout
-from backstory.model.remembered import KIND, OWN_COLUMNS, ROLE, SCOPE, Told
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import KIND, OWN_COLUMNS, ROLE, SCOPE, FactKind
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.upkeep.laws.frames import find_suspects, read_terms
@@ -32,8 +31,8 @@ def second(number):
     return DAY + timedelta(seconds=number)
 
 
-def version(key, start, end, values, kind=Told.UPSERT, columns=None):
-    memory = {KIND: kind, remembered.COLUMNS: columns} if kind else None
+def version(key, start, end, values, kind=FactKind.UPSERT, columns=None):
+    memory = {KIND: kind, versions_layout.COLUMNS: columns} if kind else None
     return {
         "k": key,
         **values,
@@ -45,7 +44,7 @@ def version(key, start, end, values, kind=Told.UPSERT, columns=None):
     }
 
 
-def mark(at, kind=Told.COPY):
+def mark(at, kind=FactKind.COPY):
     return version(None, at, at, {"v": None, "w": None}, kind) | {
         "is_current": False,
         "_memory": {ROLE: "fact", KIND: kind, SCOPE: None},
@@ -72,7 +71,7 @@ def plain_life(chance, key, copies):
             continue
         if state is not None:
             rows[-1] |= {"valid_to": second(at), "is_current": False}
-        rows.append(version(key, at, None, new, None if copied else Told.UPSERT, few))
+        rows.append(version(key, at, None, new, None if copied else FactKind.UPSERT, few))
         state = new
     return rows
 
@@ -89,13 +88,15 @@ def spoil(chance, rows, copies):
     elif spoilt == 2:
         row["valid_to"], row["is_current"] = second(40), False
     elif spoilt == 3 and row["_memory"]:
-        row["_memory"] = chance.choice([None, {KIND: Told.UPSERT, remembered.COLUMNS: [V]}, {KIND: "other"}])
+        row["_memory"] = chance.choice(
+            [None, {KIND: FactKind.UPSERT, versions_layout.COLUMNS: [V]}, {KIND: "other"}]
+        )
     elif spoilt == 4:
         row["valid_from"] = second(min(copies, default=11))
     elif spoilt == 5:
         rows.append(dict(row))
     elif spoilt == 6:
-        gone = {ROLE: "fact", KIND: Told.DELETE}
+        gone = {ROLE: "fact", KIND: FactKind.DELETE}
         rows.append(
             row | {"valid_from": second(50), "valid_to": second(50), "is_current": False, "_memory": gone}
         )

@@ -15,11 +15,10 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import ACTIVE, END, MEMORY, ROW_HASH, START, STATE, Layout
 from backstory.model.layout import ENDED as HIST_END
 from backstory.model.layout import STARTED as HIST_START
-from backstory.model.remembered import MEMORY_TYPE, OWN_COLUMNS
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.upkeep.laws import files, frames
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark

@@ -19,7 +19,7 @@ from backstory.formats.rows import Rows
 from backstory.formats.values.mended import Mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.layout import END, PREFIX, START, SYSTEM_COLUMNS, Layout
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
 from backstory.model.types import ColumnType
 from backstory.strategies import live_rows
 from backstory.strategies import versions as intervals

@@ -7,8 +7,7 @@ from dataclasses import replace
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.errors import Refused
 from backstory.model.layout import ACTIVE, HISTORY_COLUMNS, START, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.port import Store, stored_names
 
@@ -27,7 +26,7 @@ def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
 def stored_as(column: Column, names: Mapping[str, str]) -> Column:
     """A source's column as its table has it, by `stored_names` (F21)."""
     name = names[column.name]
-    return replace(column, name=name, called="" if name == column.name else column.name)
+    return replace(column, name=name, source_name="" if name == column.name else column.name)
 
 
 def type_from(column: common.Column) -> ColumnType:

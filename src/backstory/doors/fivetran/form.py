@@ -11,8 +11,7 @@ from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Failed, UsageError
 from backstory.model.change import Change
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import existing, load, read_slice, tables
 
@@ -63,7 +62,7 @@ def _try_writing(target: NamedStore) -> None:
     deliver(store, TableChange([name], note("test"), lambda: (None, Change(into=shape))))
     try:
         rows = pa.table({"id": pa.array([1], pa.int64())})
-        added = Change({"inserted": 1}, come=rows)
+        added = Change({"inserted": 1}, added=rows)
         deliver(store, TableChange([name], note("test"), lambda: (existing(store, name), added)))
         if read_slice(store, existing(store, name), rows).num_rows != 1:
             raise Failed(

@@ -29,8 +29,7 @@ from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.model.change import NOTHING, Change, Note
 from backstory.model.instant import MILLISECOND
 from backstory.model.layout import ACTIVE, DELETED, HISTORY_COLUMNS, SYSTEM_COLUMNS, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.port import DISORDER, Store, StoredTable, stored_names
 from backstory.stores.tables import rows_of
@@ -71,7 +70,7 @@ class Subject:
 
     def column(self, name: str) -> Column:
         """The column that the source calls so; Refused if there is none."""
-        found = self.shape.called(name)
+        found = self.shape.column_of_source(name)
         if found is None:
             raise migration_error(f"{self.shape.table} has no column {name!r}.", "Name one of its columns.")
         return found
@@ -83,7 +82,7 @@ class Subject:
     def desired_column(self, name: str, type_: ColumnType) -> Column:
         """The column that the source calls so, or would call so if it were added."""
         names = stored_names(self.store.reserves, [name], self.shape.columns)
-        return self.shape.called(name) or stored_as(Column(name, type_), names)
+        return self.shape.column_of_source(name) or stored_as(Column(name, type_), names)
 
     def change(self, operation: Operation) -> Change | None:
         """The change that an operation is; Refused for one that an open version is younger than."""
@@ -194,7 +193,7 @@ def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> Chang
 def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> Change | None:
     """Give each open version that has a value a successor without; the column stays (6.4)."""
     subject.require_history()
-    column = subject.shape.called(asked.column)
+    column = subject.shape.column_of_source(asked.column)
     instant = parse_time(asked.operation_timestamp)
     if column is None:
         return None
@@ -206,10 +205,10 @@ def rename_column(subject: Subject, asked: sdk.RenameColumn) -> Change | None:
     """Give the column another name; type, values and key stay (6.6)."""
     shape = subject.shape
     old, new = asked.from_column, require_user_column(asked.to_column)
-    if shape.called(old) is None and shape.called(new):
+    if shape.column_of_source(old) is None and shape.column_of_source(new):
         return None
     column = subject.column(old)
-    if shape.called(new):
+    if shape.column_of_source(new):
         raise migration_error(f"{shape.table} already has a column {new!r}.", "Choose another name.")
     if old in SYSTEM_COLUMNS:
         raise migration_error(f"{old} is a system column: later requests name it.", "Name another column.")
@@ -384,11 +383,11 @@ def copy_table_to_history(pair: TablePair, asked: sdk.CopyTableToHistoryMode) ->
     change = to_history(Subject(pair.store, stored), asked.soft_deleted_column)
     assert change is not None
     assert change.into is not None
-    return _new_table(replace(change.into, table=pair.target), change.come)
+    return _new_table(replace(change.into, table=pair.target), change.added)
 
 
 def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> Change:
-    return Change(come=rows, into=shape, anew=True, counted="inserted", properties=marks)
+    return Change(added=rows, into=shape, recreate=True, count_as="inserted", properties=marks)
 
 
 def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:

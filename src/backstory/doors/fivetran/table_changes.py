@@ -15,9 +15,8 @@ from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.model.instant import EPOCH
 from backstory.model.layout import HISTORY_COLUMNS, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
-from backstory.model.types import Kind, related
+from backstory.model.table import Column, Shape, TableName
+from backstory.model.types import Kind, are_related
 from backstory.stores.port import Store, StoredTable, stored_names
 from backstory.strategies.shape_changes.operations import DeleteBefore, EndBefore, FlagBefore, Reshape
 from backstory.strategies.shape_changes.plan import change_of
@@ -50,7 +49,7 @@ def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop
     names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
     desired = {names[column.name]: stored_as(column, names) for column in columns}
     for column in definition.columns:
-        stored = shape.called(column.name)
+        stored = shape.column_of_source(column.name)
         bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
         if bare and stored and stored.type.kind is Kind.DECIMAL:
             desired[stored.name] = stored
@@ -66,7 +65,7 @@ def _is_same(shape: Shape, into: Shape) -> bool:
 def _refuse_alteration(shape: Shape, into: Shape) -> None:
     for column in shape.columns:
         new = into.column(column.name)
-        if new and not related(column.type, new.type):
+        if new and not are_related(column.type, new.type):
             raise Refused(
                 "type-change",
                 f"The column {column.source} of {shape.table} cannot change "
@@ -140,12 +139,12 @@ def _operation(table: StoredTable, asked: Truncation) -> DeleteBefore | FlagBefo
     before = EPOCH + timedelta(microseconds=asked.before)
     if asked.deleted is None:
         return DeleteBefore(synced, before)
-    flag = table.shape.called(asked.deleted)
+    flag = table.shape.column_of_source(asked.deleted)
     return FlagBefore(synced, before, flag.name) if flag else EndBefore(synced, before)
 
 
 def _synced_column(table: StoredTable, asked: Truncation) -> Column:
-    synced = table.shape.called(asked.synced)
+    synced = table.shape.column_of_source(asked.synced)
     if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
         raise Refused(
             "no-synced-column",
@@ -158,7 +157,7 @@ def _synced_column(table: StoredTable, asked: Truncation) -> Column:
 def _refuse_flag(table: StoredTable, asked: Truncation) -> None:
     if asked.deleted is None:
         return
-    flag = table.shape.called(asked.deleted)
+    flag = table.shape.column_of_source(asked.deleted)
     if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
         return
     if flag is None or not can_flag(table.shape, flag):

@@ -25,8 +25,8 @@ from backstory.doors.historize.sql_target import SqlTarget
 from backstory.doors.historize.stage import stage_of
 from backstory.doors.historize.statements import base_steps
 from backstory.errors import Refused, UsageError
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.dialects.registry import get_dialect
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.dialects import get_dialect
 from backstory.strategies.scd2.statements import hist_steps
 
 

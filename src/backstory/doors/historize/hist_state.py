@@ -28,8 +28,7 @@ from backstory.doors.historize.model import (
 from backstory.doors.historize.resolve import HIST, RAWCORE, is_hist, namespace_of, read_state
 from backstory.doors.historize.runs import Target, base_names, hist_names
 from backstory.errors import Failed, Refused
-from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.widening import EQUAL, WIDENING, drift
+from backstory.stores.sql.columns import EQUAL, WIDENING, drift, instant_text
 
 LONGEST_FORKED = 63 - len(f"{FORKED}20250101000000")
 ROUNDS = 4

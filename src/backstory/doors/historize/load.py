@@ -32,13 +32,12 @@ from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, Archive, Dating, History, Labels
 from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.reading.databases.stored_history import StoredHistory
 from backstory.stores.sql.columns import Datatype, TableColumn
-from backstory.stores.sql.ddl import logical
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.placeholders import LOAD_RUN_ID, LOAD_TIMESTAMP, without_placeholders
+from backstory.stores.sql.ddl import logical_type
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.statements import LOAD_RUN_ID, LOAD_TIMESTAMP, without_placeholders
 from backstory.strategies.scd2.statements import ArchiveTable, Pair
 from backstory.strategies.scd2.transitions import State
 
@@ -421,7 +420,7 @@ def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dia
     for column, type_ in stored.items():
         if column in fixed:
             continue
-        known = base.get(column) or _as_stored(column, logical(type_, dialect))
+        known = base.get(column) or _as_stored(column, logical_type(type_, dialect))
         columns.append(
             known.model_copy(update={"target_column_name": column, "input": column, "nullable": True})
         )

@@ -31,12 +31,12 @@ from backstory.doors.historize.spark_tables import base_shape
 from backstory.doors.historize.spark_work import BASE as BASE_SNAPSHOT
 from backstory.doors.historize.spark_work import RECEIPT, SparkWork
 from backstory.doors.historize.table_plan import TablePlan
-from backstory.engine.planned import Planned, PlanTerms, Rows, join_rows, tables_of
+from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, join_rows, tables_of
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
 from backstory.formats.delivered import in_schema
-from backstory.model.change import NOTHING, Change, Pieces
+from backstory.model.change import NOTHING, Change, RowBatches
 from backstory.model.instant import iso
 from backstory.model.layout import ROW_HASH
 from backstory.spark.versions import arrow_of
@@ -143,9 +143,9 @@ def _kinds(base: TablePlan, hist: TablePlan, terms: LoadTerms) -> dict[str, pa.S
     }
 
 
-def _base_change(store: Store, planned: Planned, table: StoredTable) -> Change:
+def _base_change(store: Store, planned: PlanResult, table: StoredTable) -> Change:
     come = join_rows(store, *(planned.rows(kind) for kind in (COMES, BOTH, FLAGGED)))
-    return Change(gone=planned.places(BASE_GOES, table), come=come)
+    return Change(removed=planned.places(BASE_GOES, table), added=come)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,15 +156,15 @@ class _Versions:
     kinds: Mapping[str, pa.Schema]
     hist: TablePlan
     terms: LoadTerms
-    planned: Planned
+    planned: PlanResult
 
-    def begin(self, kept: ExitStack) -> "Callable[[], Sequence[Rows]]":
+    def begin(self, kept: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
         """Make the versions that begin; what the history has of their records is counted at once.
 
         What Spark keeps goes with `kept`.
         """
         there = {kind: rows for kind in BEGIN if (rows := self.planned.rows(kind)) is not None}
-        if all(isinstance(rows, pa.Table | Pieces) for rows in there.values()):
+        if all(isinstance(rows, pa.Table | RowBatches) for rows in there.values()):
             earlier = self._earlier(there)
             return lambda: [
                 _map_rows(rows, partial(self._begin_locally, earlier, BEGIN[kind]))
@@ -173,18 +173,18 @@ class _Versions:
         frame = self._begin_in_tasks(there, kept)
         return lambda: [frame]
 
-    def change(self, begun: "Callable[[], Sequence[Rows]]", table: StoredTable) -> Change:
+    def change(self, begun: "Callable[[], Sequence[RowsToWrite]]", table: StoredTable) -> Change:
         """What the load makes of the history."""
         come = join_rows(self.work.store, *begun(), self.planned.rows(ENDS))
         expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, ENDS))
-        return Change(gone=self.planned.places(GOES, table), come=come, expected=expected)
+        return Change(removed=self.planned.places(GOES, table), added=come, expected=expected)
 
     @property
     def _has_earlier(self) -> bool:
         """Whether records without an open version may have had one."""
         return self.hist.filled or self.work.load.archive is not None
 
-    def _earlier(self, there: "Mapping[str, Rows]") -> PastKeys:
+    def _earlier(self, there: "Mapping[str, RowsToWrite]") -> PastKeys:
         """What the history has of the records that begin versions, read for these records alone."""
         if not self._has_earlier:
             return PastKeys()
@@ -244,18 +244,18 @@ def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
     return (nothing, rows) if appear else (rows, nothing)
 
 
-def _map_rows(rows: pa.Table | Pieces, make: Callable[[pa.Table], pa.Table]) -> pa.Table | Pieces:
-    return make(rows) if isinstance(rows, pa.Table) else Pieces(lambda: map(make, tables_of(rows)))
+def _map_rows(rows: pa.Table | RowBatches, make: Callable[[pa.Table], pa.Table]) -> pa.Table | RowBatches:
+    return make(rows) if isinstance(rows, pa.Table) else RowBatches(lambda: map(make, tables_of(rows)))
 
 
-def _moved_keys(terms: LoadTerms, planned: Planned) -> list[str]:
+def _moved_keys(terms: LoadTerms, planned: PlanResult) -> list[str]:
     """Business keys of records that appeared in the base while others with these vanished from it."""
     came: Any = planned.rows(CAME)
     went: Any = planned.rows(WENT)
     if came is None or went is None:
         return []
     names = list(terms.business)
-    if isinstance(came, pa.Table | Pieces):
+    if isinstance(came, pa.Table | RowBatches):
         sides = [pa.concat_tables(tables_of(rows)).group_by(names).aggregate([]) for rows in (came, went)]
         numbers = pa.concat_tables(sides).group_by(names).aggregate([([], "count_all")])
         both = numbers.filter(pc.equal(numbers["count_all"], len(sides)))

@@ -27,17 +27,14 @@ from backstory.doors.historize.spark_tables import LOAD_COLUMNS, stage_rows_and_
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage, column_type, stage_batches
 from backstory.doors.historize.table_plan import TablePlan
-from backstory.engine.held_rows import together
-from backstory.engine.parts import Rows
-from backstory.engine.parts import Rows as SideRows
-from backstory.engine.sides import LocalSide, Side
+from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
+from backstory.engine.spill import combine_tables
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, TooLarge, typed_size
 from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
-from backstory.model.layout import ROW_HASH
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import all_are_current
 from backstory.spark.versions import arrow_of
@@ -47,12 +44,11 @@ from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.search_bounds import is_null
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys
 from backstory.stores.iceberg.store import StoredTable, load
-from backstory.stores.metadata.columns import widens
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.sql.alike import ALIKE, in_years
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import widens
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.duckdb import DuckDB
-from backstory.stores.sql.engines.duckdb import open_duckdb
+from backstory.stores.sql.dialects import DuckDB
+from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb
 from backstory.strategies.scd2.parts import counts_of_same
 from backstory.strategies.scd2.plan import earlier_columns
 from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, STAGED, Flag, LoadTerms
@@ -73,7 +69,7 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     """
     columns = user_columns(work.load.dataset)
     stage = work.run.stage
-    if stage is None or any(each.datatype not in ALIKE for each in columns):
+    if stage is None or any(each.datatype not in SAME_TEXT for each in columns):
         return None
     read = partial(stage_batches, stage) if stage.path else _table_reader(work, stage, columns)
     if read is None:
@@ -89,14 +85,14 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
 
     def chosen(which: Callable[[pa.Table], pa.Array]) -> SideRows:
         def tables() -> Iterator[pa.Table]:
-            for each in together(read(columns), ROWS_AT_ONCE):
+            for each in combine_tables(read(columns), ROWS_AT_ONCE):
                 keys = _base_rows(work, business_keys(work.load.dataset), {key: values[key]}, each)
                 if len(few := each.filter(which(keys))):
                     yield _base_rows(work, columns, values, few).cast(rows.schema)
 
         return SideRows(rows.schema, tables)
 
-    return LocalSide(rows, columns=fewer, chosen=chosen)
+    return LocalSide(rows, columns=fewer, select=chosen)
 
 
 def _computed_rows(
@@ -107,7 +103,7 @@ def _computed_rows(
     schema = _base_rows(work, columns, values, types.empty_table()).schema
 
     def tables() -> Iterator[pa.Table]:
-        for rows in together(read(columns), ROWS_AT_ONCE):
+        for rows in combine_tables(read(columns), ROWS_AT_ONCE):
             yield _base_rows(work, columns, values, rows).cast(schema)
 
     return SideRows(schema, tables)
@@ -116,7 +112,7 @@ def _computed_rows(
 def _base_rows(
     work: SparkWork, columns: Sequence[ModelColumn], values: Mapping[str, str], rows: pa.Table
 ) -> pa.Table:
-    if not all(in_years(rows[each.name]) for each in columns):
+    if not all(has_usual_years(rows[each.name]) for each in columns):
         raise Unreadable("instants that Spark and DuckDB write in two ways")
     fixed = {
         ColumnRole.LOAD_RUN_ID: pa.repeat(work.run.run_id, len(rows)),
@@ -310,9 +306,9 @@ class _StoredRows:
             self._columns(self.schema.names), columns=self._columns, is_empty=not self.plan.filled
         )
 
-    def _columns(self, names: Sequence[str]) -> Rows:
+    def _columns(self, names: Sequence[str]) -> SideRows:
         schema = pa.schema([each for each in self.schema if each.name in names])
-        return Rows(schema, partial(self.tables, schema))
+        return SideRows(schema, partial(self.tables, schema))
 
     def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
         """These columns of all rows."""

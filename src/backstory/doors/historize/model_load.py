@@ -36,7 +36,7 @@ from backstory.doors.historize.resolve import (
 from backstory.doors.historize.runs import LoadRun, RegisteredRun, RunLog, Target, base_names, hist_names
 from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
-from backstory.engine.attempts import retry
+from backstory.engine.deliver import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.instant import iso, optional_instant

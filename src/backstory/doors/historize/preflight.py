@@ -31,11 +31,11 @@ from backstory.doors.historize.model import (
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import MAX_KEYS, Refused
-from backstory.model.guards import exceeds
-from backstory.model.keys import key_text
+from backstory.model.change import exceeds
+from backstory.model.values import key_text
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.engines.engine import Engine
-from backstory.stores.sql.placeholders import LOAD_TIMESTAMP
+from backstory.stores.sql.engine import Engine
+from backstory.stores.sql.statements import LOAD_TIMESTAMP
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.parts import (
     BASE_TWICE,

@@ -25,7 +25,7 @@ from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
 from backstory.model.instant import iso
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialect import Dialect
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, UNCHANGED
 
 META = "meta"

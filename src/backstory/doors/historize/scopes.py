@@ -17,8 +17,8 @@ from backstory.doors.historize.model import (
     user_columns,
 )
 from backstory.errors import UsageError
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.placeholders import PLACEHOLDER
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.statements import PLACEHOLDER
 
 CUTOFF = re.compile(r"\{\{\s*DELTA_CUTOFF\s*\}\}")
 _CUTOFF_NAME = "backstory_delta_cutoff"

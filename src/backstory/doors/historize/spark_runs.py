@@ -33,8 +33,7 @@ from backstory.formats.delivered import rows_as
 from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
@@ -89,7 +88,7 @@ def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
             into = replace(shape, columns=(*shape.columns, *missing))
         new = log is None or into != log.shape
         come = rows_as(into.columns, rows)
-        return log, Change({"inserted": len(rows)}, come=come, into=into if new else None)
+        return log, Change({"inserted": len(rows)}, added=come, into=into if new else None)
 
     deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
     for name in (RUNS, STEPS) if new else ():

@@ -10,10 +10,8 @@ from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, ModelColumn, base_columns, user_columns
 from backstory.doors.historize.stage import Stage, column_type, read_stage
 from backstory.errors import Refused
-from backstory.model.layout import DELETED, Layout
-from backstory.model.places import FILE, POSITION
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.layout import DELETED, FILE, POSITION, Layout
+from backstory.model.table import Column, Shape, TableName
 from backstory.reading.frames.point_in_time import current_table_rows
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import cast_as_shown, column, quote

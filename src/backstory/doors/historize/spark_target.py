@@ -45,15 +45,14 @@ from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import iso, parse_instant
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
-from backstory.spark.settled import hold_settings
+from backstory.model.table import Shape, TableName
+from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
 from backstory.stores.refusals import conflict
-from backstory.stores.sql.dialects.spark import Spark
+from backstory.stores.sql.dialects import Spark
 from backstory.stores.tables import lock_tables
 
 if TYPE_CHECKING:

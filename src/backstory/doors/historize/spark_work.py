@@ -14,16 +14,16 @@ from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.runs import LoadRun, dataset_key
 from backstory.doors.historize.spark_tables import with_values
 from backstory.engine.deliver import TableChange, deliver_once
-from backstory.model.change import Change, Committed, Note
+from backstory.model.change import Change, Commit, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.placeholders import resolved
+from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
+from backstory.stores.sql.statements import fill_placeholders
 
 
 def hashes_to_record(
@@ -107,7 +107,7 @@ class SparkWork:
         }
         if self.run.cutoff:
             values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.run.cutoff)
-        return resolved(text, values)
+        return fill_placeholders(text, values)
 
     def with_pepper(self, rows: "DataFrame", alias: str) -> "DataFrame":
         """The rows under an alias, the pepper beside each."""
@@ -127,12 +127,12 @@ class SparkWork:
         """What a commit says of this run."""
         return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
 
-    def commit(self, table: StoredTable | None, change: Change | None, note: Note) -> Committed | None:
+    def commit(self, table: StoredTable | None, change: Change | None, note: Note) -> Commit | None:
         """Make the one commit of a table of this load, which counts its attempts itself.
 
         With rows the table tells how they are hashed.
         """
-        if table is not None and change is not None and change.come is not None:
+        if table is not None and change is not None and change.added is not None:
             told = hashes_to_record(self.store, self.load, table, self.base)
             change = replace(change, properties={**change.properties, **told})
         return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))

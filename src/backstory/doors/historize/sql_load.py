@@ -14,11 +14,11 @@ from backstory.doors.historize.receipts import LoadOutcome, LoadStep
 from backstory.doors.historize.stage import Stage, read_stage
 from backstory.errors import Failed, Refused
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
-from backstory.model.keys import key_text
+from backstory.model.values import key_text
 from backstory.reading.databases.stored_history import StoredHistory
 from backstory.stores.sql import ddl
-from backstory.stores.sql.engines.engine import Engine
-from backstory.stores.sql.statement import Statement
+from backstory.stores.sql.engine import Engine
+from backstory.stores.sql.statements import Statement
 from backstory.strategies.scd2.statements import (
     actions,
     closing_conditions,
@@ -134,7 +134,7 @@ def apply_shape(
             return [f"CREATE_TABLE {table}"]
         told = _rename_table(engine, load, old, table)
         stored = engine.introspect_table(load.schema, table)
-    plan = ddl.plan(table, columns, stored or {}, dialect)
+    plan = ddl.plan_changes(table, columns, stored or {}, dialect)
     if table == load.dataset.hist_name:
         preflight.require_hist_columns(load, plan.added)
         if plan.changes_in_words:

@@ -47,9 +47,9 @@ from backstory.doors.historize.statements import base_maintenance, base_steps, m
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.engines.engine import Engine
-from backstory.stores.sql.placeholders import PEPPER, PLACEHOLDER
+from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.engine import Engine
+from backstory.stores.sql.statements import PEPPER, PLACEHOLDER
 from backstory.upkeep.pruning import in_utc
 
 

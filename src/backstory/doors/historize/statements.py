@@ -10,8 +10,7 @@ from backstory.doors.historize.load import Load, words_of
 from backstory.doors.historize.model import ColumnRole, StateLabels, base_columns, user_columns
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.runs import LoadRun
-from backstory.stores.sql.placeholders import LOAD_TIMESTAMP
-from backstory.stores.sql.statement import Statement
+from backstory.stores.sql.statements import LOAD_TIMESTAMP, Statement
 from backstory.strategies.scd2.statements import or_in_archive
 from backstory.strategies.scd2.transitions import State
 

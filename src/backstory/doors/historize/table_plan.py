@@ -11,9 +11,8 @@ from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import column_type
 from backstory.errors import Refused
 from backstory.model.change import Change
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.layout import FILE, POSITION, ROW_ID
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import widens
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import keeps_row_ids
@@ -23,7 +22,7 @@ from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import require_layout
 from backstory.stores.refusals import conflict
 from backstory.stores.sql import ddl
-from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -110,7 +109,7 @@ def plan_table(
         return TablePlan(wanted, columns, None, partial(empty_rows, store, wanted), ddl.DdlPlan())
     require_layout(table, wanted.layout)
     types = {each.name: spark_type(each.type) for each in table.shape.columns}
-    plan = ddl.plan(wanted.table.name, columns, types, dialect)
+    plan = ddl.plan_changes(wanted.table.name, columns, types, dialect)
     allowed(plan)
     into = _evolve_shape(_rename_columns(table.shape, plan.renamed), plan, wanted)
     snapshot = table.iceberg.currentSnapshot()

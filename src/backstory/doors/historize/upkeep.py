@@ -19,7 +19,7 @@ from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.instant import instant_of, iso
 from backstory.reading.databases.stored_history import Key, Query, StoredHistory, Time
-from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.engine import Engine
 from backstory.upkeep import pruning
 from backstory.upkeep.pruning import Cut, Pruned, in_utc
 from backstory.upkeep.views import create_marked_views, drop_views

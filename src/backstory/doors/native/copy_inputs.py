@@ -32,16 +32,13 @@ from backstory.doors.native.stored_rows import (
     stored_truncates,
     touched_rows,
 )
-from backstory.engine.parts import Rows
-from backstory.engine.sides import LocalSide, nothing
+from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.formats.delivered import arrow_schema, in_schema, shaped
 from backstory.formats.memory import MemoryLease
-from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import ROLE, SEQUENCE
-from backstory.model.schema import Column, Shape
-from backstory.model.spelling import spelling_hint
-from backstory.model.types import ColumnType, Kind, parts_added
+from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
+from backstory.model.table import Column, Shape, spelling_hint
+from backstory.model.types import ColumnType, Kind, added_fields
+from backstory.model.versions_layout import ROLE, SEQUENCE
 from backstory.reading.selection import exact_value
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
 from backstory.stores.iceberg.literals import micros_of, quote, text_literal
@@ -49,9 +46,9 @@ from backstory.stores.iceberg.local_rows import ANY, PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.search_bounds import is_null
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.columns import widens
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.row_selection import Chosen
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import widens
+from backstory.stores.metadata.row_selection import ChooseRows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import copy_mark, micros
 from backstory.strategies.feeds.copy_plan import FeedCopyTerms
@@ -247,7 +244,7 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: EvolvedShape) 
 def _stored_column(before: Column | None, now: Column, name: str) -> str:
     """A stored column, if there is one, in its type to be; fields that come to a struct are NULL."""
     value = "NULL" if before is None else quote(name)
-    if before is not None and parts_added(before.type, now.type):
+    if before is not None and added_fields(before.type, now.type):
         value = _grow_value(value, before.type, now.type)
     return f"CAST({value} AS {spark_type(now.type)}) AS {quote(now.name)}"
 
@@ -306,7 +303,7 @@ class _VersionReader:
     def read(
         self,
         schema: pa.Schema,
-        chosen: Chosen,
+        chosen: ChooseRows,
         where: Any = None,
         among: Mapping[str, pa.Array] = ANY,
     ) -> Iterator[pa.Table]:
@@ -343,7 +340,7 @@ class _VersionReader:
         return in_schema(both, schema)
 
 
-def read_delivered(sides: CopyInputs, names: Sequence[str]) -> Rows | None:
+def read_delivered(sides: CopyInputs, names: Sequence[str]) -> SideRows | None:
     """These columns of the copy, read without Spark; None where Spark must read them."""
     schema = pa.schema(each for each in side_schemas(sides)[DELIVERED] if each.name in names)
     batches = sides.source.batches
@@ -356,7 +353,7 @@ def read_delivered(sides: CopyInputs, names: Sequence[str]) -> Rows | None:
                 raise Unreadable("values that Spark converts")
             yield table.cast(schema)
 
-    return Rows(schema, tables)
+    return SideRows(schema, tables)
 
 
 def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
@@ -367,7 +364,7 @@ def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     """
     schema, terms = side_schemas(sides)[SLICE], sides.terms
     if sides.table is None or sides.evolved.stored is None or not sides.table.rows:
-        return nothing(schema)
+        return empty_side(schema)
     reader = _version_reader(sides, lease)
     if reader is None:
         return None
@@ -391,13 +388,13 @@ def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
 
     whole = partial(reader.whole, schema)
     if terms.feed is not None:
-        return LocalSide(Rows(decisive, slice_), whole)
+        return LocalSide(SideRows(decisive, slice_), whole)
 
-    def columns(names: Sequence[str]) -> Rows:
+    def columns(names: Sequence[str]) -> SideRows:
         fewer = pa.schema(each for each in schema if each.name in names)
-        return Rows(fewer, lambda: reader.read(fewer, partial(_is_touched, terms, ""), condition))
+        return SideRows(fewer, lambda: reader.read(fewer, partial(_is_touched, terms, ""), condition))
 
-    return LocalSide(Rows(decisive, slice_), whole, columns)
+    return LocalSide(SideRows(decisive, slice_), whole, columns)
 
 
 def read_elsewhere(sides: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
@@ -434,7 +431,7 @@ def _decisive_columns(terms: CopyTerms) -> set[str]:
     return {*own, *terms.key, *values, *PLACES, *times}
 
 
-def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: Rows) -> pa.Table:
+def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: SideRows) -> pa.Table:
     """The keys of the copy, and of the records that were in its scope at its instant (V42)."""
     scope = dict(terms.scope or ())
     of_scope: Iterable[pa.Table] = ()

@@ -27,25 +27,22 @@ from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
 from backstory.doors.native.stored_rows import live_rows_of
 from backstory.engine.driver import DriverPlan
-from backstory.engine.held_rows import ROWS_IN_PIECE, together
-from backstory.engine.parts import Rows, parts_by_key
-from backstory.engine.planned import FirstRows, Planned, PlanTerms
+from backstory.engine.plans import FirstRows, PlanResult, PlanTerms
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side
+from backstory.engine.sides import LocalSide, Side, SideRows, parts_by_key
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
+from backstory.engine.spill import ROWS_IN_PIECE, combine_tables
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema, shaped
 from backstory.formats.digest import digest
 from backstory.formats.memory import MemoryLease, unpacked_size
-from backstory.model.change import Pieces
-from backstory.model.layout import IS_CURRENT, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.spark.on_disk import persist_on_disk
-from backstory.spark.versions import arrow_of
+from backstory.model.change import RowBatches
+from backstory.model.layout import FILE, IS_CURRENT, POSITION, RECORDED_AT, ROW_ID, VALID_FROM, VALID_TO
+from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.copies.comparison import CARRIED, CONTENT, VALUED, is_faultless, plan_rows
 from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
 from backstory.strategies.copies.frames import touched_versions, version_condition
@@ -95,12 +92,12 @@ def plan_first_here(
 
     def opening() -> Iterator[pa.Table]:
         sums.counts[CONTENT] = 0
-        for piece in together(local[DELIVERED].rows.tables(), ROWS_IN_PIECE):
+        for piece in combine_tables(local[DELIVERED].rows.tables(), ROWS_IN_PIECE):
             sums.counts[CONTENT] += digest(piece)
             whole = begin_versions(piece, terms.at, np.full(len(piece), end), terms.recorded)
             yield shaped(whole, terms.columns, ids=terms.ids)
 
-    return DriverPlan(sums, {ADDED: Pieces(opening) if count else None, APPEARED: None}, {REMOVED: None})
+    return DriverPlan(sums, {ADDED: RowBatches(opening) if count else None, APPEARED: None}, {REMOVED: None})
 
 
 def plan_first_by_spark(sides: CopyInputs, kept: ExitStack) -> FirstRows | None:
@@ -166,7 +163,7 @@ class PlannedCopy:
     """What a copy makes of its table, while the plan lasts."""
 
     inputs: CopyInputs
-    planned: Planned
+    planned: PlanResult
     salt: int
 
     @property
@@ -268,7 +265,7 @@ class PlannedCopy:
         """The keys of records that appear; None for a table without rows, where all are new."""
         table = self.inputs.table
         rows = self.planned.rows(APPEARED) if table is not None and table.rows else None
-        return pa.concat_tables(rows.tables()) if isinstance(rows, Pieces) else rows
+        return pa.concat_tables(rows.tables()) if isinstance(rows, RowBatches) else rows
 
     @cached_property
     def _reopened_keys(self) -> "np.ndarray | DataFrame | None":
@@ -373,7 +370,7 @@ def _delivered_side(sides: CopyInputs) -> Side:
     )
 
 
-def _columns_here(sides: CopyInputs, names: Sequence[str]) -> Rows:
+def _columns_here(sides: CopyInputs, names: Sequence[str]) -> SideRows:
     rows = read_delivered(sides, names)
     assert rows is not None
     return rows

@@ -30,7 +30,7 @@ from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import copy_out, refuse_column, refuse_repeats
 from backstory.sources.databases.keys import Keys, catalog_error
-from backstory.spark.jars import fetch
+from backstory.spark.jars import fetch_jars
 from backstory.stores.iceberg.store import Store
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ def _bring_driver(spark: "SparkSession") -> None:
     """Have MariaDB's driver in the session, unless it is there: to ask its resolver takes seconds."""
     name = MARIADB.split(":")[1]
     if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
-        for jar in fetch([MARIADB], dict(spark.sparkContext.getConf().getAll())):
+        for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
             spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
 
 

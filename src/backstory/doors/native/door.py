@@ -17,7 +17,7 @@ from backstory.doors.native.receipts import answer_without_changes
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
 from backstory.engine.deliver import deliver
-from backstory.engine.remarks import remarked
+from backstory.engine.run_context import with_remark
 from backstory.errors import UsageError
 from backstory.formats.source_files import SourceFiles, source_files
 from backstory.formats.wrapping.room import translate_disk_errors
@@ -44,7 +44,7 @@ def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest)
     """
     given = replace(given, begun=datetime.now(UTC))
     with (
-        remarked(given.note, given.author),
+        with_remark(given.note, given.author),
         translate_disk_errors("the source"),
         _rows(store, source, partial(load, store, into), given) as rows,
     ):
@@ -62,7 +62,7 @@ def apply(
     table = load(store, into)
     request = with_stored_envelope(request, {} if table is None else table.properties)
     with (
-        remarked(request.note, request.author),
+        with_remark(request.note, request.author),
         translate_disk_errors("the source"),
         _feed_rows(store, source, into, table, request) as found,
     ):

@@ -14,11 +14,18 @@ from backstory.doors.native.options import TableRequest, bad_option
 from backstory.errors import Refused, UsageError, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
-from backstory.model.remembered import OWN_COLUMNS, RESERVED
-from backstory.model.schema import Column, Shape
-from backstory.model.spelling import fields_alike, is_reserved, names_alike, other_spelling, spelling_hint
-from backstory.model.table import TableName
-from backstory.model.types import NESTED_KINDS, ColumnType, Kind, common, parts_added, widens
+from backstory.model.table import (
+    Column,
+    Shape,
+    TableName,
+    fields_alike,
+    is_reserved,
+    names_alike,
+    other_spelling,
+    spelling_hint,
+)
+from backstory.model.types import NESTED_KINDS, ColumnType, Kind, added_fields, common_type, widens
+from backstory.model.versions_layout import OWN_COLUMNS, RESERVED
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.spark_types import column_type
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -246,7 +253,7 @@ def evolve_shape(
         elif came is not None:
             type_ = retype.get(each.name, each.type)
             others.append(
-                TypeChange(each.name, type_, came.type, None if keeps else common(type_, came.type))
+                TypeChange(each.name, type_, came.type, None if keeps else common_type(type_, came.type))
             )
     if others:
         raise type_change_error(others)
@@ -343,7 +350,7 @@ def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[s
 
 def _grows(old: ColumnType, new: ColumnType) -> bool:
     """Whether values of the one type are of the other as they are stored: it is wider, or has more fields."""
-    return widens(old, new) or parts_added(old, new) is not None
+    return widens(old, new) or added_fields(old, new) is not None
 
 
 def _shows_same_numbers(old: ColumnType, new: ColumnType) -> bool:

@@ -21,7 +21,7 @@ from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.remembered import (
+from backstory.model.versions_layout import (
     COLUMNS,
     COPIED_AT,
     ENDED_AT,
@@ -32,21 +32,21 @@ from backstory.model.remembered import (
     ROLE,
     SCOPE,
     SETTLED,
+    FactKind,
     Role,
-    Told,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.search_bounds import all_of, is_null
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.copies.frames import mark_condition, version_condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MARKS: Final = (Told.COPY.value, Told.TRUNCATE.value)
+MARKS: Final = (FactKind.COPY.value, FactKind.TRUNCATE.value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +174,7 @@ def _mark(row: dict[str, Any]) -> Mark:
         row[VALID_FROM],
         None if ids is None else tuple(ids),
         memory[SCOPE],
-        memory[KIND] == Told.TRUNCATE.value,
+        memory[KIND] == FactKind.TRUNCATE.value,
     )
 
 

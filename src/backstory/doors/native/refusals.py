@@ -29,9 +29,9 @@ from backstory.formats.file_columns import (
 )
 from backstory.formats.reading import rows_of
 from backstory.formats.source_files import SourceFiles, unpacked
-from backstory.model.guards import exceeds
+from backstory.model.change import exceeds
 from backstory.model.instant import iso
-from backstory.model.keys import key_text
+from backstory.model.values import key_text
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import Store

@@ -15,18 +15,17 @@ from backstory.errors import MAX_KEYS, Refused, option
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
 from backstory.formats.values.exact_casts import misfits
-from backstory.model.layout import MEMORY
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import COLUMNS, SETTLED
-from backstory.model.schema import Column, Shape
+from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID
+from backstory.model.table import Column, Shape
 from backstory.model.types import ColumnType, Kind, fits
+from backstory.model.versions_layout import COLUMNS, SETTLED
 from backstory.stores.iceberg.casting import Changes, exact_batch, retype_rows
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -11,8 +11,8 @@ from typing import Final, Literal
 from backstory.doors.native.evolution import EvolvedShape
 from backstory.doors.native.options import TableRequest, bad_option
 from backstory.errors import Refused
-from backstory.model.remembered import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
-from backstory.model.spelling import spelling_hint
+from backstory.model.table import spelling_hint
+from backstory.model.versions_layout import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
 from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import StoredTable
 

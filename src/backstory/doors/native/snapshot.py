@@ -50,16 +50,15 @@ from backstory.doors.native.settings import (
 )
 from backstory.doors.native.sources import SourceRows
 from backstory.engine.deliver import Plan
-from backstory.engine.planned import join_rows
+from backstory.engine.plans import join_rows
 from backstory.errors import BackstoryError
 from backstory.formats.delivered import shaped
-from backstory.model.change import TOKEN, Change, Committed, Note, Pieces
+from backstory.model.change import TOKEN, Change, Commit, Note, RowBatches
 from backstory.model.instant import iso
-from backstory.model.layout import MEMORY, VALID_FROM, Layout
-from backstory.model.places import FILE, POSITION
-from backstory.model.remembered import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE, SETTLED
+from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM, Layout
 from backstory.model.table import TableName
-from backstory.spark.settled import hold_settings
+from backstory.model.versions_layout import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE, SETTLED
+from backstory.spark.session_settings import hold_settings
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.conditions import has_no_values, is_withdrawn
 from backstory.stores.iceberg.faults import translate_faults
@@ -84,7 +83,7 @@ def copy_change(sides: CopyInputs, copy: PlannedCopy, *, is_told: bool = False) 
     come = join_rows(sides.store, rows, marks)
     if sides.table is None:
         told = {**sides.settings.properties(), **policy_property({}, sides.request), **_memory(sides)}
-        return Change(copy.outcomes, come=come, into=evolved.shape, properties=told)
+        return Change(copy.outcomes, added=come, into=evolved.shape, properties=told)
     if evolved.retyped:
         return _replace_all_rows(sides, copy, marks, replaced)
     if come is None and not evolved.is_changed and not is_told:
@@ -152,7 +151,7 @@ def _replace_all_rows(sides: CopyInputs, copy: PlannedCopy, marks: pa.Table, rep
         come = come.unionByName(added)
     change = Change(
         copy.outcomes,
-        come=_in_few_files(sides, join_rows(sides.store, come, marks), count),
+        added=_in_few_files(sides, join_rows(sides.store, come, marks), count),
         into=sides.evolved.shape,
         renamed=sides.evolved.renamed,
         properties=_properties(sides),
@@ -163,7 +162,7 @@ def _replace_all_rows(sides: CopyInputs, copy: PlannedCopy, marks: pa.Table, rep
 
 def _in_few_files(sides: CopyInputs, come: Any, count: int) -> Any:
     """A frame of rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
-    if come is None or isinstance(come, pa.Table | Pieces):
+    if come is None or isinstance(come, pa.Table | RowBatches):
         return come
     rows: DataFrame = come.coalesce(1) if count <= FEW else come
     return rows.sortWithinPartitions(*map(quote, sides.terms.key))
@@ -214,7 +213,7 @@ class NativeSnapshot:
         return [self.name]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[Answer]]:
+    def open_plan(self, store: Store) -> Iterator[Plan[Answer]]:
         """The plan on the table as it stands; Refused for what would not be right."""
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
@@ -230,7 +229,7 @@ class NativeSnapshot:
                 change = copy_change(sides, copy, is_told=self._records_absences(table, absent))
                 receipt = self._receipt(sides, copy, absent)
                 if change is not None:
-                    change = replace(change, told=lambda _: {TOKEN: self._token(sides, copy)})
+                    change = replace(change, late_properties=lambda _: {TOKEN: self._token(sides, copy)})
                 at, recorded = iso(sides.place.at), iso(sides.place.recorded)
                 note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absent.properties})
                 yield Plan(table, change, note, receipt, self.request.dry_run)
@@ -299,7 +298,7 @@ class NativeSnapshot:
 
     def _receipt(
         self, sides: CopyInputs, copy: PlannedCopy, absent: Absences
-    ) -> Callable[[Committed | None], Answer]:
+    ) -> Callable[[Commit | None], Answer]:
         table = str(self.name)
         foreign = () if sides.table is None else sides.table.foreign_writes
         evolved = sides.evolved
@@ -319,7 +318,7 @@ class NativeSnapshot:
             )
             return lambda _committed: plan
 
-        def receipt(committed: Committed | None) -> SnapshotReceipt:
+        def receipt(committed: Commit | None) -> SnapshotReceipt:
             snapshot = None if committed is None else committed.snapshot_id
             recorded = None if snapshot is None else iso(sides.place.recorded)
             before = iso(sides.place.recorded - timedelta(microseconds=1))

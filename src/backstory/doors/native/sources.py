@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from backstory.engine.staging import (
     STAGED,
-    copied_whole,
+    copy_whole,
     is_local,
     local_fields,
     local_parquet,
@@ -259,7 +259,7 @@ def stage_source(
 
 def _whole_parquet(store: Store, path: Path, stamp: Stamp, folder: Path) -> "DataFrame":
     """The rows of a file for Spark, out of a copy: its tasks read when they please, and not at once."""
-    whole = copied_whole(path, stamp, folder)
+    whole = copy_whole(path, stamp, folder)
     return local_parquet(store, whole, pq.read_schema(whole))
 
 

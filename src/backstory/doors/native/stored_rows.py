@@ -14,10 +14,18 @@ from backstory.doors.native.feeds.logs import Position
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.instant import EPOCH
-from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION, ROW_ID
-from backstory.model.remembered import ENDED_AT, KIND, OWN_COLUMNS, OWN_TIME, ROLE, SEQUENCE, Role, Told
-from backstory.model.schema import Column
+from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
+from backstory.model.table import Column
+from backstory.model.versions_layout import (
+    ENDED_AT,
+    KIND,
+    OWN_COLUMNS,
+    OWN_TIME,
+    ROLE,
+    SEQUENCE,
+    FactKind,
+    Role,
+)
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import keeps_row_ids, with_row_ids
 from backstory.stores.iceberg.literals import column, instant, quote
@@ -25,9 +33,9 @@ from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.search_bounds import all_of, any_of
 from backstory.stores.iceberg.slice import rows_of_keys
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.row_groups import MayHave, Statistics
-from backstory.stores.metadata.row_selection import Chosen
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import MayHave, Statistics
+from backstory.stores.metadata.row_selection import ChooseRows
 from backstory.strategies.copies.version_rows import OPEN, memory_field, micros
 from backstory.strategies.keys import find_places, key_numbers
 
@@ -93,7 +101,7 @@ def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> in
 def stored_truncates(store: Store, table: StoredTable, columns: Iterable[Column]) -> pa.Table:
     """All truncates of a log that are remembered: each record has its own instant of them (V133)."""
     marks = stored_marks(store, table, columns, BEGINNING)
-    truncate = pc.equal(memory_field(marks, KIND), Told.TRUNCATE.value)
+    truncate = pc.equal(memory_field(marks, KIND), FactKind.TRUNCATE.value)
     return marks.filter(pc.and_(truncate, memory_field(marks, OWN_TIME).is_valid()))
 
 
@@ -190,7 +198,7 @@ def _leading_part(schema: pa.Schema) -> tuple[str, ...]:
     return (MEMORY, SEQUENCE, place.field(1).name)
 
 
-def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> Chosen:
+def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> ChooseRows:
     """Tells which rows are live, of one of these keys, and open or ended at or after the key's instant.
 
     Keys are compared by their numbers, which are made once for all parts of the rows: of keys that have the
@@ -213,7 +221,7 @@ def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
 
 
 def _touched_records_and_marks(
-    since: int, of_records: Chosen, key: tuple[str, ...], low: Position | None, rows: pa.Table
+    since: int, of_records: ChooseRows, key: tuple[str, ...], low: Position | None, rows: pa.Table
 ) -> pa.ChunkedArray:
     marks = pc.and_(pc.is_null(rows[key[0]]), touched_rows(since, rows, low=low))
     return pc.or_(marks, of_records(rows))

@@ -24,7 +24,7 @@ from backstory.journal.log_table import DOOR
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
 from backstory.stores.iceberg.spark_types import columns_from
 from backstory.stores.iceberg.store import Store, StoredTable, load
 

@@ -20,17 +20,16 @@ from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import Snapshot
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.sides import nest_data
-from backstory.engine.sorted_rows import sorted_rows
+from backstory.engine.spill import sort_rows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shaped
 from backstory.journal.arrow_hash import hash_of_table, hash_text, sum_of_words
 from backstory.journal.chain import Block, canonical, schema_hash
 from backstory.journal.log_table import bring_up_to_date, log_of
 from backstory.journal.row_hash import ROWS, hash_of, observe_hash
-from backstory.model.change import NOTHING, TOKEN, Change, Note, Pieces
+from backstory.model.change import NOTHING, TOKEN, Change, Note, RowBatches
 from backstory.model.instant import iso
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.stores.iceberg.literals import literal, null_columns
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.spark_types import columns_from, spark_schema
@@ -112,7 +111,7 @@ def rows_change(
     meeting: Ingestion,
     event: dict[str, Any],
     arrived: DeliveredSide,
-    events: "pa.Table | Pieces | DataFrame | None",
+    events: "pa.Table | RowBatches | DataFrame | None",
     found: EventSummary,
     terms: EventTerms,
 ) -> Iterator[Change]:
@@ -120,11 +119,11 @@ def rows_change(
     columns, names, start = meeting.dataset.columns, [f.name for f in arrived.data], meeting.head.next_offset
     counts = +found.counts
     with ExitStack() as kept:
-        rows: DataFrame | pa.Table | Pieces
-        if isinstance(events, pa.Table | Pieces):
-            ordered = sorted_rows(events, partial(sorted_places, terms=terms), kept)
-            if isinstance(ordered, Pieces):
-                rows = Pieces(partial(_number_pieces, columns, ordered, meeting.now, start))
+        rows: DataFrame | pa.Table | RowBatches
+        if isinstance(events, pa.Table | RowBatches):
+            ordered = sort_rows(events, partial(sorted_places, terms=terms), kept)
+            if isinstance(ordered, RowBatches):
+                rows = RowBatches(partial(_number_pieces, columns, ordered, meeting.now, start))
             else:
                 rows = columns.stored_rows(ordered, meeting.now, start)
         else:
@@ -136,7 +135,7 @@ def rows_change(
         yield block_change(meeting, event, arrived, rows, counts)
 
 
-def _number_pieces(columns: LogColumns, events: Pieces, now: datetime, start: int) -> Iterator[pa.Table]:
+def _number_pieces(columns: LogColumns, events: RowBatches, now: datetime, start: int) -> Iterator[pa.Table]:
     for each in events.tables():
         yield columns.stored_rows(each, now, start)
         start += len(each)
@@ -146,7 +145,7 @@ def block_change(
     meeting: Ingestion,
     event: dict[str, Any],
     arrived: DeliveredSide | None = None,
-    rows: "DataFrame | pa.Table | Pieces | None" = None,
+    rows: "DataFrame | pa.Table | RowBatches | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
     """A block of the chain, with the rows that it tells of and the columns that are new."""
@@ -171,13 +170,18 @@ def block_change(
     into = into if into != table.shape else None
     properties = _properties(meeting, arrived)
     return Change(
-        dict(counts), come=come, into=into, properties=properties, snapshot=True, told=block_properties
+        dict(counts),
+        added=come,
+        into=into,
+        properties=properties,
+        snapshot=True,
+        late_properties=block_properties,
     )
 
 
 def _with_hash(
-    rows: "DataFrame | pa.Table | Pieces | None", shape: Shape, offset: str, event: Mapping[str, Any]
-) -> "tuple[DataFrame | pa.Table | Pieces | None, Callable[[], str | None]]":
+    rows: "DataFrame | pa.Table | RowBatches | None", shape: Shape, offset: str, event: Mapping[str, Any]
+) -> "tuple[DataFrame | pa.Table | RowBatches | None, Callable[[], str | None]]":
     """The rows as the table has them, and what tells their hash once they are written."""
     from pyspark.sql import Observation
 
@@ -186,9 +190,9 @@ def _with_hash(
     if isinstance(rows, pa.Table):
         rows = shaped(rows, shape.columns)
         return rows, _HASHER.submit(hash_of_table, rows, offset).result
-    if isinstance(rows, Pieces):
+    if isinstance(rows, RowBatches):
         sums: list[np.ndarray] = []
-        pieces = Pieces(partial(_hash_pieces, rows, shape, offset, sums))
+        pieces = RowBatches(partial(_hash_pieces, rows, shape, offset, sums))
         return pieces, lambda: hash_text(reduce(np.bitwise_xor, sums))
     written = Observation()
     rows = observe_hash(rows, offset, written)
@@ -196,7 +200,7 @@ def _with_hash(
     return rows, lambda: _written_hash(written.get, event)
 
 
-def _hash_pieces(rows: Pieces, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
+def _hash_pieces(rows: RowBatches, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
     """The pieces as the table has them, each hashed while it is written."""
     sums.clear()
     for each in rows.tables():

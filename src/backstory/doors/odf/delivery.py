@@ -50,19 +50,18 @@ from backstory.doors.odf.preprocess import keeps_order, refuse_failing_rows, run
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.doors.odf.sides import LogMerge
 from backstory.engine.deliver import Plan, deliver
-from backstory.engine.planned import Planned
+from backstory.engine.plans import PlanResult
 from backstory.engine.staging import StagedRows
 from backstory.errors import Refused, UsageError
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.journal.chain import blocks
 from backstory.journal.log_table import read_all_blocks
-from backstory.model.change import Change, Committed
-from backstory.model.guards import exceeds
+from backstory.model.change import Change, Commit, exceeds
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.observe.metrics import timed
+from backstory.observe.metrics import time_stage
 from backstory.sources.source import FetchedFile
-from backstory.spark.settled import hold_settings
+from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.plan import EVENTS, EventSummary
@@ -196,7 +195,7 @@ def deliver_file(
     """
     with ExitStack() as held:
         held.enter_context(translate_disk_errors(fetched.name))
-        with timed("decode"):
+        with time_stage("decode"):
             read, content = _read(store, dataset(), source, fetched, run, held)
         frame = None if read is None else read.frame
         if frame is not None and source.preprocess is not None:
@@ -224,7 +223,7 @@ class FileDelivery:
         return [self.name]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
+    def open_plan(self, store: Store) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
         """Compare the rows with the dataset as it stands."""
         work, dataset = self.work, self.work.dataset()
         head = head_to_extend(store, dataset)
@@ -245,7 +244,7 @@ class FileDelivery:
         with _compare(meeting) as (change, receipt):
             told = replace(receipt, notes=(*notes, *receipt.notes))
 
-            def ended(committed: Committed | None) -> tuple[DatasetReceipt, bool]:
+            def ended(committed: Commit | None) -> tuple[DatasetReceipt, bool]:
                 return told, committed is not None
 
             yield Plan(dataset.table, change, note, ended, work.run.dry_run)
@@ -334,7 +333,7 @@ def _merge(meeting: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | No
     late = refuse_late(work, head)
     terms = terms_of(work.source.merge, columns.time, columns.encoding, timed=arrived.timed)
     with ExitStack() as held:
-        with timed("plan"), translate_faults(dataset.name), refuse_failing_rows():
+        with time_stage("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
             moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
             merge = LogMerge(work.store, dataset, work.read, arrived, terms, moment, held)
@@ -351,7 +350,7 @@ def _merge(meeting: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | No
 
 @contextmanager
 def _change(
-    meeting: Ingestion, arrived: DeliveredSide, planned: Planned, found: EventSummary, terms: EventTerms
+    meeting: Ingestion, arrived: DeliveredSide, planned: PlanResult, found: EventSummary, terms: EventTerms
 ) -> Iterator[Change | None]:
     """None if neither the log nor what is known of the source changes; in a dry run the rows are counted."""
     if meeting.work.run.dry_run:

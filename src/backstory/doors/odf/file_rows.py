@@ -35,7 +35,7 @@ from backstory.doors.odf.manifest.events import (
 from backstory.engine.staging import (
     ARRIVAL,
     StagedRows,
-    copied_whole,
+    copy_whole,
     is_local,
     local_parquet,
     rows_of_staged_file,
@@ -252,7 +252,7 @@ def read_batch(
     """
     stamp = stamp_of(ready.path)
     if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, told):
-        whole = copied_whole(ready.path, stamp, folder)
+        whole = copy_whole(ready.path, stamp, folder)
         return rows_of_staged_file(
             _placed_by_spark(local_parquet(store, whole, pq.read_schema(whole))), whole
         )

@@ -20,7 +20,7 @@ from backstory.errors import BackstoryError, Refused
 from backstory.journal.chain import Block, canonical, sha3, walk
 from backstory.journal.log_table import newest_block
 from backstory.model.instant import parse_instant
-from backstory.model.receipt import UNTOLD, Receipt
+from backstory.model.receipt import NOT_IN_JSON, Receipt
 from backstory.model.table import TableName
 from backstory.settings import Rights
 from backstory.sources.source import FetchedFile, SourceState
@@ -227,9 +227,9 @@ class DatasetReceipt(Receipt):
     watermark: datetime | None = None
     system_time: datetime | None = None
     error: BackstoryError | None = None
-    notes: tuple[str, ...] = field(default=(), metadata=UNTOLD)
-    before: datetime | None = field(default=None, metadata=UNTOLD)
-    hint: str = field(default="", metadata=UNTOLD)
+    notes: tuple[str, ...] = field(default=(), metadata=NOT_IN_JSON)
+    before: datetime | None = field(default=None, metadata=NOT_IN_JSON)
+    hint: str = field(default="", metadata=NOT_IN_JSON)
 
 
 def sum_up(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetReceipt:

@@ -32,9 +32,9 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import Store
-from backstory.stores.metadata.described import Described
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import MOST_IN_ARROW, Files
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
 from backstory.stores.metadata.values import integers
 from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import EventEncoding, Op
@@ -192,7 +192,7 @@ def _head(head: Head) -> dict[str, Any] | None:
     }
 
 
-def dataset_here(files: Files) -> KnownDataset[Described]:
+def dataset_here(files: TableReader) -> KnownDataset[TableMetadata]:
     """The dataset that a table is; Unreadable for another table."""
     found = dataset_of(files.table)
     if found is None:
@@ -200,12 +200,12 @@ def dataset_here(files: Files) -> KnownDataset[Described]:
     return found
 
 
-def list_entry_here(files: Files) -> dict[str, Any]:
+def list_entry_here(files: TableReader) -> dict[str, Any]:
     """A dataset as `backstory list` tells it."""
     return list_entry(dataset_here(files), Head(newest_block_in_files(files)))
 
 
-def newest_rows_here(files: Files, count: int, skip: int) -> pa.Table:
+def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
     """The newest rows without the very newest `skip`, by their offsets, oldest first."""
     table, offset = files.table, dataset_here(files).columns.vocab.offset_column
     end = Head(newest_block_in_files(files)).next_offset - skip
@@ -215,14 +215,14 @@ def newest_rows_here(files: Files, count: int, skip: int) -> pa.Table:
     return rows.take(integers([place for _, place in found]))
 
 
-def inspect_here(files: Files, *, linted: bool) -> Inspected:
+def inspect_here(files: TableReader, *, linted: bool) -> Inspected:
     """A dataset of the warehouse; `linted` says whether anybody asks what is odd in its manifest."""
     dataset = dataset_here(files)
     lint = partial(lints_of, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
     return inspect_table(dataset, lint, Head(newest_block_in_files(files)))
 
 
-def output_here(dataset: KnownDataset[Described], _: DocumentPath, source: DatasetSource) -> None:
+def output_here(dataset: KnownDataset[TableMetadata], _: DocumentPath, source: DatasetSource) -> None:
     """The columns after preprocess, where nobody knows them; Unreadable where Spark looks at the query."""
     declared = declared_schema(source.read)
     known = declared is not None and declared.fields_
@@ -230,7 +230,7 @@ def output_here(dataset: KnownDataset[Described], _: DocumentPath, source: Datas
         raise Unreadable("a query of preprocess")
 
 
-def is_pulled_by(dataset: KnownDataset[Described]) -> bool:
+def is_pulled_by(dataset: KnownDataset[TableMetadata]) -> bool:
     """Whether the newest commit was made under this very manifest, whose queries were looked at then."""
     table = dataset.table
     newest = None if table is None else next(read_blocks(snapshots_in_files(table)), None)

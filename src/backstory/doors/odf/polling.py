@@ -18,7 +18,7 @@ from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
 from backstory.doors.odf.registry import KnownDataset
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import Block
-from backstory.model.foreign_writes import BY_OTHERS
+from backstory.model.change import BY_OTHERS
 from backstory.settings import Rights
 from backstory.sources import fetching
 from backstory.sources.fetching import fetch

@@ -27,7 +27,7 @@ from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
 from backstory.model.table import TableName
 from backstory.spark.parsed_queries import cause_of, refuse_session_values, tables_read
-from backstory.spark.settled import hold_settings
+from backstory.spark.session_settings import hold_settings
 from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import Store, require_here

@@ -38,7 +38,7 @@ from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused
 from backstory.journal.log_table import read_all_blocks
-from backstory.model.change import Committed
+from backstory.model.change import Commit
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.sources.savepoint import forget
@@ -153,7 +153,7 @@ class WatermarkDelivery:
         return [self.name]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[DatasetReceipt]]:
+    def open_plan(self, store: Store) -> Iterator[Plan[DatasetReceipt]]:
         """A block without rows; none if the watermark is the one that there is."""
         dataset = registry.reload(store, self.name)
         head, watermark, name = head_to_extend(store, dataset), self.watermark, dataset.dataset.name
@@ -176,7 +176,7 @@ class WatermarkDelivery:
         meeting = Ingestion(work, dataset, head, now)
         change = block_change(meeting, event_of(meeting, 0, watermark))
 
-        def ended(committed: Committed | None) -> DatasetReceipt:
+        def ended(committed: Commit | None) -> DatasetReceipt:
             if committed is not None:
                 write_log(store, dataset.name)
             return DatasetReceipt(

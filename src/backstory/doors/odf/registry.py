@@ -15,12 +15,12 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import canonical, sha3
 from backstory.journal.log_table import log_of
 from backstory.model.layout import Layout
-from backstory.model.receipt import apart
+from backstory.model.receipt import attempt_each
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.stores.iceberg.store import Store, StoredTable, load, tables
-from backstory.stores.metadata.described import Catalog, Described
+from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.port import TableLike, require_columns
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
@@ -128,7 +128,7 @@ class DatasetRegistry(Generic[Table]):
 
     def all_or_errors(self) -> dict[TableName, KnownDataset[Table] | BackstoryError]:
         """Every dataset by its name, and for each table whose metadata cannot be read the error."""
-        entries: dict[TableName, KnownDataset[Table] | BackstoryError | None] = apart(
+        entries: dict[TableName, KnownDataset[Table] | BackstoryError | None] = attempt_each(
             self.tables(), self._load_dataset, every=True
         )
         return {name: each for name, each in entries.items() if each is not None}
@@ -148,7 +148,7 @@ def stored_datasets(store: Store, namespace: str) -> DatasetRegistry[StoredTable
     return DatasetRegistry(namespace, partial(tables, store, namespace), partial(load, store))
 
 
-def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[Described]:
+def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[TableMetadata]:
     """The datasets of a schema as their metadata tell of them."""
     return DatasetRegistry(
         namespace, lambda: (each for each in catalog.tables() if each.schema == namespace), catalog.describe

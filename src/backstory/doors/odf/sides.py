@@ -17,15 +17,14 @@ from backstory.doors.odf.batch import NULLS, UNREADABLE, UNREADABLE_TIME, Delive
 from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.merge import OBSERVED
 from backstory.doors.odf.registry import RegisteredDataset
-from backstory.engine.parts import Rows
-from backstory.engine.planned import Planned, PlanTerms
+from backstory.engine.plans import PlanResult, PlanTerms
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, nothing
+from backstory.engine.sides import LocalSide, Side, SideRows, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.staging import StagedRows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import arrow_type
-from backstory.spark.on_disk import persist_on_disk
+from backstory.spark.versions import persist_on_disk
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.slice import searchable_columns
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -98,7 +97,7 @@ class LogMerge:
     held: ExitStack = field(compare=False)
 
     @contextmanager
-    def open_plan(self) -> Iterator[Planned]:
+    def open_plan(self) -> Iterator[PlanResult]:
         """The plan of the events that the batch adds to the log, while it lasts."""
         terms, sides = self.terms, {DELIVERED: self._delivered_side()}
         if (stored := self._stored_count) and self.dataset.table is not None:
@@ -161,9 +160,9 @@ class LogMerge:
         if read is None or read.tables is None or taken is None:
             return None
 
-        def columns(names: Sequence[str]) -> Rows:
+        def columns(names: Sequence[str]) -> SideRows:
             schema = pa.schema([each for each in self.schema if each.name in names])
-            return Rows(schema, partial(side_tables, read, taken, schema))
+            return SideRows(schema, partial(side_tables, read, taken, schema))
 
         return LocalSide(columns(self.schema.names), columns=columns)
 
@@ -189,12 +188,12 @@ class LogMerge:
         assert table is not None
         keys = None if met is None else self._keys(met, lease)
         if keys is not None and not len(keys):
-            return nothing(self.schema)
+            return empty_side(self.schema)
         keys = None if keys is None else self._searchable(keys)
 
-        def fewer(names: Sequence[str]) -> Rows:
+        def fewer(names: Sequence[str]) -> SideRows:
             schema = pa.schema([each for each in self.schema if each.name in names])
-            return Rows(schema, partial(logged_tables, self.store, table, columns, schema, keys, lease))
+            return SideRows(schema, partial(logged_tables, self.store, table, columns, schema, keys, lease))
 
         return LocalSide(fewer(self.schema.names), columns=fewer)
 

@@ -22,10 +22,10 @@ from backstory.doors.odf.registry import KnownDataset, dataset_of, described_dat
 from backstory.errors import BackstoryError
 from backstory.journal.log_table import all_blocks_in_files, log_is_complete, newest_block_in_files
 from backstory.model.table import TableName
-from backstory.stores.metadata.described import Catalog, Described
-from backstory.stores.metadata.embedded import EmbeddedCatalog
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
+from backstory.stores.metadata.table_rows import TableReader
 
 
 def choose_datasets(
@@ -46,7 +46,7 @@ def choose_datasets(
     return added, list(dict.fromkeys([*names, *others]))
 
 
-def _unchanged_manifest(known: KnownDataset[Described]) -> Added:
+def _unchanged_manifest(known: KnownDataset[TableMetadata]) -> Added:
     dataset = known.dataset
     lints = check_manifest(dataset, partial(lints_of, dataset, partial(output_here, known)))
     before = None if known.table is None else dataset_of(known.table)
@@ -55,7 +55,7 @@ def _unchanged_manifest(known: KnownDataset[Described]) -> Added:
     return Added(dataset.name, None, "unchanged", lints)
 
 
-def ask_source(files: Files, asked: RunRequest) -> Poll | DatasetReceipt:
+def ask_source(files: TableReader, asked: RunRequest) -> Poll | DatasetReceipt:
     """Ask the polling source of a dataset for what is new; the dataset's receipt if there is nothing.
 
     Unreadable, before the source is asked, for a dataset that Spark must look at.
@@ -72,7 +72,7 @@ def ask_source(files: Files, asked: RunRequest) -> Poll | DatasetReceipt:
     return log_notes(poll.with_warnings(poll.empty_receipt(dataset)))
 
 
-def _facts(files: Files, dataset: KnownDataset[Described]) -> PollContext:
+def _facts(files: TableReader, dataset: KnownDataset[TableMetadata]) -> PollContext:
     head = Head(newest_block_in_files(files))
     if files.table.rows != head.next_offset:
         raise Unreadable("rows missing from the newest known commit")
@@ -87,5 +87,5 @@ def _facts(files: Files, dataset: KnownDataset[Described]) -> PollContext:
     return PollContext(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
 
 
-def _queries(dataset: KnownDataset[Described]) -> bool:
+def _queries(dataset: KnownDataset[TableMetadata]) -> bool:
     return any(source.preprocess is not None for _, source in dataset.dataset.sources())

@@ -8,7 +8,7 @@ from backstory.formats.values.cells import UnreadableCell
 from backstory.formats.values.exactly import becomes, exactly
 from backstory.formats.values.fitting import all_are
 from backstory.formats.values.texts import TextForms, parser
-from backstory.model.types import TEXT_KINDS, ColumnType, Kind, related
+from backstory.model.types import TEXT_KINDS, ColumnType, Kind, are_related
 
 
 def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
@@ -21,7 +21,7 @@ def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     values = values.cast(arrow_type(old))
     if values.null_count == len(values):
         return pa.nulls(len(values), arrow_type(new))
-    if not related(old, new):
+    if not are_related(old, new):
         raise DoesNotFit
     if new.kind in TEXT_KINDS or Kind.BINARY in {old.kind, new.kind}:
         return cast(values, old, new)

@@ -29,9 +29,9 @@ from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, internal_name
 from backstory.reading.lives import value_text
 from backstory.reading.selection import ENDS, Comparison
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import booleans, integers, numbers, rows_of, truths_of
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import TableReader
+from backstory.stores.metadata.values import booleans, integers, rows_of, truths_of, whole_numbers
 from backstory.strategies.values import identities, ranks
 
 Row = Mapping[str, Any]
@@ -148,7 +148,7 @@ def _with_positive_zeros(row: Row) -> dict[str, Any]:
 
 
 def diff(
-    files: Files,
+    files: TableReader,
     first: datetime,
     second: datetime,
     known_at: datetime | None = None,
@@ -165,7 +165,7 @@ def diff(
 
 
 def diff_knowledge(
-    files: Files, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
+    files: TableReader, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
 ) -> Differences:
     """How the answers for one instant differ between two known times (V96)."""
     table = files.table
@@ -275,7 +275,7 @@ def _words(column: pa.ChunkedArray) -> np.ndarray:
 
 def _places(column: pa.ChunkedArray) -> np.ndarray:
     """The places of rows, and `NO_ROW` for NULL."""
-    return numbers(pc.coalesce(column, integers([NO_ROW])[0]))
+    return whole_numbers(pc.coalesce(column, integers([NO_ROW])[0]))
 
 
 def _order(every: Differences) -> np.ndarray:

@@ -13,18 +13,17 @@ import pyarrow.compute as pc
 
 from backstory.model.instant import EPOCH
 from backstory.model.layout import Layout, Span
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
 from backstory.model.types import Kind
 from backstory.reading.histories import commit_at, require_knowledge, shape_with_layout
 from backstory.reading.selection import key_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_of_fields
-from backstory.stores.metadata import rows
-from backstory.stores.metadata.described import Described
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.least_values import MOST_VALUES
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata import table_rows
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 from backstory.stores.metadata.values import integers
 
 _DAY = 86_400_000_000
@@ -38,7 +37,7 @@ class KnownTable:
     rows are read that have what is searched for.
     """
 
-    files: Files
+    files: TableReader
     shape: Shape
     fields: Sequence[Mapping[str, Any]]
     snapshot: Mapping[str, Any] | None
@@ -46,14 +45,14 @@ class KnownTable:
     searches: Searches | None = None
 
     @property
-    def table(self) -> Described:
+    def table(self) -> TableMetadata:
         """The table as it stands now."""
         return self.files.table
 
     def rows(self, names: Sequence[str]) -> pa.Table:
         """The rows, with these columns; raises Unreadable for what Spark alone reads."""
         asked = list(dict.fromkeys(names))
-        return self.files.rows(self.snapshot, self.fields, asked, rows.MOST_IN_ARROW, self.searches)
+        return self.files.rows(self.snapshot, self.fields, asked, table_rows.MOST_IN_ARROW, self.searches)
 
     def of_record(self, key: object) -> "KnownTable":
         """The same of one record, or of all for None; UsageError for what is no key of the table."""
@@ -63,7 +62,7 @@ class KnownTable:
         return replace(self, searches={name: EqualTo(value) for name, value in values.items()})
 
 
-def table_at(files: Files, known_at: datetime | None) -> KnownTable:
+def table_at(files: TableReader, known_at: datetime | None) -> KnownTable:
     """The table as known at a recorded time, or as it is; raises what `source_at` of frames raises."""
     table = files.table
     if known_at is None:
@@ -78,7 +77,7 @@ def table_at(files: Files, known_at: datetime | None) -> KnownTable:
     return table_after(files, commit.told)
 
 
-def table_after(files: Files, snapshot: Mapping[str, Any]) -> KnownTable:
+def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
     """The table as a commit left it, whatever its rows remember."""
     table, schema_id = files.table, snapshot.get("schema-id")
     shape = shape_with_layout(_shape_then(table, schema_id))
@@ -98,10 +97,10 @@ class _Commit:
         return self.told.get("parent-snapshot-id")
 
 
-def _shape_then(table: Described, schema_id: int | None) -> Shape:
+def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:
     """The table's shape in an earlier state of its columns; its key's columns by their names of then."""
     shape, fields = table.shape, table.fields_then(schema_id)
-    columns = columns_of_fields(fields, {each.name: each.called for each in shape.columns})
+    columns = columns_of_fields(fields, {each.name: each.source_name for each in shape.columns})
     ids = {each["name"]: each["id"] for each in table.fields}
     names = {each["id"]: each["name"] for each in fields}
     key = (names.get(ids.get(name)) for name in shape.key)

@@ -11,8 +11,7 @@ from datetime import datetime
 from pathlib import PurePath
 from typing import Any, Final
 
-from backstory.engine.remarks import AUTHOR, NOTE
-from backstory.engine.runs import FILES, RUN
+from backstory.engine.run_context import AUTHOR, FILES, NOTE, RUN
 from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
@@ -25,13 +24,13 @@ from backstory.reading.histories import require_knowledge
 from backstory.reading.lives import SNAPSHOT, VersionRow, differ
 from backstory.reading.selection import Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
-from backstory.stores.metadata.described import DescribedCommit
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.table_metadata import CommitMetadata
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
 
 
 def life(
-    files: Files,
+    files: TableReader,
     key: object,
     axis: Axis = "valid",
     known_at: datetime | None = None,
@@ -72,7 +71,7 @@ class Blame:
     valid_to: datetime | None
     before: Any
     gone_before: bool
-    commit: DescribedCommit | None
+    commit: CommitMetadata | None
     by: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,7 +88,7 @@ class Blame:
         }
 
 
-def commit_summary(commit: DescribedCommit) -> dict[str, Any]:
+def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
     """A commit: its time, door, token, run, note, author, files (only names) and rows by outcome."""
     told = commit.properties
     taken = json.loads(told.get(FILES) or "[]")
@@ -107,7 +106,7 @@ def commit_summary(commit: DescribedCommit) -> dict[str, Any]:
 
 
 def blame(
-    files: Files, key: object, column: str, at: datetime | None = None, known_at: datetime | None = None
+    files: TableReader, key: object, column: str, at: datetime | None = None, known_at: datetime | None = None
 ) -> Blame:
     """What is to say of a column of the record that was true at a time, by default the last one.
 
@@ -138,7 +137,7 @@ def blame(
     )
 
 
-def _require_column(files: Files, column: str, columns: Sequence[str]) -> None:
+def _require_column(files: TableReader, column: str, columns: Sequence[str]) -> None:
     if column not in columns:
         raise UsageError(
             "unknown-column",
@@ -172,8 +171,8 @@ def _goes_on(one: VersionRow, following: VersionRow, column: str) -> bool:
 
 
 def _commit_of_version(
-    files: Files, key: object, column: str, version: VersionRow
-) -> tuple[DescribedCommit | None, datetime | None]:
+    files: TableReader, key: object, column: str, version: VersionRow
+) -> tuple[CommitMetadata | None, datetime | None]:
     """The commit that told a version; else when the oldest that is kept was made, which has it already."""
     commits = {each.id: each for each in files.table.commits}
     if version[SNAPSHOT] is not None:
@@ -204,7 +203,7 @@ def _versions_after(known: KnownTable, key: object) -> list[dict[str, Any]]:
     return rows_of(select_versions(read_versions(part), part.shape, Selection(key)))
 
 
-def _blame_live_row(files: Files, key: object, column: str) -> Blame:
+def _blame_live_row(files: TableReader, key: object, column: str) -> Blame:
     """The same of a table without a history: its commits are gone through, newest first."""
     wanted = shown_key_of(files.table.shape, key)
     commits = {each.id: each for each in files.table.commits}

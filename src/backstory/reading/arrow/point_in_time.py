@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import UsageError
 from backstory.model.layout import DELETED, VALID_TO, Layout
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
 from backstory.reading.arrow.knowledge import KnownTable, searches_at, table_at, utc_span
 from backstory.reading.arrow.sorting import ROWS_FOR_ONE, are_after, equals_next, first_rows, sort_rows
 from backstory.reading.arrow.versions import VersionRows, is_record, read_versions
@@ -23,15 +23,15 @@ from backstory.reading.frames.versions import HISTORIES, history_of, order_colum
 from backstory.reading.lives import shown_name
 from backstory.reading.selection import EVERYTHING, Selection, exact_value, key_of
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import EqualTo, OneOf, Search
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of, truths_of, without_nulls
 from backstory.strategies.values import ranks
 
 
 def current(
-    files: Files,
+    files: TableReader,
     known_at: datetime | None = None,
     selection: Selection = EVERYTHING,
     limit: int | None = None,
@@ -79,7 +79,7 @@ def live_rows(found: KnownTable) -> pa.Table:
 
 
 def as_of(
-    files: Files,
+    files: TableReader,
     time: datetime,
     known_at: datetime | None = None,
     selection: Selection = EVERYTHING,
@@ -129,7 +129,7 @@ class Page:
     first: pa.ChunkedArray | None = None
 
 
-def page(files: Files, question: PageQuestion) -> Page:
+def page(files: TableReader, question: PageQuestion) -> Page:
     """The rows; UsageError for a column or a value that is none, Unreadable for what Spark alone reads."""
     known = table_at(files, question.known_at)
     key = shown_key(known.shape)
@@ -170,7 +170,9 @@ def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
     return limit + int(ends[0]) if len(ends) else len(rows)
 
 
-def rows_before(files: Files, of: Page, time: datetime | None, known_at: datetime | None) -> dict[Any, Row]:
+def rows_before(
+    files: TableReader, of: Page, time: datetime | None, known_at: datetime | None
+) -> dict[Any, Row]:
     """The rows of a page's records at another time, by the values of their key; none where that is costly."""
     known = table_at(files, known_at)
     if of.first is None or shown_key(known.shape) != list(of.key):

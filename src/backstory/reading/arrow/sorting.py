@@ -13,10 +13,9 @@ import pyarrow.compute as pc
 
 from backstory.reading.arrow.knowledge import KnownTable
 from backstory.reading.frames.versions import shown_key
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.least_values import MOST_VALUES, least_values
-from backstory.stores.metadata.rows import is_small, number_of_rows
+from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import Between, OneOf, Search
+from backstory.stores.metadata.table_rows import MOST_VALUES, is_small, least_values, number_of_rows
 from backstory.stores.metadata.values import booleans, integers, scalar
 from backstory.strategies.values import ranks, sorted_by
 

@@ -20,10 +20,10 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.history import History
 from backstory.model.instant import EPOCH
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
-from backstory.model.remembered import END_BEFORE, ENDED_AT, ROLE
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
 from backstory.model.types import Kind
-from backstory.model.values import alike
+from backstory.model.values import comparison_key
+from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE
 from backstory.reading.arrow.knowledge import KnownTable, struct_field, table_at, times, utc_span
 from backstory.reading.differences import SIDES, revisions_query
 from backstory.reading.frames.versions import history_of, no_end_error, warn_of_disorder
@@ -42,10 +42,9 @@ from backstory.reading.lifetimes import (
 from backstory.reading.lives import STATED_FROM, STATED_TO, shown_name
 from backstory.reading.selection import shown_key_of
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.least_values import MOST_VALUES
-from backstory.stores.metadata.rows import Files
-from backstory.stores.metadata.values import booleans, integers, numbers, text, without_nulls
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
+from backstory.stores.metadata.values import booleans, integers, text_scalar, whole_numbers, without_nulls
 from backstory.stores.port import DISORDER
 from backstory.strategies.events.terms import LETTERS, Op
 from backstory.strategies.values import identities
@@ -57,8 +56,8 @@ def is_record(users: pa.Table, shape: Shape, key: object) -> pa.Array:
     for name, value in shown_key_of(shape, key).items():
         if name not in users.column_names or pa.types.is_fixed_size_binary(users.schema.field(name).type):
             raise Unreadable("a key that is not read here")
-        wanted = alike(value)
-        found &= np.array([alike(each) == wanted for each in users[name].to_pylist()], bool)
+        wanted = comparison_key(value)
+        found &= np.array([comparison_key(each) == wanted for each in users[name].to_pylist()], bool)
     return booleans(found)
 
 
@@ -274,12 +273,12 @@ def _relation_of_spans(
 ) -> tuple[dict[str, Any], list[str]]:
     """What rows of a layout with spans record, and the names of the key's columns there where they count."""
     shape, span = known.shape, history.span
-    if not shape.layout.adopted:
+    if not shape.layout.is_adopted:
         _require_instants(known, (span.start, span.end))
     relation = _span_relation(rows, span.start, span.end)
     if shape.layout is Layout.VERSIONS:
         return {**relation, **(_memory_relation(rows) if known.until is not None else {})}, []
-    if shape.layout.adopted:
+    if shape.layout.is_adopted:
         return {**relation, internal_name("gone"): _tombstones(rows, shape.layout.tombstone)}, []
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return relation, []
@@ -321,7 +320,7 @@ def _tombstones(rows: pa.Table, tombstone: str) -> pa.Array | pa.ChunkedArray:
     """Whether each row says that its record was deleted."""
     if tombstone not in rows.column_names:
         return booleans(np.zeros(rows.num_rows, bool))
-    return without_nulls(pc.equal(pc.utf8_lower(rows[tombstone].cast(pa.string())), text("true")))
+    return without_nulls(pc.equal(pc.utf8_lower(rows[tombstone].cast(pa.string())), text_scalar("true")))
 
 
 def _record_numbers(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
@@ -337,7 +336,7 @@ def ops(rows: pa.Table, names: Any) -> pa.Array | pa.ChunkedArray:
         return integers(np.full(rows.num_rows, int(Op.APPEND)))
     letters, codes = rows[names["observed"]], integers([int(Op.CORRECT_TO)])[0]
     for op in (Op.APPEND, Op.RETRACT):
-        is_op = without_nulls(pc.equal(letters, text(LETTERS[op])))
+        is_op = without_nulls(pc.equal(letters, text_scalar(LETTERS[op])))
         codes = pc.if_else(is_op, integers([int(op)])[0], codes)
     return codes
 
@@ -378,7 +377,7 @@ class ChangeTimes:
         return EPOCH + timedelta(microseconds=int(self.instants[place]))
 
 
-def change_times(files: Files) -> ChangeTimes:
+def change_times(files: TableReader) -> ChangeTimes:
     """The instants of the table as it is; Unreadable for what Spark alone reads."""
     known = table_at(files, None)
     span = utc_span(known)
@@ -414,5 +413,5 @@ def _count_changes(starts: pa.ChunkedArray, ends: pa.ChunkedArray, grain: int = 
 
 def _count_values(values: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
     found = pc.value_counts(values.drop_null())
-    values, counts = (numbers(pa.chunked_array([found.field(name)])) for name in ("values", "counts"))
+    values, counts = (whole_numbers(pa.chunked_array([found.field(name)])) for name in ("values", "counts"))
     return values, counts

@@ -22,15 +22,13 @@ from backstory.model.change_feed import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     ChangeType,
+    Start,
 )
-from backstory.model.cursor import Start
 from backstory.model.history import History
 from backstory.model.instant import EPOCH, TMAX, instant_of, parse_instant
 from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
-from backstory.model.remembered import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
-from backstory.model.schema import Shape
-from backstory.model.spelling import is_reserved
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName, is_reserved
+from backstory.model.versions_layout import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.changes import ranges
 from backstory.reading.changes.ranges import CommitName, Lineage, Range, bad_option, lineage_of, range_of
 from backstory.reading.histories import require_knowledge, system_columns

@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from backstory.errors import Refused, TryAgain, UsageError, option
 from backstory.model.change import Change, Note, Tag
-from backstory.model.cursor import MARK, TAG, Cursor, Start
+from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, Cursor, Start
 from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
-from backstory.model.remembered import CURSOR_MAX_AGE, RECORDED
 from backstory.model.table import TableName
+from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.port import TableLike
 
 if TYPE_CHECKING:
-    from backstory.stores.metadata.described import Described
+    from backstory.stores.metadata.table_metadata import TableMetadata
 
 # What names a commit: its version or snapshot id, or a time, whose commit is the newest not after it.
 CommitName = int | str | date
@@ -98,11 +98,11 @@ def lineage_of(store: Store, table: StoredTable) -> Lineage:
     return _lineage(table.shape.table, *commits_of(store.jvm, table.iceberg))
 
 
-def lineage_of_metadata(table: "Described") -> Lineage:
+def lineage_of_metadata(table: "TableMetadata") -> Lineage:
     """The commits behind the present state of a table, from its metadata, without Spark."""
     ours = [_line(each) for each in table.ancestry]
     ids = {each.id for each in ours}
-    others = [_line(each) for each in table.told.get("snapshots") or [] if each["snapshot-id"] not in ids]
+    others = [_line(each) for each in table.metadata.get("snapshots") or [] if each["snapshot-id"] not in ids]
     return _lineage(table.shape.table, ours, others)
 
 
@@ -185,7 +185,7 @@ def cursor_version(table: TaggedTable, commits: Lineage, cursor: str, start: Sta
         return commits.newest if start == "now" else BEFORE_ALL
     if tag is not None:
         raise _lost_error(table.shape.table, cursor)
-    if MARK + cursor in table.properties:
+    if CURSOR_MARK + cursor in table.properties:
         raise Refused(
             "cursor-expired",
             f"The cursor {cursor} of {table.shape.table} was not moved for so long that its tag has expired.",
@@ -251,7 +251,7 @@ def drop_cursor(store: Store, name: TableName, cursor: str) -> Cursor:
 
     def plan() -> tuple[StoredTable, Change]:
         table = existing(store, name)
-        tag, mark = _tag(cursor), MARK + cursor
+        tag, mark = _tag(cursor), CURSOR_MARK + cursor
         if tag not in table.tags and mark not in table.properties:
             raise UsageError("unknown-cursor", f"{name} has no cursor {cursor}.", _cursors_remedy(table.tags))
         gone: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
@@ -286,7 +286,7 @@ def _change(table: StoredTable, cursor: str, version: int, snapshot: int) -> Cha
     if table.tags.get(tag) == snapshot:
         return None
     kept = milliseconds_of(table.properties.get(CURSOR_MAX_AGE) or MAX_AGE)
-    return Change(properties={MARK + cursor: str(version)}, tags={tag: Tag(snapshot, kept)})
+    return Change(properties={CURSOR_MARK + cursor: str(version)}, tags={tag: Tag(snapshot, kept)})
 
 
 def _tag(cursor: str) -> str:
@@ -295,12 +295,12 @@ def _tag(cursor: str) -> str:
             f"A cursor cannot have the name {cursor!r}.",
             "Use up to 200 letters, digits, dots, dashes and underscores.",
         )
-    return TAG + cursor
+    return CURSOR_TAG + cursor
 
 
 def _cursors_remedy(tags: Mapping[str, int]) -> str:
     """The remedy for a cursor that there is not."""
-    known = sorted(tag.removeprefix(TAG) for tag in tags if tag.startswith(TAG))
+    known = sorted(tag.removeprefix(CURSOR_TAG) for tag in tags if tag.startswith(CURSOR_TAG))
     if not known:
         return f"Omit {option('drop', value=True)}; the table has no cursors."
     return f"Use one of its cursors: {', '.join(known)}."

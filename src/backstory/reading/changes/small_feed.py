@@ -11,18 +11,16 @@ from backstory.errors import Refused
 from backstory.model.change_feed import CHANGE_COLUMNS
 from backstory.model.instant import EPOCH, TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
-from backstory.model.remembered import ROLE
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
+from backstory.model.versions_layout import ROLE
 from backstory.reading.changes.feed import ChangesRequest, FeedRows, commit_range, feed_rows, rows_cover_range
 from backstory.reading.changes.ranges import lineage_of_metadata
 from backstory.reading.changes.rule import Changed, Row, changes_between, net
 from backstory.stores.iceberg.moved_rows import GAP
-from backstory.stores.metadata.columns import arrow_of
-from backstory.stores.metadata.described import Described
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.moved import MovedRows
-from backstory.stores.metadata.rows import Files
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import arrow_of
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_rows import CommitMoves, TableReader
 from backstory.stores.metadata.values import rows_of
 
 
@@ -37,7 +35,7 @@ class SmallFeed:
     until: int
 
 
-def read_changes(files: Files, request: ChangesRequest) -> SmallFeed:
+def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     """The rows that changed, as `read_changes` of Spark tells them; Unreadable for what Spark alone reads."""
     table = files.table
     feed, lineage = feed_rows(table, current=request.current), lineage_of_metadata(table)
@@ -51,7 +49,7 @@ def read_changes(files: Files, request: ChangesRequest) -> SmallFeed:
         raise Unreadable("snapshots that are gone")
     identity = _identity(table, feed)
     counts, needed = _feed_condition(table.shape, current=request.current)
-    moved = MovedRows(files, list(dict.fromkeys([*feed.columns, *needed])))
+    moved = CommitMoves(files, list(dict.fromkeys([*feed.columns, *needed])))
     every: list[Changed] = []
     commits = [(each.id, each.operation) for each in range_.commits]
     pairs = moved.of_commits(range_.before, commits)
@@ -72,7 +70,7 @@ def _marks(each: Changed, times: Mapping[int, Any]) -> dict[str, Any]:
     return dict(zip(CHANGE_COLUMNS, values, strict=True))
 
 
-def _identity(table: Described, told: FeedRows) -> Callable[[Row], Hashable]:
+def _identity(table: TableMetadata, told: FeedRows) -> Callable[[Row], Hashable]:
     """What tells a shown row from others; it is sorted as Spark sorts it, NULL first."""
     types = {each["name"]: arrow_of(each["type"]) for each in table.fields}
     names = [told.columns[name] for name in told.identity]
@@ -102,7 +100,7 @@ def _feed_condition(shape: Shape, *, current: bool) -> tuple[Callable[[Row], boo
         return lambda row: row[MEMORY] is None or row[MEMORY][ROLE] is None, (MEMORY,)
     if span is None:
         return lambda row: row.get(DELETED) is not True, [name for name in (DELETED,) if name in names]
-    if shape.layout.adopted:
+    if shape.layout.is_adopted:
         raise Unreadable("ends in the far future")
     start, end = span.open, span.end
     if shape.layout is Layout.FIVETRAN_HISTORY:

@@ -13,8 +13,7 @@ import pyarrow as pa
 from backstory.errors import UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
 from backstory.reading.arrow.differences import differences
 from backstory.reading.arrow.versions import INSTANT
 from backstory.reading.databases.history_queries import is_valid_at
@@ -29,8 +28,8 @@ from backstory.reading.lives import shown_name
 from backstory.reading.selection import ENDS, EVERYTHING, Comparison, Selection
 from backstory.reading.timelines import Timeline, timeline_of
 from backstory.stores.refusals import no_table
-from backstory.stores.sql.dialects.registry import get_dialect
-from backstory.stores.sql.engines.engine import Engine
+from backstory.stores.sql.dialects import get_dialect
+from backstory.stores.sql.engine import Engine
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
 _BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name

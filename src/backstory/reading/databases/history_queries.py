@@ -34,7 +34,7 @@ from backstory.reading.databases.stored_history import (
     select,
 )
 from backstory.stores.sql.columns import Datatype, SqlColumn
-from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialect import Dialect
 from backstory.strategies.scd2.transitions import State
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def frame(spark: "SparkSession", query: Query) -> "DataFrame":
 
 def is_valid_at(history: StoredHistory, alias: str, time: Time) -> str:
     """Whether a version was valid at a time."""
-    literal = history.dialect.timestamp_literal(history.model.whole_at(instant_of(time)))
+    literal = history.dialect.timestamp_literal(history.model.require_unpruned(instant_of(time)))
     started, ended = history.start_of(alias), history.end_of(alias)
     return f"{started} <= {literal} AND ({ended} IS NULL OR {ended} > {literal})"
 
@@ -240,7 +240,7 @@ def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time
     _require_foreign_key(child, fk)
     for history in (child, parent):
         if since is not None:
-            history.model.whole_at(instant_of(since))
+            history.model.require_unpruned(instant_of(since))
         elif history.watermark:
             raise UsageError(
                 "since-needed",
@@ -292,7 +292,7 @@ def changes(history: StoredHistory, after: Time, until: Time) -> Query:
     `old_<name>` and `new_<name>`.
     """
     names = [each.name for each in history.attributes]
-    low, high = history.model.whole_at(instant_of(after)), instant_of(until)
+    low, high = history.model.require_unpruned(instant_of(after)), instant_of(until)
     within = " AND ".join(
         f"{{0}} {sign} {history.dialect.timestamp_literal(time)}" for sign, time in ((">", low), ("<=", high))
     )

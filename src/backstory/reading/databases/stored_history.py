@@ -17,7 +17,7 @@ from backstory.model.instant import instant_of
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.reading.selection import exact_value
 from backstory.stores.sql.columns import Datatype, SqlColumn
-from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialect import Dialect
 
 _TIME, _UUID = ColumnType(Kind.STRING, foreign="time"), ColumnType(Kind.STRING, foreign="uuid")
 _LOGICAL: Final = {

@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
 from backstory.reading.frames.versions import (
     BEFORE,

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from backstory.model.instant import parse_instant
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
 from backstory.reading.frames.versions import (
     HISTORIES,
     RECORDING,
@@ -27,8 +26,8 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.store import Store, StoredTable, existing
-from backstory.stores.metadata.described import Described
-from backstory.stores.metadata.in_session import InSession
+from backstory.stores.metadata.catalogs import SessionCatalog
+from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
 
 if TYPE_CHECKING:
@@ -139,11 +138,11 @@ def life(
     names = Selection(columns=columns).select(table, list(wanted), told.columns)
     with translate_faults(table):
         found = rows_of(arrow_of(told.select(*map(column, names))))
-    commits = commits_by_recorded_time(InSession(store).describe(table))
+    commits = commits_by_recorded_time(SessionCatalog(store).describe(table))
     return timeline_of(table, wanted, found, commits, axis, known_at)
 
 
-def commits_by_recorded_time(found: Described | None) -> dict[datetime, int]:
+def commits_by_recorded_time(found: TableMetadata | None) -> dict[datetime, int]:
     """The commits of a table that are kept, by the recorded time that each tells."""
     named = None if found is None else RECORDING.get(found.shape.layout)
     if named is None or found is None:

@@ -17,9 +17,8 @@ import structlog
 from backstory.errors import Refused, UsageError
 from backstory.model.history import History
 from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout, Span
-from backstory.model.remembered import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
+from backstory.model.versions_layout import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.histories import (
     identity_names,
     instant_sql,
@@ -172,7 +171,7 @@ def recorded_columns(stored: StoredTable, shape: Shape) -> dict[str, str]:
         return {**spans, internal_name("recorded"): quote(RECORDED_AT), **own}
     if shape.layout is Layout.FIVETRAN_HISTORY:
         return {**spans, internal_name("flag"): quote(span.open)}
-    if not shape.layout.adopted:
+    if not shape.layout.is_adopted:
         return spans
     tombstone = shape.layout.tombstone
     gone = f"lower(coalesce(CAST({quote(tombstone)} AS STRING), 'false')) = 'true'"

@@ -12,8 +12,8 @@ import pyarrow as pa
 from backstory.errors import Refused
 from backstory.formats.values.casts import DoesNotFit, cast
 from backstory.formats.values.exact_casts import exact_cast
-from backstory.model.places import ROW_ID
-from backstory.model.schema import Column
+from backstory.model.layout import ROW_ID
+from backstory.model.table import Column
 from backstory.model.types import ColumnType
 from backstory.stores.iceberg.literals import null_columns, quote
 from backstory.stores.iceberg.schema import spark_type

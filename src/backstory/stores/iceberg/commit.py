@@ -12,13 +12,11 @@ from typing import Any, cast
 import pyarrow as pa
 
 from backstory.errors import BackstoryError
-from backstory.model.change import Change, Committed, Note, Pieces, Tag
-from backstory.model.foreign_writes import COLUMNS_STATE
+from backstory.model.change import COLUMNS_STATE, Change, Commit, Note, RowBatches, Tag
 from backstory.model.layout import ACTIVE, Layout
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
-from backstory.model.types import parts_added, widens
-from backstory.observe.metrics import COMMITS, timed
+from backstory.model.table import Column, Shape, TableName
+from backstory.model.types import added_fields, widens
+from backstory.observe.metrics import COMMITS, time_stage
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import (
     Deletions,
@@ -53,7 +51,7 @@ def stage(store: Store, table: StoredTable, change: Change) -> Any:
         transaction.manageSnapshots().setCurrentSnapshot(change.back_to).commit()
     if change.into is not None:
         _reshape(store, table, transaction, change.into, change.renamed)
-    elif table.shape.layout.sorted and not table.iceberg.sortOrders().containsKey(0):
+    elif table.shape.layout.is_sorted and not table.iceberg.sortOrders().containsKey(0):
         transaction.replaceSortOrder().commit()  # a table of an earlier version
         sort_by_key(store, transaction, table.shape)
     if change.properties:
@@ -74,7 +72,7 @@ def _reshape(
     refuse_names(store.reserves, into.names)
     before = table.shape
     _set_shape_properties(transaction, before, into)
-    if not into.layout.sorted:
+    if not into.layout.is_sorted:
         _evolve_columns(store, transaction, before, into, renamed)
         return
     parted = ACTIVE in [field.name() for field in table.iceberg.spec().fields()]
@@ -115,7 +113,7 @@ def _set_tags(transaction: Any, known: Mapping[str, int], tags: Mapping[str, Tag
             update.removeTag(name)
             continue
         (update.replaceTag if name in known else update.createTag)(name, tag.snapshot)
-        update.setMaxRefAgeMs(name, tag.kept)
+        update.setMaxRefAgeMs(name, tag.max_age)
     update.commit()
 
 
@@ -130,7 +128,7 @@ def _evolve_columns(
     for old, new in renamed.items():
         wanted = into.column(new)
         # What becomes another column goes under its old name: Iceberg knows no other yet.
-        stays = wanted is None or widens(known[new], wanted.type) or parts_added(known[new], wanted.type)
+        stays = wanted is None or widens(known[new], wanted.type) or added_fields(known[new], wanted.type)
         if old != new and stays:
             schema.renameColumn(old, new)
             called[new] = old
@@ -144,7 +142,7 @@ def _evolve_columns(
         if stored is not None and widens(stored, column.type):
             _widen_column(store, schema, column, iceberg_name(stored), called.get(column.name, column.name))
             continue
-        if stored is not None and (added := parts_added(stored, column.type)) is not None:
+        if stored is not None and (added := added_fields(stored, column.type)) is not None:
             for part in added:
                 parent = ".".join((former.get(column.name, column.name), *part.within))
                 schema.addColumn(parent, part.name, iceberg_type(store.jvm, part.type))
@@ -184,7 +182,7 @@ def _order_columns(
 _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
-def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Committed:
+def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
     """Make the one commit; without a table the change makes it.
 
     It holds only if nothing was written to the table since it was loaded: what was planned is then what is
@@ -196,8 +194,8 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
     return made
 
 
-def _commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Committed:
-    if table is None or change.anew:
+def _commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
+    if table is None or change.recreate:
         return _create_table(store, change, note)
     if change.dropped or (change.into and change.into.table != table.shape.table):
         return _drop_or_rename(store, table.shape.table, change)
@@ -205,31 +203,31 @@ def _commit(store: Store, table: StoredTable | None, change: Change, note: Note)
         staged = stage(store, table, change)
         if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
             settle(staged)
-            return Committed(None, change.counts)
+            return Commit(None, change.counts)
         with discarding(table.iceberg) as written:
             pending = StoredTable(change.into, staged.table()) if change.into else table
-            with timed("write"):
+            with time_stage("write"):
                 files, deletions = _write(store, table, pending, change, written)
             counts = _counts(change, files)
             adding = _add_files(store, staged, files, deletions, change)
-            properties = {**note.properties(counts), **change.told(pending)}
-    return Committed(finish(table.shape.table, staged, adding, properties, written), counts)
+            properties = {**note.properties(counts), **change.late_properties(pending)}
+    return Commit(finish(table.shape.table, staged, adding, properties, written), counts)
 
 
 def _touches_rows(table: StoredTable, change: Change) -> bool:
     """Whether a snapshot comes of it; no row of a table without any is written anew."""
     if change.whole:
         return table.rows > 0 or change.snapshot
-    return change.snapshot or change.come is not None or change.gone is not None
+    return change.snapshot or change.added is not None or change.removed is not None
 
 
-def _drop_or_rename(store: Store, table: TableName, change: Change) -> Committed:
+def _drop_or_rename(store: Store, table: TableName, change: Change) -> Commit:
     """Drop the table, or give it another name."""
     if change.into is None:
         drop(store, table)
     else:
         rename(store, table, change.into.table)
-    return Committed(None, change.counts)
+    return Commit(None, change.counts)
 
 
 def _needs_snapshot(table: StoredTable, change: Change) -> bool:
@@ -237,7 +235,7 @@ def _needs_snapshot(table: StoredTable, change: Change) -> bool:
     return change.back_to is None and not change.tags and not table.guards_properties
 
 
-def _create_table(store: Store, change: Change, note: Note) -> Committed:
+def _create_table(store: Store, change: Change, note: Note) -> Commit:
     """Create the table of the change's shape, with the rows that come; one that is there makes way.
 
     Or, where none was seen when the change was planned, another writer came first.
@@ -248,22 +246,22 @@ def _create_table(store: Store, change: Change, note: Note) -> Committed:
         building = builder(store, shape)
         for name, value in change.properties.items():
             building = building.withProperty(name, value)
-        staged = building.createOrReplaceTransaction() if change.anew else building.createTransaction()
+        staged = building.createOrReplaceTransaction() if change.recreate else building.createTransaction()
         sort_by_key(store, staged, shape)
-        if change.come is None:
+        if change.added is None:
             settle(staged)
-            return Committed(None, change.counts)
+            return Commit(None, change.counts)
         with discarding(staged.table()) as written:
             pending = StoredTable(shape, staged.table())
-            with timed("write"):
+            with time_stage("write"):
                 # In a table that is made every row begins, also a copy of one that has an id elsewhere.
-                files = _write_rows(store, pending, without_row_ids(change.come), written)
+                files = _write_rows(store, pending, without_row_ids(change.added), written)
             counts = _counts(change, files)
             adding = staged.newAppend()
             for file in files:
                 adding.appendFile(file)
-            properties = {**note.properties(counts), **change.told(pending)}
-    return Committed(finish(shape.table, staged, adding, properties, written), counts)
+            properties = {**note.properties(counts), **change.late_properties(pending)}
+    return Commit(finish(shape.table, staged, adding, properties, written), counts)
 
 
 def _write(
@@ -271,11 +269,11 @@ def _write(
 ) -> tuple[list[Any], Deletions]:
     """The files of the rows that come, and those that hide the rows that go; the small ones side by side."""
     hidden: Future[Deletions] | None = None
-    if isinstance(change.gone, pa.Table | Mapping):
-        gone = change.gone if isinstance(change.gone, Mapping) else positions_by_file(change.gone)
+    if isinstance(change.removed, pa.Table | Mapping):
+        gone = change.removed if isinstance(change.removed, Mapping) else positions_by_file(change.removed)
         hidden = _DELETION_WRITERS.submit(write_deletions, store, table, gone)
     try:
-        files = _write_rows(store, pending, change.come, written)
+        files = _write_rows(store, pending, change.added, written)
         if change.expected not in {None, sum(int(file.recordCount()) for file in files)}:
             raise conflict(table.shape.table)  # what they were made of is not what was counted
     finally:
@@ -283,9 +281,9 @@ def _write(
             written.extend(hidden.result().added)
     if hidden is not None:
         return files, hidden.result()
-    if change.gone is None:
+    if change.removed is None:
         return files, Deletions([], [])
-    deletions = write_deletions(store, table, positions_of(change.gone))
+    deletions = write_deletions(store, table, positions_of(change.removed))
     written.extend(deletions.added)
     return files, deletions
 
@@ -294,7 +292,7 @@ def _write_rows(store: Store, pending: StoredTable, come: Any, written: list[Any
     """New files with the rows, which are added to those that are `written`."""
     if come is None:
         return []
-    if isinstance(come, Pieces):
+    if isinstance(come, RowBatches):
         with ThreadPoolExecutor(1) as pool:  # the next piece is made while one is written
             pieces = read_ahead(pool, [come.tables], 1)
             return [file for rows in pieces for file in _write_rows(store, pending, rows, written)]
@@ -304,9 +302,9 @@ def _write_rows(store: Store, pending: StoredTable, come: Any, written: list[Any
 
 
 def _counts(change: Change, files: Sequence[Any]) -> Mapping[str, int]:
-    if not change.counted:
+    if not change.count_as:
         return change.counts
-    return {**change.counts, change.counted: sum(int(file.recordCount()) for file in files)}
+    return {**change.counts, change.count_as: sum(int(file.recordCount()) for file in files)}
 
 
 def _add_files(store: Store, staged: Any, files: Sequence[Any], deletions: Deletions, change: Change) -> Any:
@@ -317,7 +315,7 @@ def _add_files(store: Store, staged: Any, files: Sequence[Any], deletions: Delet
         for file in files:
             overwrite.addFile(file)
         return overwrite
-    if change.gone is None:
+    if change.removed is None:
         append = staged.newAppend()
         for file in files:
             append.appendFile(file)
@@ -378,7 +376,7 @@ def finish(
         adding.set(name, value)
     ours: int | None = None
     try:
-        with translate_faults(table), timed("commit"):
+        with translate_faults(table), time_stage("commit"):
             adding.commit()
             ours = int(transaction.currentMetadata().currentSnapshot().snapshotId())
             then()

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, END, START, VALID_FROM, VALID_TO
-from backstory.model.schema import Shape
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import with_row_ids
 from backstory.stores.iceberg.jvm import scan_where
@@ -130,4 +129,4 @@ def change_where(
         return Change(into=into) if into else None
     count = sum(len(bitmap) for bitmap in positions.values())
     come = becoming(with_row_ids(table, rows)) if becoming else None
-    return Change({"updated" if becoming else "deleted": count}, gone=positions, come=come, into=into)
+    return Change({"updated" if becoming else "deleted": count}, removed=positions, added=come, into=into)

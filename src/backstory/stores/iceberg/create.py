@@ -10,10 +10,9 @@ from typing import Any
 import structlog
 
 from backstory.errors import Refused
-from backstory.model.foreign_writes import COLUMNS_STATE
+from backstory.model.change import COLUMNS_STATE
 from backstory.model.layout import YEAR
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.stores.embedded_catalog import remember
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
@@ -91,7 +90,7 @@ def builder(store: Store, shape: Shape) -> Any:
     jvm, identifier = store.jvm, store.identifier(shape.table)
     schema = iceberg_schema(jvm, shape.columns)
     spec = partition_spec(jvm, schema)
-    for transform, name in shape.layout.parted_by:
+    for transform, name in shape.layout.partitioning:
         spec = spec.year(name) if transform == YEAR else spec.identity(name)
     properties = jvm.java.util.HashMap()
     for name, value in (PROPERTIES | _own_properties(store, shape)).items():
@@ -185,8 +184,10 @@ def _own_properties(store: Store, shape: Shape) -> dict[str, str]:
         KEY: json.dumps(list(shape.key), ensure_ascii=False),
         "format-version": str(store.format_version),
         COLUMNS_STATE: "0",
-        **(SORTED if shape.layout.sorted else IN_ORDER),
-        **({SOURCE_NAMES: source_names(shape)} if any(column.called for column in shape.columns) else {}),
+        **(SORTED if shape.layout.is_sorted else IN_ORDER),
+        **(
+            {SOURCE_NAMES: source_names(shape)} if any(column.source_name for column in shape.columns) else {}
+        ),
     }
 
 
@@ -195,7 +196,7 @@ def sort_by_key(store: Store, transaction: Any, shape: Shape) -> None:
 
     A table keeps the order of none beside it: Iceberg's procedures that sort rows otherwise look for it.
     """
-    if not shape.layout.sorted or not shape.key:
+    if not shape.layout.is_sorted or not shape.key:
         return
     order = transaction.replaceSortOrder()
     for name in shape.key:

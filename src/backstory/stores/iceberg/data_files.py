@@ -22,8 +22,7 @@ from pyroaring import BitMap64
 
 from backstory.errors import TryAgain
 from backstory.model.instant import EPOCH
-from backstory.model.layout import START
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.layout import FILE, POSITION, ROW_ID, START
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.deletion_vectors import vector_bytes
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
@@ -146,7 +145,7 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     if not rows.num_rows:
         return []
     rows = _with_ids(table, rows)
-    sorted_by = table.shape.key if table.shape.layout.sorted else ()
+    sorted_by = table.shape.key if table.shape.layout.is_sorted else ()
     by = [(name, "ascending") for name in sorted_by if name in rows.column_names]
     if START in rows.column_names:
         by.append((START, "ascending"))

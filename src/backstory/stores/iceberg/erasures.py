@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
-from backstory.model.places import FILE
+from backstory.model.layout import FILE
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_of_tasks
 from backstory.stores.iceberg.literals import column

@@ -12,7 +12,7 @@ from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge
 from backstory.formats.wrapping.room import no_room, no_room_by
 from backstory.model.table import TableName
-from backstory.spark.interrupts import broken_off
+from backstory.spark.process import was_interrupted
 from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.workers import error_of_worker
 from backstory.stores.refusals import conflict, file_lost
@@ -164,7 +164,7 @@ def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
 def _no_answer(table: TableName | str, fault: Exception) -> BaseException:
     if not spark_is_gone(fault):
         return _store_failed(table, first_line(type(fault).__name__, str(fault)))
-    return KeyboardInterrupt() if broken_off() else _spark_stopped(table)
+    return KeyboardInterrupt() if was_interrupted() else _spark_stopped(table)
 
 
 def spark_is_gone(fault: BaseException) -> bool:

@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.memory import UNPACKED, MemoryLease, TooLarge
-from backstory.model.change import Pieces
-from backstory.model.places import ROW_ID
+from backstory.model.change import RowBatches
+from backstory.model.layout import ROW_ID
 from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of, frame_of_arrow, frame_of_plan
 from backstory.stores.iceberg.faults import translate_faults
@@ -51,8 +51,8 @@ def with_row_ids(table: StoredTable, rows: "DataFrame") -> "DataFrame":
 
 def without_row_ids(rows: Any) -> Any:
     """The rows, Arrow tables or a frame, as ones that begin where they are written to."""
-    if isinstance(rows, Pieces):
-        return Pieces(lambda: map(without_row_ids, rows.tables()))
+    if isinstance(rows, RowBatches):
+        return RowBatches(lambda: map(without_row_ids, rows.tables()))
     if not isinstance(rows, pa.Table):
         return rows.drop(ROW_ID)
     return rows.select([name for name in rows.column_names if name != ROW_ID])

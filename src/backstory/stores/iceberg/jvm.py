@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
-from backstory.spark.late import LateSpark
+from backstory.spark.late_session import LateSpark
 from backstory.spark.versions import rewrites_by_options, sessions_class
 
 if TYPE_CHECKING:
@@ -41,12 +41,12 @@ REWRITE_TABLE: Final = "spark.source.SparkRewriteTable"
 
 def gateway(session: "SparkSession | LateSpark") -> Any:
     """The session's Java; Iceberg has no other door for commits."""
-    from backstory.spark.forks import hold_to_this_process
-    from backstory.spark.java_names import remembering
+    from backstory.spark.java_names import remember_names
+    from backstory.spark.process import hold_to_this_process
 
     jvm = session.jvm if isinstance(session, LateSpark) else session._jvm  # noqa: SLF001
     hold_to_this_process(jvm)
-    return remembering(jvm)
+    return remember_names(jvm)
 
 
 def version(jvm: Any) -> str:

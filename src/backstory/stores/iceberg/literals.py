@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from backstory.model.instant import EPOCH
-from backstory.model.schema import Column as SourceColumn
+from backstory.model.table import Column as SourceColumn
 from backstory.spark.versions import try_cast
 from backstory.stores.iceberg.schema import spark_type
 

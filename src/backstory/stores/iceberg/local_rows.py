@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.layout import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.data_files import partition_column_ids
 from backstory.stores.iceberg.frames import FIELD_IDS
 from backstory.stores.iceberg.jvm import scan_where
@@ -27,17 +27,19 @@ from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, files_of_scan
 from backstory.stores.iceberg.search_bounds import SearchBounds, all_of, search_bounds
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.columns import Values, arrow_of, read_fields
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.row_groups import (
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import (
     Field,
     MayHave,
     Statistics,
+    Values,
+    arrow_of,
     groups_at,
     positions_in,
+    read_fields,
 )
-from backstory.stores.metadata.row_selection import Chosen, HeldParts, RowSelection, together
-from backstory.stores.metadata.values import left, truths_of
+from backstory.stores.metadata.row_selection import ChooseRows, HeldParts, RowSelection, combine_groups
+from backstory.stores.metadata.values import mask_of_visible, truths_of
 from backstory.stores.read_ahead import read_ahead
 from backstory.stores.table_files import TableFiles
 
@@ -62,7 +64,7 @@ class LocalRows:
         self,
         names: Sequence[str],
         of: Sequence[str | tuple[str, ...]] = (),
-        chosen: Chosen | None = None,
+        chosen: ChooseRows | None = None,
         *,
         among: Mapping[str, pa.Array] = ANY,
         where: Any = None,
@@ -88,7 +90,7 @@ class LocalRows:
         self,
         names: Sequence[str],
         of: Sequence[str | tuple[str, ...]] = (),
-        chosen: Chosen | None = None,
+        chosen: ChooseRows | None = None,
         *,
         among: Mapping[str, pa.Array] = ANY,
         where: Any = None,
@@ -107,7 +109,7 @@ class LocalRows:
         self,
         names: Sequence[str],
         of: Sequence[str | tuple[str, ...]],
-        chosen: Chosen | None,
+        chosen: ChooseRows | None,
         among: Mapping[str, pa.Array],
         where: Any,
         may_have: MayHave | None,
@@ -163,7 +165,7 @@ class LocalRows:
         """The rows of a file at positions that ascend, of the row groups that these lie in."""
         holding = HeldParts(lease, location)
         with _open_parquet(self.table.files, location) as file:
-            for groups in together(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
+            for groups in combine_groups(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
                 rows = read_fields(file, asked, parted, holding.hold, groups)
                 found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
                 holding.keep(rows.filter(pa.array(found)))
@@ -243,10 +245,10 @@ def _field_or_parts(fields: Mapping[str, Field], of: str | tuple[str, ...]) -> F
 def _visible_rows(reading: HiddenPositions, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:
     """Which rows of a file are not deleted, as booleans; None if no row is."""
     positions = [hidden[line.location] for hidden in map(reading, hiding) if line.location in hidden]
-    return left(reduce(or_, positions), line.count) if positions else None
+    return mask_of_visible(reduce(or_, positions), line.count) if positions else None
 
 
-def _match_values(chosen: Chosen | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
+def _match_values(chosen: ChooseRows | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
     """Which rows have one of the values in each column, and of those which are chosen."""
     found = reduce(pc.and_, (pc.is_in(rows[name], value_set=values) for name, values in among.items()))
     if chosen is None:

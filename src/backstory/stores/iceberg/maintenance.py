@@ -146,7 +146,7 @@ def _partition_columns(table: StoredTable) -> "list[Column]":
 
 def _order_names(table: StoredTable) -> Sequence[str]:
     """Rows of an event log lie in the order of their first column, the offset."""
-    return table.shape.key if table.shape.layout.sorted else table.shape.names[:1]
+    return table.shape.key if table.shape.layout.is_sorted else table.shape.names[:1]
 
 
 # A file is small below this share of what it should hold, and hides too much above that share of its rows.

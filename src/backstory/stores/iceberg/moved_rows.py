@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import FILE, POSITION
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_of_tasks
 from backstory.stores.iceberg.literals import quote

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.errors import Refused
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import FILE, POSITION
 from backstory.stores.deletion_vectors import vector_positions
 from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE, download, positions_by_file
 from backstory.stores.iceberg.scripts import FileLine

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyroaring import BitMap64
 
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import FILE, POSITION
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.data_files import positions_by_file
 from backstory.stores.iceberg.literals import column

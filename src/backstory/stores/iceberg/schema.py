@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Final, TypeVar
 
-from backstory.model.schema import Column
-from backstory.model.table import TableName
+from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
 from backstory.stores.port import refuse_names

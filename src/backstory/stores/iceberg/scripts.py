@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from backstory.model.remembered import RECORDED
+from backstory.model.versions_layout import RECORDED
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.jvm import ICEBERG, script
 

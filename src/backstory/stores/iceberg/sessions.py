@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
 from backstory.errors import UsageError
-from backstory.spark.connectors import runtime
-from backstory.spark.late import LateSpark
+from backstory.spark.jars import iceberg_package
+from backstory.spark.late_session import LateSpark
 from backstory.spark.launch import spells
 from backstory.spark.versions import OLDEST as OLDEST_SPARK
 from backstory.spark.versions import TESTED, is_older, renew_kept_rows, scala_of
@@ -61,7 +61,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
             f"Use {TESTED}, with which backstory is tested.",
         )
     jvm = gateway(spark)
-    package = runtime(str(spark.version), scala_of(jvm))
+    package = iceberg_package(str(spark.version), scala_of(jvm))
     _require_iceberg_catalog(jvm, spark.conf.get(f"spark.sql.catalog.{catalog}", None), catalog, package)
     folder = str(spark.conf.get(f"spark.sql.catalog.{catalog}.warehouse", "") or "")
     if not spells(jvm, folder):

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import TooLarge
 from backstory.model.instant import EPOCH, MILLISECOND
-from backstory.model.layout import ACTIVE, END, START
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.layout import ACTIVE, END, FILE, POSITION, ROW_ID, START
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
@@ -25,8 +24,8 @@ from backstory.stores.iceberg.literals import column, instant, literals, quote
 from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.search_bounds import any_of
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.row_groups import Statistics
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import Statistics
 
 INT64: Final = "INT64"
 FIRST: Final = datetime.min.replace(tzinfo=EPOCH.tzinfo)

@@ -3,7 +3,7 @@
 import json
 from typing import TYPE_CHECKING, Any, Final
 
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.jvm import spark_type_json
 from backstory.stores.iceberg.store import Store

@@ -15,14 +15,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
-from backstory.model.change import DOOR, TOKEN
-from backstory.model.foreign_writes import COLUMNS_STATE, foreign_writes
+from backstory.model.change import COLUMNS_STATE, DOOR, TOKEN, foreign_writes
 from backstory.model.layout import layout_of
-from backstory.model.schema import Column, Shape
-from backstory.model.table import TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
-from backstory.spark.late import LateSpark, active_here
+from backstory.spark.late_session import LateSpark, activate
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
 from backstory.stores.embedded_catalog import remember_if_writable
@@ -108,7 +106,7 @@ class Store:
     @property
     def spark(self) -> "SparkSession":
         """The session, which is started if it was not."""
-        return self.session.session if isinstance(self.session, LateSpark) else active_here(self.session)
+        return self.session.session if isinstance(self.session, LateSpark) else activate(self.session)
 
     def iceberg(self) -> Any:
         """Iceberg's catalog object, which caches nothing."""
@@ -350,14 +348,16 @@ def shape_at(store: Store, table: StoredTable, schema_id: int | None) -> Shape:
     if schema_id is None or schema_id == table.schema_id:
         return table.shape
     now, then = table.iceberg.schema(), table.iceberg.schemas().get(schema_id)
-    columns = columns_of(store.jvm, then, {each.name: each.called for each in table.shape.columns})
+    columns = columns_of(store.jvm, then, {each.name: each.source_name for each in table.shape.columns})
     key = (then.findColumnName(now.findField(name).fieldId()) for name in table.shape.key)
     return replace(table.shape, columns=columns, key=tuple(name for name in key if name is not None))
 
 
 def source_names(shape: Shape) -> str:
     """The source's names of columns that have another one in the table, as the table remembers them."""
-    return json.dumps({each.name: each.called for each in shape.columns if each.called}, ensure_ascii=False)
+    return json.dumps(
+        {each.name: each.source_name for each in shape.columns if each.source_name}, ensure_ascii=False
+    )
 
 
 def tables(store: Store, schema: str | None = None) -> list[TableName]:
@@ -388,10 +388,10 @@ def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = Fa
 
 
 def _require_configured(settings: Settings, catalog: str) -> None:
-    from backstory.spark.session import properties
+    from backstory.spark.session import session_properties
 
     setting = f"spark.sql.catalog.{catalog}"
-    if setting not in properties(settings):
+    if setting not in session_properties(settings):
         raise UsageError(
             "no-iceberg-catalog",
             f"The configuration has no catalog {catalog}.",

@@ -9,14 +9,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.formats.memory import MemoryLease
-from backstory.stores.metadata.columns import Values, read_fields
-from backstory.stores.metadata.row_groups import Field, MayHave, groups_that, groups_with, positions_in
+from backstory.stores.metadata.parquet_files import (
+    Field,
+    MayHave,
+    Values,
+    groups_with,
+    matching_groups,
+    positions_in,
+    read_fields,
+)
 from backstory.stores.metadata.values import booleans, integers, truths_of
 
 # So many rows of a file, or so many bytes, are read together, or more where a row group has more.
 AT_ONCE: Final = 1 << 20
 BYTES_AT_ONCE: Final = 1 << 28
-Chosen = Callable[[pa.Table], Values]
+ChooseRows = Callable[[pa.Table], Values]
 
 
 def _always(_: object) -> bool:
@@ -31,10 +38,10 @@ class RowSelection:
     the fields that partitions are of.
     """
 
-    asked: Sequence[Field]
-    parted: Collection[int]
-    of: Sequence[Field] = ()
-    chosen: Chosen | None = None
+    fields: Sequence[Field]
+    partition_ids: Collection[int]
+    filter_fields: Sequence[Field] = ()
+    choose: ChooseRows | None = None
     may_have: MayHave = _always
 
     def parts(
@@ -48,7 +55,9 @@ class RowSelection:
         `standing` tells which rows of the whole file are not hidden, None where all are; `hold` is told how
         many bytes a part takes, first at least, then in truth; it may refuse.
         """
-        for groups in together(file.metadata, groups_that(file, self.of, self.may_have), AT_ONCE):
+        for groups in combine_groups(
+            file.metadata, matching_groups(file, self.filter_fields, self.may_have), AT_ONCE
+        ):
             if (found := self._rows(file, groups, standing, hold)) is not None:
                 yield found
 
@@ -60,14 +69,14 @@ class RowSelection:
         hold: Callable[[int], None],
     ) -> tuple[pa.Table, np.ndarray] | None:
         first, alive = pa.table({}), None
-        if self.chosen is not None:
-            first = read_fields(file, self.of, self.parted, hold, groups)
-            alive = truths_of(self.chosen(first))
+        if self.choose is not None:
+            first = read_fields(file, self.filter_fields, self.partition_ids, hold, groups)
+            alive = truths_of(self.choose(first))
         if (there := standing()) is not None:
             visible = truths_of(there.take(integers(positions_in(file.metadata, groups))))
             alive = visible if alive is None else alive & visible
         if alive is None:
-            rows = read_fields(file, self.asked, self.parted, hold, groups)
+            rows = read_fields(file, self.fields, self.partition_ids, hold, groups)
             return rows, positions_in(file.metadata, groups)
         if not alive.any():
             return None
@@ -75,17 +84,17 @@ class RowSelection:
         # What rows were chosen by, other than parts of structs, is not read once more.
         known = {
             name: first[name].filter(booleans(alive))
-            for name in (each["name"] for each in self.asked if each in self.of)
+            for name in (each["name"] for each in self.fields if each in self.filter_fields)
             if name in first.column_names
         }
         del first
         size = sum(values.nbytes for values in known.values())
-        rest = [each for each in self.asked if each["name"] not in known]
+        rest = [each for each in self.fields if each["name"] not in known]
         some = None if kept.true_count == len(kept) else kept
-        rows = read_fields(file, rest, self.parted, lambda more: hold(size + more), groups, some)
+        rows = read_fields(file, rest, self.partition_ids, lambda more: hold(size + more), groups, some)
         columns = known | dict(zip(rows.column_names, rows.columns, strict=True))
         places = positions_in(file.metadata, groups)[truths_of(kept)]
-        return pa.table({each["name"]: columns[each["name"]] for each in self.asked}), places
+        return pa.table({each["name"]: columns[each["name"]] for each in self.fields}), places
 
 
 @dataclass(slots=True)
@@ -112,7 +121,7 @@ class HeldParts:
         return self.parts
 
 
-def together(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
+def combine_groups(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
     """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
     batch, rows, size = list[int](), 0, 0
     for number in groups:

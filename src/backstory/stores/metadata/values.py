@@ -47,20 +47,20 @@ def truths_of(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return np.frombuffer(buffer, np.uint8)[whole.offset : whole.offset + len(whole)].astype(bool)
 
 
-def left(hidden: "BitMap64", rows: int) -> pa.Array:
+def mask_of_visible(hidden: "BitMap64", rows: int) -> pa.Array:
     """Which rows of a file are not hidden."""
     found = np.ones(rows, dtype=bool)
     found[np.asarray(hidden.to_array())] = False
     return booleans(found)
 
 
-def numbers(column: pa.ChunkedArray) -> np.ndarray:
+def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
     """The whole numbers of a column that there are."""
     found = column.drop_null().cast(pa.int64()).combine_chunks()
     return np.frombuffer(found.buffers()[1] or b"", np.int64)[found.offset : found.offset + len(found)]
 
 
-def text(value: str) -> pa.Scalar:
+def text_scalar(value: str) -> pa.Scalar:
     """A text as a value of Arrow's."""
     return _of_bytes(value.encode(), pa.string())
 
@@ -77,7 +77,7 @@ def scalar(value: Any, type_: pa.DataType) -> pa.Scalar:
     if isinstance(value, float):
         return pa.Array.from_buffers(pa.float64(), 1, [None, pa.py_buffer(np.array([value]))])[0].cast(type_)
     written = format(value, "f") if isinstance(value, Decimal) else str(value).lower()
-    return text(value) if isinstance(value, str) else text(written).cast(type_)
+    return text_scalar(value) if isinstance(value, str) else text_scalar(written).cast(type_)
 
 
 def _of_bytes(value: bytes, type_: pa.DataType) -> pa.Scalar:

@@ -9,9 +9,8 @@ from sqlglot import exp
 from sqlglot.errors import ParseError
 
 from backstory.errors import Refused
-from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
-from backstory.stores.sql.dialects.dialect import Dialect
-from backstory.stores.sql.widening import EQUAL, OTHER, WIDENING, drift
+from backstory.stores.sql.columns import EQUAL, OTHER, WIDENING, Datatype, SqlColumn, TableColumn, drift
+from backstory.stores.sql.dialect import Dialect
 
 ColumnT = TypeVar("ColumnT", bound=SqlColumn)
 _KIND = exp.DataType.Type
@@ -76,7 +75,7 @@ class DdlPlan(Generic[ColumnT]):
         return [*renames, *types, *added]
 
 
-def plan(
+def plan_changes(
     table: str, columns: Sequence[ColumnT], stored: Mapping[str, str], dialect: Dialect
 ) -> DdlPlan[ColumnT]:
     """The changes that bring a table with `stored` columns (name to type) to these columns.
@@ -91,7 +90,7 @@ def plan(
         raise Refused(
             "DUPLICATE_COLUMN", f"{table} has two columns with the same name.", "Rename one of them."
         )
-    renamed = _renamed(table, columns, stored, dialect)
+    renamed = _plan_renames(table, columns, stored, dialect)
     sources = {new: old for old, new in renamed.items()}
     own = {name: stands for name, stands in known.items() if stands not in renamed}
     widened: list[tuple[ColumnT, str]] = []
@@ -100,7 +99,7 @@ def plan(
     for column in columns:
         source = sources.get(column.name) or own.get(column.name)
         if source is not None:
-            widened += _widened(table, column, stored[source], dialect)
+            widened += _plan_widening(table, column, stored[source], dialect)
         elif column.active:
             added.append(column)
         if column.name in own:
@@ -109,7 +108,7 @@ def plan(
     return DdlPlan(renamed, widened, added, warnings)
 
 
-def _renamed(
+def _plan_renames(
     table: str, columns: Sequence[SqlColumn], stored: Mapping[str, str], dialect: Dialect
 ) -> dict[str, str]:
     """Old names to new ones, in an order in which each new name is free.
@@ -147,13 +146,13 @@ def _goes_another_way(
     """Whether what stands under a column's name cannot be the column, by its type."""
     if column is None:
         return False
-    old = logical(stored[names[column.name]], dialect)
-    new = logical(dialect.type_of(column), dialect)
+    old = logical_type(stored[names[column.name]], dialect)
+    new = logical_type(dialect.type_of(column), dialect)
     return old is not None and new is not None and _drift(old, new) == OTHER
 
 
-def _widened(table: str, column: ColumnT, stored: str, dialect: Dialect) -> list[tuple[ColumnT, str]]:
-    old, new = logical(stored, dialect), logical(dialect.type_of(column), dialect)
+def _plan_widening(table: str, column: ColumnT, stored: str, dialect: Dialect) -> list[tuple[ColumnT, str]]:
+    old, new = logical_type(stored, dialect), logical_type(dialect.type_of(column), dialect)
     if old is None or new is None or not column.active:
         return []
     verdict = _drift(old, new)
@@ -174,7 +173,7 @@ def _drift(old: SqlColumn, new: SqlColumn) -> str:
     return drift(old, new)
 
 
-def logical(type_: str, dialect: Dialect) -> TableColumn | None:
+def logical_type(type_: str, dialect: Dialect) -> TableColumn | None:
     """A database's type as a column of ours; None for one that we do not know."""
     try:
         parsed = sqlglot.maybe_parse(type_, into=exp.DataType, dialect=dialect.SQLGLOT_NAME or None)
@@ -195,7 +194,7 @@ def logical(type_: str, dialect: Dialect) -> TableColumn | None:
 
 def fits(stage: str, column: SqlColumn, dialect: Dialect) -> bool:
     """Whether every value of a stage column's type is one of a base column, so that nothing is cast away."""
-    old, new = logical(stage, dialect), logical(dialect.type_of(column), dialect)
+    old, new = logical_type(stage, dialect), logical_type(dialect.type_of(column), dialect)
     if old is None or new is None:
         return stage.lower() == dialect.type_of(column).lower()
     integers = {Datatype.INTEGER, Datatype.BIGINT}

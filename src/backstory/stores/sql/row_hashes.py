@@ -7,7 +7,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from backstory.stores.sql.columns import Datatype
-from backstory.stores.sql.dialects.dialect import Dialect
+from backstory.stores.sql.dialect import Dialect
 
 # A table property: every way in which rows of the table were hashed, columns by their ids.
 ROW_HASHES: Final = "backstory.row-hashes"
@@ -70,12 +70,12 @@ def joined_hash(dialect: Dialect, parts: Sequence[str], separator: str) -> str:
 def hashes_of_property(text: str | None, names: Mapping[int, str]) -> list[RowHash] | None:
     """The ways of hashing in a property; None without one, or where a hashed column is gone."""
     try:
-        return None if text is None else [_read(each, names) for each in json.loads(text)]
+        return None if text is None else [_hash_of_json(each, names) for each in json.loads(text)]
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _read(told: Mapping[str, Any], names: Mapping[int, str]) -> RowHash:
+def _hash_of_json(told: Mapping[str, Any], names: Mapping[int, str]) -> RowHash:
     columns = (
         HashedColumn(names[each["id"]], Datatype(each["datatype"]), *(each[part] for part in _PARTS))
         for each in told["columns"]
@@ -88,10 +88,10 @@ _PARTS = ("precision", "scale", "prefix")
 
 def hashes_to_keep(hashes: Iterable[RowHash], ids: Mapping[str, int]) -> str:
     """The property's text."""
-    return json.dumps([_written(each, ids) for each in dict.fromkeys(hashes)], ensure_ascii=False)
+    return json.dumps([_hash_as_json(each, ids) for each in dict.fromkeys(hashes)], ensure_ascii=False)
 
 
-def _written(hashed: RowHash, ids: Mapping[str, int]) -> dict[str, Any]:
+def _hash_as_json(hashed: RowHash, ids: Mapping[str, int]) -> dict[str, Any]:
     told = asdict(hashed)
     told["columns"] = [{"id": ids[each.pop("name")], **each} for each in told["columns"]]
     return told

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.digest import digest
-from backstory.model.remembered import ROLE
+from backstory.model.versions_layout import ROLE
 from backstory.strategies.copies.plan import HAD, UNCHANGED, align_records, plan_copy, rows_at, spoilt_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import memory_field

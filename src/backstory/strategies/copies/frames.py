@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from backstory.model.layout import MEMORY, VALID_FROM, VALID_TO
-from backstory.model.remembered import ENDED_AT, KIND, ROLE, Role, Told
+from backstory.model.versions_layout import ENDED_AT, KIND, ROLE, FactKind, Role
 from backstory.stores.iceberg.literals import column, instant
 from backstory.strategies.copies.terms import CopyTerms
 
@@ -19,7 +19,7 @@ def version_condition() -> "Column":
 def mark_condition() -> "Column":
     """Whether a stored row remembers a copy or a truncate that was not taken back."""
     memory = column(MEMORY)
-    said = memory.getField(KIND).isin(Told.COPY.value, Told.TRUNCATE.value)
+    said = memory.getField(KIND).isin(FactKind.COPY.value, FactKind.TRUNCATE.value)
     return said & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 
 

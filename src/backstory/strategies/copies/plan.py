@@ -21,9 +21,8 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
-from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.model.places import FILE, POSITION
-from backstory.model.remembered import Role
+from backstory.model.layout import FILE, POSITION, VALID_FROM, VALID_TO
+from backstory.model.versions_layout import Role
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import (
     OPEN,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from backstory.model.layout import MEMORY
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType
 
 if TYPE_CHECKING:

@@ -9,10 +9,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
-from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.places import ROW_ID
-from backstory.model.remembered import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, Role, Told
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.types import ColumnType
+from backstory.model.versions_layout import COLUMNS, END_BEFORE, ENDED_AT, KIND, ROLE, SCOPE, FactKind, Role
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 INSTANT = pa.timestamp("us", "UTC")
@@ -98,7 +97,7 @@ def copy_mark(
     """The row that remembers a copy; `columns` are field ids, None for all, `scope` is its JSON (V31)."""
     fact = {
         ROLE: Role.FACT.value,
-        KIND: Told.COPY.value,
+        KIND: FactKind.COPY.value,
         COLUMNS: None if columns is None else list(columns),
         SCOPE: scope,
     }

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
-from backstory.spark.on_disk import persist_on_disk
+from backstory.spark.versions import persist_on_disk
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME, sort_columns
 from backstory.strategies.events.terms import EventTerms
 from backstory.strategies.frames import holds_map

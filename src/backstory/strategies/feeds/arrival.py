@@ -9,9 +9,8 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
-from backstory.model.layout import VALID_FROM
-from backstory.model.places import FILE, POSITION
-from backstory.model.remembered import Role, Told
+from backstory.model.layout import FILE, POSITION, VALID_FROM
+from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.copies.version_rows import OPEN, micros, withdraw_facts
 from backstory.strategies.feeds.facts import has_position, in_interval, place_in_order, times_to_store
 from backstory.strategies.feeds.records import (
@@ -66,7 +65,7 @@ class Arrival:
 
 def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
     """The delivery, once looked at as a whole; `marks` are the table's live ones, with their places."""
-    truncate = of_kind(delivered, Told.TRUNCATE)
+    truncate = of_kind(delivered, FactKind.TRUNCATE)
     flags = {
         NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key], nan=False),
         NO_SEQUENCE: _lacks_sequence(terms, delivered),
@@ -82,7 +81,7 @@ def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Ar
     counts = {name: len(rows) for name, rows in found.items()}
     if _overlaps_settled(terms):
         counts[OVERLAP] = 1
-    truncate = of_kind(timely, Told.TRUNCATE)
+    truncate = of_kind(timely, FactKind.TRUNCATE)
     truncates, events = (take_rows(timely, np.flatnonzero(rows)) for rows in (truncate, ~truncate))
     return _match_truncates(
         terms,
@@ -116,7 +115,7 @@ def _match_truncates(
     places = place_in_order(np.concatenate([at, known_at]), np.concatenate([own, own_times(marks)]))
     sides = [(further_sequence(terms, truncates), len(truncates)), (sequences(marks), len(marks))]
     mine, theirs = sequence_codes(terms, sides)
-    copy = is_of(marks, Told.COPY)
+    copy = is_of(marks, FactKind.COPY)
     codes, size = pair_codes(np.concatenate([mine, np.where(copy, -1, theirs)]) + 1, places)
     mine_codes, their_codes = np.split(codes, [len(at)])
     first, earliest = np.zeros(len(at), bool), np.argsort(at, kind="stable")
@@ -158,7 +157,7 @@ def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.nd
 def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
     at = micros(truncates[AT])
     time = times_to_store(np.where(has_position(terms, truncates), at, FIRST))
-    kind = repeat_kind(len(truncates), Told.TRUNCATE)
+    kind = repeat_kind(len(truncates), FactKind.TRUNCATE)
     told = Remembered(kind, further_sequence(terms, truncates), role=Role.FACT, time=time)
     return make_rows(terms, {}, at, at, told)
 
@@ -210,7 +209,7 @@ def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
     return lacks | (_any_null(parts, nan=True) & (has_position(terms, delivered) | (not terms.log)))
 
 
-def of_kind(delivered: pa.Table, kind: Told) -> np.ndarray:
+def of_kind(delivered: pa.Table, kind: FactKind) -> np.ndarray:
     """Whether delivered events are of a kind."""
     return np.asarray(pc.equal(delivered[KIND], kind.value).combine_chunks())
 

@@ -13,9 +13,8 @@ import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
-from backstory.model.layout import VALID_FROM
-from backstory.model.places import FILE, POSITION
-from backstory.model.remembered import COLUMNS, SEQUENCE, Told
+from backstory.model.layout import FILE, POSITION, VALID_FROM
+from backstory.model.versions_layout import COLUMNS, SEQUENCE, FactKind
 from backstory.strategies.copies.plan import (
     APPEARED,
     CHANGED,
@@ -114,7 +113,7 @@ def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Tabl
     events = {
         **{name: delivered[name] for name in delivered.column_names},
         AT: own[VALID_FROM].take(places),
-        KIND: pa.repeat(Told.COPY.value, count),
+        KIND: pa.repeat(FactKind.COPY.value, count),
         ASSERTED: memory_field(own, COLUMNS).take(places),
     }
     if terms.sequence:
@@ -166,7 +165,7 @@ def _withdrawn_void_rows(among: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.
     """A copy that is restated speaks again of the records of which its mark said nothing (V72)."""
     if not among.restated or not len(rows):
         return []
-    void = is_of(rows, Told.VOID) & (micros(rows[VALID_FROM]) == among.at)
+    void = is_of(rows, FactKind.VOID) & (micros(rows[VALID_FROM]) == among.at)
     if not void.any():
         return []
     terms = among.terms

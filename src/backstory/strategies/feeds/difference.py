@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.copies.version_rows import OPEN, move_ends, past_rows, withdraw_facts
 from backstory.strategies.feeds.facts import BEFORE, CLEAR, UPSERT, RecordFacts, times_to_store
 from backstory.strategies.feeds.records import (
@@ -149,7 +149,7 @@ class HistoryDifference:
         values = values_at(self.pool, self.terms.key, row)
         values |= {name: self.pool.at(name, self.places(name)[new]) for name in self.terms.data}
         event = self.facts.said[begin] == UPSERT
-        kind = pa.array(np.full(len(begin), Told.UPSERT.value), pa.string(), mask=~event)
+        kind = pa.array(np.full(len(begin), FactKind.UPSERT.value), pa.string(), mask=~event)
         time = times_to_store(np.where(event, self.facts.own[begin], FIRST))
         told = Remembered(
             kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event), time=time
@@ -199,7 +199,7 @@ class HistoryDifference:
         told = self.facts.told[places]
         for name in self.terms.data:
             values[name] = self.pool.at(name, np.where(self.pool.has(name)[told] & ~delete, row, -1))
-        kind = pa.array(np.where(delete, Told.DELETE.value, Told.UPSERT.value), pa.string())
+        kind = pa.array(np.where(delete, FactKind.DELETE.value, FactKind.UPSERT.value), pa.string())
         time = times_to_store(self.facts.own[places])
         kept = Remembered(kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT, time=time)
         return make_rows(self.terms, values, self.facts.at[places], self.facts.at[places], kept)

@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 import pyarrow as pa
 
-from backstory.model.remembered import Told
+from backstory.model.versions_layout import FactKind
 from backstory.strategies.copies.version_rows import OPEN, micros
 from backstory.strategies.feeds.arrival import Arrival, further_sequence, in_window, of_kind
 from backstory.strategies.feeds.facts import (
@@ -224,7 +224,7 @@ class RecordFold:
     def delivered_events(self) -> SequencedEvents:
         """The delivered events."""
         count = len(self.events)
-        delete = of_kind(self.events, Told.DELETE)
+        delete = of_kind(self.events, FactKind.DELETE)
         place = len(self.rows) + np.arange(count)
         at = micros(self.events[AT])
         own = np.where(has_position(self.terms, self.events), at, FIRST)

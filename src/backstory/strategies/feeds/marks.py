@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import VALID_FROM
-from backstory.model.remembered import COLUMNS, SCOPE, Told
+from backstory.model.versions_layout import COLUMNS, SCOPE, FactKind
 from backstory.strategies.copies.version_rows import memory_field, micros
 from backstory.strategies.feeds.facts import place_in_order
 from backstory.strategies.feeds.records import StoredRecords, is_of, own_times
@@ -45,7 +45,7 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
     order = rank_values(scopes)
-    truncate = np.concatenate([is_of(rows, Told.TRUNCATE), are_truncate_voids(stored.rows)[voids]])
+    truncate = np.concatenate([is_of(rows, FactKind.TRUNCATE), are_truncate_voids(stored.rows)[voids]])
     own = np.concatenate([own_times(rows), stored.own_times[voids]])
     at = np.concatenate([micros(rows[VALID_FROM]), stored.start[voids]])
     at, instants = place_in_order(at, own), at

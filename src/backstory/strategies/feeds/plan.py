@@ -19,9 +19,8 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shaped
-from backstory.model.layout import VALID_FROM
-from backstory.model.places import FILE, POSITION
-from backstory.model.remembered import OWN_TIME, SCOPE, Role, Told
+from backstory.model.layout import FILE, POSITION, VALID_FROM
+from backstory.model.versions_layout import OWN_TIME, SCOPE, FactKind, Role
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
 from backstory.strategies.copies.version_rows import memory_field, micros, withdraw_facts
 from backstory.strategies.feeds.arrival import CONFLICT, DUPLICATE, SETTLED, SPOILT, TOO_LATE, Arrival
@@ -138,10 +137,10 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     taken = silenced.take(pa.array(mark))
     # The void of a truncate names no columns, where that of a copy has no list.
     ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
-    columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, Told.TRUNCATE)))
+    columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, FactKind.TRUNCATE)))
     time = memory_field(taken, OWN_TIME)
     told = Remembered(
-        repeat_kind(len(taken), Told.VOID),
+        repeat_kind(len(taken), FactKind.VOID),
         sequences(taken),
         columns,
         memory_field(taken, SCOPE),

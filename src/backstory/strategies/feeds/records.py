@@ -14,8 +14,18 @@ import pyarrow.compute as pc
 from backstory.formats.delivered import shaped
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
-from backstory.model.remembered import COLUMNS, ENDED_AT, KIND, OWN_TIME, ROLE, SCOPE, SEQUENCE, Role, Told
-from backstory.model.schema import Column
+from backstory.model.table import Column
+from backstory.model.versions_layout import (
+    COLUMNS,
+    ENDED_AT,
+    KIND,
+    OWN_TIME,
+    ROLE,
+    SCOPE,
+    SEQUENCE,
+    FactKind,
+    Role,
+)
 from backstory.strategies.copies.version_rows import (
     INSTANT,
     OPEN,
@@ -42,7 +52,7 @@ def own_times(rows: pa.Table) -> np.ndarray:
     return np.where(times == OPEN, FIRST, times)
 
 
-def is_of(rows: pa.Table, *kinds: Told) -> np.ndarray:
+def is_of(rows: pa.Table, *kinds: FactKind) -> np.ndarray:
     """Whether rows remember one of these kinds of facts."""
     told = pa.array([each.value for each in kinds], pa.string())
     return np.asarray(pc.is_in(memory_field(rows, KIND), value_set=told))
@@ -107,17 +117,17 @@ class StoredRecords:
     @cached_property
     def upsert(self) -> np.ndarray:
         """Whether it stands for an upsert."""
-        return is_of(self.rows, Told.UPSERT)
+        return is_of(self.rows, FactKind.UPSERT)
 
     @cached_property
     def delete(self) -> np.ndarray:
         """Whether it stands for a delete."""
-        return is_of(self.rows, Told.DELETE)
+        return is_of(self.rows, FactKind.DELETE)
 
     @cached_property
     def void(self) -> np.ndarray:
         """Whether it silences a mark (V72)."""
-        return is_of(self.rows, Told.VOID)
+        return is_of(self.rows, FactKind.VOID)
 
     @cached_property
     def scope(self) -> pa.Array:
@@ -298,6 +308,6 @@ def renew_values(
     )
 
 
-def repeat_kind(count: int, kind: Told) -> pa.Array:
+def repeat_kind(count: int, kind: FactKind) -> pa.Array:
     """One kind for so many rows."""
     return pa.repeat(kind.value, count)

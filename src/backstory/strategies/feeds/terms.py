@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backstory.model.layout import MEMORY
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType
 
 # Of each delivered event: its instant, what it is (`Told`), its further sequence (a struct), the field ids of

@@ -7,8 +7,8 @@ from typing import Final
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.model.keys import key_text
-from backstory.model.places import FILE, POSITION
+from backstory.model.layout import FILE, POSITION
+from backstory.model.values import key_text
 from backstory.strategies.matching import Matches, take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.scd2.terms import LoadTerms

@@ -23,8 +23,17 @@ import pyarrow.compute as pc
 from pyarrow.types import is_binary, is_floating
 
 from backstory.formats.delivered import in_schema
-from backstory.model.layout import ENDED, LOAD_RUN_ID, LOADED_AT, ROW_HASH, STARTED, STATE
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.layout import (
+    ENDED,
+    FILE,
+    LOAD_RUN_ID,
+    LOADED_AT,
+    POSITION,
+    ROW_HASH,
+    ROW_ID,
+    STARTED,
+    STATE,
+)
 from backstory.strategies.keys import key_codes
 from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
 from backstory.strategies.part_plan import PartPlan, Whole, as_they_are

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from backstory.model.guards import exceeds
+from backstory.model.change import exceeds
 from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, State, Tally, now_of, past_of
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from backstory.model.layout import START, Layout
-from backstory.model.schema import Column, Shape
+from backstory.model.table import Column, Shape
 from backstory.model.types import widens
 
 

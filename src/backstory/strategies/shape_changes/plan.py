@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from backstory.model.change import Change
 from backstory.model.instant import MILLISECOND, TMAX
-from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, START, SYNCED
-from backstory.model.places import ROW_ID
-from backstory.model.schema import Column as TableColumn
+from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, ROW_ID, START, SYNCED
+from backstory.model.table import Column as TableColumn
 from backstory.stores import port
 from backstory.stores.iceberg.casting import retype_rows
 from backstory.stores.iceberg.conditions import (
@@ -196,7 +195,7 @@ def _on_iceberg(store: Store, table: StoredTable, operation: Operation) -> Chang
         return _reshape(store, table, operation)
     if isinstance(operation, Rewriting):
         rows = _rewrite_rows(rows_with_ids(store, table), operation)
-        return Change(come=rows, into=operation.into, whole=True, counted="rewritten")
+        return Change(added=rows, into=operation.into, whole=True, count_as="rewritten")
     return _touch_rows(store, table, operation)
 
 
@@ -284,7 +283,7 @@ def _reshape(store: Store, table: StoredTable, operation: Reshape) -> Change:
             marks = {DISORDER: "true"}
     if not new_types:
         return Change(into=into, properties=marks)
-    return Change(come=rows, into=into, whole=True, counted="rewritten", properties=marks)
+    return Change(added=rows, into=into, whole=True, count_as="rewritten", properties=marks)
 
 
 def _value(value: Value, of: TableColumn) -> "Column":

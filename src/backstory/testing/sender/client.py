@@ -13,7 +13,7 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationCo
 from backstory.errors import Refused, TryAgain
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding
 from backstory.model.layout import END, HISTORY_COLUMNS, START, SYNCED
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.testing.sender.batch_files import AS_FIVETRAN, Row, write_batch_file
 from backstory.testing.sender.copies import Difference, SourceCopy

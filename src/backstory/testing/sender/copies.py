@@ -19,7 +19,7 @@ from backstory.formats.reading import rows_of
 from backstory.formats.source_files import source_files, unpacked
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, END, START, SYNCED
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.actions import UNMODIFIED
 

@@ -14,15 +14,14 @@ from backstory.formats.memory import MemoryLease
 from backstory.journal.chain import WATERMARK
 from backstory.journal.log_table import log_rows_in_files, snapshots_in_files
 from backstory.model.layout import MEMORY, ROW_HASH
-from backstory.model.remembered import RECORDED, Role
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
+from backstory.model.versions_layout import RECORDED, Role
 from backstory.reading.arrow.versions import SORT_MEMORY, hold_memory, query_rows
 from backstory.reading.histories import identity_names, system_columns
 from backstory.reading.lifetimes import DUCKDB
-from backstory.stores.metadata.hidden import Unreadable
-from backstory.stores.metadata.ordered import in_order
-from backstory.stores.metadata.rows import MOST_IN_ARROW, MOST_ROWS, Files
-from backstory.stores.metadata.values import integers, numbers, rows_of
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import MOST_IN_ARROW, MOST_ROWS, TableReader, sort_like_spark
+from backstory.stores.metadata.values import integers, rows_of, whole_numbers
 from backstory.strategies.values import identities
 from backstory.upkeep.laws.queries import (
     SUSPECT,
@@ -85,7 +84,7 @@ def _zoneless(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values.cast(pa.timestamp("us")) if pa.types.is_timestamp(values.type) else values
 
 
-def broken_spans(files: Files) -> Broken:
+def broken_spans(files: TableReader) -> Broken:
     """The laws that versions of records break, as `broken_spans` of Spark gives them."""
     table, ways = files.table, _row_hashes(files)
     judged = terms_of_versions(table, (), table.newest_property(RECORDED), numbers_of(table.fields))
@@ -112,7 +111,7 @@ def broken_lives(rows: LawRows, judged: TableTerms) -> Broken:
     return _count_broken(rows, laws, judged.count_broken if judged.terms.remembers else None)
 
 
-def broken_rows(files: Files) -> Broken:
+def broken_rows(files: TableReader) -> Broken:
     """The laws of keys of a table that has each record once; and of its hashes, if it has them."""
     ways, judged = _row_hashes(files), terms_of_keys(files.table, ())
     if not judged.identity:
@@ -128,7 +127,7 @@ def broken_keys(rows: LawRows, judged: TableTerms) -> Broken:
     return _count_broken(rows, _LawQuery(steps, judged.identity, judged.naming, f"{PREFIX}keyed"))
 
 
-def broken_log(files: Files) -> Broken:
+def broken_log(files: TableReader) -> Broken:
     """The laws that a dataset's rows break, as `broken_log` of Spark gives them."""
     table = files.table
     names, shape = system_columns(table), table.shape
@@ -147,7 +146,7 @@ def broken_events(rows: LawRows, shape: Shape, names: Mapping[str, Any], log: Lo
     return _count_broken(rows, _LawQuery(steps, identity, shape.key or (names["offset"],), f"{PREFIX}offset"))
 
 
-def _rows(files: Files, names: Sequence[str]) -> LawRows:
+def _rows(files: TableReader, names: Sequence[str]) -> LawRows:
     """All rows with these columns; Unreadable for what only Spark reads."""
     table = files.table
     return LawRows(
@@ -174,7 +173,7 @@ def _count_broken(rows: LawRows, laws: _LawQuery, judge: Judge | None = None) ->
     if not found.num_rows:
         return {}
     is_broken = np.zeros(records.max() + 1, bool)
-    is_broken[records[numbers(found[_PLACE])]] = True
+    is_broken[records[whole_numbers(found[_PLACE])]] = True
     places = np.flatnonzero(is_broken[records])
     if judge is not None and len(places) > MOST_ROWS:
         raise Unreadable("rows that are judged one by one")
@@ -185,12 +184,12 @@ def _count_broken(rows: LawRows, laws: _LawQuery, judge: Judge | None = None) ->
         columns = columns.replace(suspect, f"MAX({suspect}) OVER (PARTITION BY {_RECORD}) AS {suspect}")
     said = lives.ask(f"SELECT {columns} FROM {relation} ORDER BY {_PLACE}", records[places])
     table = pa.table([*lives.table.columns, *said.columns], [*lives.table.column_names, *said.column_names])
-    batches = in_order(table, [*laws.identity, laws.order]).combine_chunks().to_batches()
+    batches = sort_like_spark(table, [*laws.identity, laws.order]).combine_chunks().to_batches()
     told = examine(judge, laws.identity, laws.naming, batches)
     return add_up(row for each in told for row in each.to_pylist())
 
 
-def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
+def _offsets(files: TableReader, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
     """How many offsets are missing, too many or of no block, and the first ten of them."""
     told, wanted = wrong_offsets(log_rows_in_files(files), snapshots_in_files(files.table), len(offsets))
     query = f"{misplaced_query(DUCKDB.rows, wanted)} ORDER BY place NULLS FIRST"
@@ -202,7 +201,7 @@ def _offsets(files: Files, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
     return int(total) + len(told), list(map(str, wrong[_PLACE].slice(0, MAX_KEYS).to_pylist()))
 
 
-def _row_hashes(files: Files) -> "tuple[RowHash, ...]":
+def _row_hashes(files: TableReader) -> "tuple[RowHash, ...]":
     return read_row_hashes(files.table, numbers_of(files.table.fields))
 
 
@@ -217,11 +216,11 @@ def _hashes(ways: "Sequence[RowHash]", rows: LawRows, judged: TableTerms) -> tup
     """The hashes that a row may have, in DuckDB's words; Unreadable where these are not Spark's."""
     if not ways:
         return ()
-    from backstory.stores.sql.alike import ALIKE, in_years
-    from backstory.stores.sql.dialects.duckdb import DuckDB
+    from backstory.stores.sql.dialects import DuckDB
+    from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years
 
-    if any(column.datatype not in ALIKE for each in ways for column in each.columns):
+    if any(column.datatype not in SAME_TEXT for each in ways for column in each.columns):
         raise Unreadable("values whose texts differ")
-    if not all(in_years(rows.table[name]) for name in _hash_inputs(ways, judged)):
+    if not all(has_usual_years(rows.table[name]) for name in _hash_inputs(ways, judged)):
         raise Unreadable("years whose texts differ")
     return tuple(each.sql(DuckDB(), rows.engine.column) for each in ways)

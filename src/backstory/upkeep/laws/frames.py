@@ -9,8 +9,8 @@ from backstory.errors import MAX_KEYS
 from backstory.journal.chain import WATERMARK, snapshots
 from backstory.journal.log_table import log_rows
 from backstory.model.layout import MEMORY
-from backstory.model.remembered import RECORDED, ROLE, Role
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
+from backstory.model.versions_layout import RECORDED, ROLE, Role
 from backstory.reading.histories import identity_names, system_columns
 from backstory.reading.lifetimes import SPARK
 from backstory.spark.versions import arrow_of
@@ -80,7 +80,7 @@ def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
     """The hashes that a row may have, in Spark's words."""
     if not (ways := read_row_hashes(table, _numbers(store, table))):
         return ()
-    from backstory.stores.sql.dialects.spark import Spark
+    from backstory.stores.sql.dialects import Spark
 
     return tuple(each.sql(Spark(), quote) for each in ways)
 

@@ -5,11 +5,11 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow, RememberedMark
 
-MARKS = frozenset({Told.COPY, Told.TRUNCATE})
-EVENTS = frozenset({Told.UPSERT, Told.DELETE})
+MARKS = frozenset({FactKind.COPY, FactKind.TRUNCATE})
+EVENTS = frozenset({FactKind.UPSERT, FactKind.DELETE})
 # The tracked values of a record that is there.
 State = Mapping[str, Any] | None
 
@@ -27,13 +27,13 @@ def is_of_its_kind(row: RecordRow) -> bool:
     """Whether the row is one of V3's, and no other combination; a version without length is another law's."""
     without_length = row.start is not None and row.end == row.start
     if row.role is None:
-        return row.kind in {None, Told.UPSERT} and row.scope is None
+        return row.kind in {None, FactKind.UPSERT} and row.scope is None
     if not without_length:
         return False
     if row.role == Role.PAST:
-        return row.keyed and row.kind in {None, Told.UPSERT}
+        return row.keyed and row.kind in {None, FactKind.UPSERT}
     marked = not row.keyed and row.kind in MARKS
-    return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, Told.VOID}))
+    return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, FactKind.VOID}))
 
 
 def is_recorded(row: RecordRow, newest: int | None) -> bool:
@@ -92,7 +92,7 @@ def _overlap(one: RecordRow, other: RecordRow) -> bool:
 def is_fact(row: RecordRow) -> bool:
     """Whether a row stands for an event that still holds (V4)."""
     if row.role is None:
-        return row.kind == Told.UPSERT
+        return row.kind == FactKind.UPSERT
     return row.role == Role.FACT and row.ended_at is None
 
 
@@ -114,7 +114,7 @@ def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
     cleared = {
         _place(mark.at, mark.time, mark.sequence)
         for mark in _marks_of(rows, terms)
-        if mark.kind == Told.TRUNCATE
+        if mark.kind == FactKind.TRUNCATE
     }
     repeated = sum(times - 1 for counted in (events, marks) for times in counted.values())
     return repeated + len(cleared & set(events))
@@ -179,10 +179,10 @@ def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
         if is_fact(row) and row.start is not None and _is_event(row):
             events.setdefault(row.start, []).append(row)
     marks = _marks_of(rows, terms)
-    copied = {mark.at for mark in marks if mark.kind == Told.COPY}
+    copied = {mark.at for mark in marks if mark.kind == FactKind.COPY}
     cleared: dict[int, list[tuple[Any, ...]]] = {}
     for mark in marks:
-        if mark.kind == Told.TRUNCATE:
+        if mark.kind == FactKind.TRUNCATE:
             at = _instant_in_log(mark, marks, rows, terms)
             if at is not None:
                 cleared.setdefault(at, []).append(mark.sequence)
@@ -212,12 +212,13 @@ def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark
             row.scope,
         )
         for row in rows
-        if is_fact(row) and row.kind == Told.VOID
+        if is_fact(row) and row.kind == FactKind.VOID
     }
     return [
         mark
         for mark in terms.marks
-        if (_place(mark.at, mark.time, mark.sequence), mark.kind == Told.TRUNCATE, mark.scope) not in voided
+        if (_place(mark.at, mark.time, mark.sequence), mark.kind == FactKind.TRUNCATE, mark.scope)
+        not in voided
     ]
 
 
@@ -246,7 +247,7 @@ def _state_after(
     steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
     steps += [(sequence, None) for sequence in cleared]
     for _, row in sorted(steps, key=lambda each: each[0]):
-        if row is None or row.kind == Told.DELETE:
+        if row is None or row.kind == FactKind.DELETE:
             state = None
             continue
         asserted = row.columns

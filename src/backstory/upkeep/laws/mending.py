@@ -13,7 +13,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from backstory.model.remembered import Role, Told
+from backstory.model.versions_layout import FactKind, Role
 from backstory.upkeep.laws import memory
 from backstory.upkeep.laws.memory import LifeFacts, facts_of_record, same_state
 from backstory.upkeep.laws.terms import CHANGED, DELETED, INFINITY, NEW, WORDS, Law, LawTerms, RecordRow
@@ -56,7 +56,7 @@ def _folded_versions(said: LifeFacts, terms: LawTerms) -> Iterator[Version]:
 
 def _last_upsert(said: LifeFacts, start: int) -> RecordRow | None:
     """The last upsert of an instant."""
-    upserts = [row for row in said.events.get(start, ()) if row.kind == Told.UPSERT]
+    upserts = [row for row in said.events.get(start, ()) if row.kind == FactKind.UPSERT]
     return max(upserts, key=lambda row: row.sequence, default=None)
 
 
@@ -70,7 +70,7 @@ def _as_fact(row: RecordRow) -> RecordRow | None:
     """A row that is no version of the fold: an event is silent (V24), what a copy began is nothing."""
     if row.role is not None:
         return row
-    if row.kind != Told.UPSERT:
+    if row.kind != FactKind.UPSERT:
         return None
     return replace(row, role=Role.FACT, end=row.start, flag=False, ended_at=None, end_before=None)
 

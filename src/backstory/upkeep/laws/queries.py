@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from backstory.model import remembered as memory
+from backstory.model import versions_layout as memory
 from backstory.model.layout import MEMORY, ROW_HASH
-from backstory.model.remembered import Role, Told
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
 from backstory.model.types import Kind
+from backstory.model.versions_layout import FactKind, Role
 from backstory.reading.lifetimes import DUCKDB, SPARK, SqlSyntax
 from backstory.strategies.events.terms import LETTERS, Op
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
@@ -170,15 +170,15 @@ def laws_of_lives(engine: TableSql, judged: TableTerms) -> Steps:
 
 
 _IS_MARK: Final = (
-    f"COALESCE({{role}} = '{Role.FACT}' AND {{kind}} IN ('{Told.COPY}', '{Told.TRUNCATE}'), FALSE)"
+    f"COALESCE({{role}} = '{Role.FACT}' AND {{kind}} IN ('{FactKind.COPY}', '{FactKind.TRUNCATE}'), FALSE)"
 )
-_MAY_BE_VERSION: Final = f"COALESCE({{kind}} = '{Told.UPSERT}', TRUE)"
+_MAY_BE_VERSION: Final = f"COALESCE({{kind}} = '{FactKind.UPSERT}', TRUE)"
 _OF_ITS_KIND: Final = f"""COALESCE(CASE
   WHEN {{role}} IS NULL THEN {_MAY_BE_VERSION} AND {{scope}} IS NULL
   WHEN {{start}} IS DISTINCT FROM {{end}} OR {{start}} IS NULL THEN FALSE
   WHEN {{role}} = '{Role.PAST}' THEN {{keyed}} AND {_MAY_BE_VERSION}
   WHEN {{role}} = '{Role.FACT}' AND {{keyed}}
-    THEN {{kind}} IN ('{Told.UPSERT}', '{Told.DELETE}', '{Told.VOID}')
+    THEN {{kind}} IN ('{FactKind.UPSERT}', '{FactKind.DELETE}', '{FactKind.VOID}')
   ELSE {_IS_MARK} END, FALSE)"""
 _RECORDED: Final = "{written} IS NOT NULL AND ({ended_at} IS NULL OR {written} < {ended_at})"
 
@@ -244,7 +244,7 @@ def _surely_folded(judged: TableTerms) -> str:
     )
     other = " AND ".join(f"{{same {each}}}" for each in values)
     changed = f"({{last end}} IS DISTINCT FROM {{start}} OR NOT ({other}))"
-    upserted = f"(COALESCE({{kind}} = '{Told.UPSERT}', FALSE) AND ({{columns}} IS NULL OR ({assigned})))"
+    upserted = f"(COALESCE({{kind}} = '{FactKind.UPSERT}', FALSE) AND ({{columns}} IS NULL OR ({assigned})))"
     begins = f"({_is_copied('{start}', terms)} OR {upserted}) AND {changed}"
     ends = f"{{end}} IS NULL OR COALESCE({{next}} = {{end}}, FALSE) OR {_is_copied('{end}', terms)}"
     settled = [_is_settled(each, terms) for each in ("{start}", "{end}")]

@@ -15,8 +15,8 @@ import pyarrow as pa
 from backstory.journal.verify import read_history
 from backstory.model.instant import parse_instant
 from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, Layout
-from backstory.model.remembered import IGNORE, OVERWRITE, SEQUENCE, SETTLED, TRACK, Told
-from backstory.model.schema import Shape
+from backstory.model.table import Shape
+from backstory.model.versions_layout import IGNORE, OVERWRITE, SEQUENCE, SETTLED, TRACK, FactKind
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import TableLike
@@ -64,7 +64,7 @@ class TableTerms:
         marks = self.terms.marks
         types = [str(each.type).lower() for each in self.shape.columns if each.name in self.terms.tracked]
         ordered = not any(word in each for word in _WITHOUT_ORDER for each in types)
-        copies = all(each.kind == Told.COPY for each in marks) and len(marks) <= MOST_COPIES
+        copies = all(each.kind == FactKind.COPY for each in marks) and len(marks) <= MOST_COPIES
         return self.terms.tracked if self.valued and ordered and copies else ()
 
     @property

@@ -14,11 +14,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.model import remembered as memory
+from backstory.model import versions_layout as memory
 from backstory.model.instant import EPOCH, iso
-from backstory.model.keys import key_text
-from backstory.model.layout import MEMORY, RECORDED_AT
-from backstory.model.places import FILE, POSITION, ROW_ID
+from backstory.model.layout import FILE, MEMORY, POSITION, RECORDED_AT, ROW_ID
+from backstory.model.values import key_text
 from backstory.stores.metadata.values import values_of
 from backstory.upkeep.laws.mending import mend_rows
 from backstory.upkeep.laws.queries import LAW_OF, SUSPECT

@@ -60,7 +60,7 @@ LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
     Layout.ODF: (Law.NULL_KEY, Law.OFFSETS, Law.OPERATIONS, Law.WATERMARK, Law.PROPERTIES),
     Layout.ODF_LOG: KEYED,
     Layout.VERSIONS: (*SPANS, Law.OPEN_MARKER, *REMEMBERED, Law.PROPERTIES),
-    **{each: (*SPANS, Law.PROPERTIES) for each in Layout if each.adopted},
+    **{each: (*SPANS, Law.PROPERTIES) for each in Layout if each.is_adopted},
 }
 
 

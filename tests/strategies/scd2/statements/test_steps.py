@@ -7,7 +7,7 @@ import duckdb
 import pytest
 
 from backstory.dialects import DuckDB
-from backstory.stores.sql.placeholders import resolved
+from backstory.stores.sql.statements import fill_placeholders
 from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.statements import (
     ArchiveTable,
@@ -94,11 +94,15 @@ def loaded(database, told, versions, archived, base, *, merges):
             database.executemany(f"INSERT INTO {table} VALUES ({marks})", found)
     at = f"'{text_of(10)}'"
     values = {"load_timestamp": f"TIMESTAMP {at}", "load_timestamp_text": at, "load_run_id": "'r1'"}
-    counted = count_cases(told, lambda sql: database.execute(resolved(sql, values)).fetchall())
+    counted = count_cases(told, lambda sql: database.execute(fill_placeholders(sql, values)).fetchall())
     if merges:  # a MERGE of DuckDB reads rows of its source that it has written already
-        database.execute(f"CREATE OR REPLACE TEMPORARY TABLE kept AS {resolved(actions(told), values)}")
+        database.execute(
+            f"CREATE OR REPLACE TEMPORARY TABLE kept AS {fill_placeholders(actions(told), values)}"
+        )
     statements = [hist_merge(told, "kept")] if merges else hist_steps(told)
-    touched = {step.step: database.execute(resolved(step.sql, values)).fetchone()[0] for step in statements}
+    touched = {
+        step.step: database.execute(fill_placeholders(step.sql, values)).fetchone()[0] for step in statements
+    }
     after = database.execute("SELECT * FROM h1").fetchall()
     return sorted(after, key=repr), counted, touched
 

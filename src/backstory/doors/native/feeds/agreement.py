@@ -49,9 +49,7 @@ from backstory.doors.native.sources import SourceRows
 from backstory.formats.kept_cells import kept_column
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import MEMORY
-from backstory.model.schema import Shape
-from backstory.model.spelling import spelling_hint
-from backstory.model.table import TableName
+from backstory.model.table import Shape, TableName, spelling_hint
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.conditions import has_no_values
 from backstory.stores.iceberg.frames import keeps_row_ids

@@ -17,9 +17,9 @@ from backstory.formats.delivered import arrow_schema
 from backstory.formats.kept_cells import KEEPS
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.same import same
-from backstory.model.remembered import Told
-from backstory.model.schema import Column
+from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import FactKind
 from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE_IMAGE, FURTHER, KIND
 
 # Columns beside those of the source: what orders its rows, and which rows delete; no column is called so.
@@ -106,7 +106,7 @@ def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
     if terms.unmodified.names is not None:
         _refuse_unknown_names(rows, terms.unmodified.names)
     kinds = _kinds(rows)
-    upserts = np.asarray(pc.equal(kinds, Told.UPSERT.value))
+    upserts = np.asarray(pc.equal(kinds, FactKind.UPSERT.value))
     at = instants_of(rows[ORDER.format(0)], terms.ordering.expressions[0], counted=terms.counted)
     asserted, unmodified = _asserted_columns(rows, terms, upserts)
     schema = arrow_schema({each.name: each.type for each in terms.delivered})
@@ -130,7 +130,7 @@ def _kinds(rows: pa.Table) -> pa.Array:
         for name in (DELETES, TRUNCATES)
     )
     return pc.if_else(
-        truncates, Told.TRUNCATE.value, pc.if_else(deletes, Told.DELETE.value, Told.UPSERT.value)
+        truncates, FactKind.TRUNCATE.value, pc.if_else(deletes, FactKind.DELETE.value, FactKind.UPSERT.value)
     )
 
 

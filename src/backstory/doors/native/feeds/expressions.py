@@ -19,7 +19,7 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.spark.parsed_queries import is_of_each_row
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.store import Store
-from backstory.stores.metadata.hidden import Unreadable
+from backstory.stores.metadata.deletes import Unreadable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

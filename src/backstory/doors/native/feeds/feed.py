@@ -32,12 +32,12 @@ from backstory.doors.native.settings import (
 from backstory.doors.native.sources import SourceRows
 from backstory.engine.deliver import Plan
 from backstory.errors import BackstoryError, Refused
-from backstory.model.change import Change, Committed, Note
+from backstory.model.change import Change, Commit, Note
 from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import MEMORY, VALID_FROM, Layout
-from backstory.model.remembered import ORDERED_BY, OWN_TIME, RECORDED, ROLE, SETTLED, Role
 from backstory.model.table import TableName
-from backstory.spark.settled import hold_settings
+from backstory.model.versions_layout import ORDERED_BY, OWN_TIME, RECORDED, ROLE, SETTLED, Role
+from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.positions import add_places, positions_of
@@ -124,7 +124,7 @@ class NativeFeed:
         return [self.name]
 
     @contextmanager
-    def planned(self, store: Store) -> Iterator[Plan[Answer]]:
+    def open_plan(self, store: Store) -> Iterator[Plan[Answer]]:
         """The plan on the table as it stands; Refused for what would not be right."""
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
@@ -156,7 +156,7 @@ class NativeFeed:
 
     def _receipt(
         self, feed: FeedInputs, planned: PlannedFeed, absent: Absences
-    ) -> Callable[[Committed | None], Answer]:
+    ) -> Callable[[Commit | None], Answer]:
         table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
         evolved = feed.agreement.evolved
         foreign = () if feed.table is None else feed.table.foreign_writes
@@ -172,7 +172,7 @@ class NativeFeed:
             plan = FeedPlan(table, counts, keys, driving, changes, planned.withdrawn_statements, foreign)
             return lambda _committed: plan
 
-        def receipt(committed: Committed | None) -> FeedReceipt:
+        def receipt(committed: Commit | None) -> FeedReceipt:
             if committed is None or committed.snapshot_id is None:
                 return FeedReceipt(table, counts, warnings=foreign)
             recorded = iso(feed.memory.recorded)
@@ -200,7 +200,7 @@ def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) 
     counts = {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
     if table is None:
         _refuse_untyped_key(feed)
-        return Change(counts, come=planned.new_rows, into=evolved.shape, properties=properties)
+        return Change(counts, added=planned.new_rows, into=evolved.shape, properties=properties)
     kept = table.properties
     return Change(
         counts,

@@ -15,7 +15,7 @@ from backstory.doors.native.options import ApplyRequest
 from backstory.errors import Refused, option
 from backstory.formats.envelopes.log_source import LogSource
 from backstory.model.instant import EPOCH, iso
-from backstory.model.remembered import LOG, Told
+from backstory.model.versions_layout import LOG, FactKind
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FormerLogs
 
 DAY: Final = 24 * 60 * 60 * 1_000_000
@@ -89,7 +89,7 @@ def span_of(events: pa.Table) -> LogSpan | None:
     if not len(rows):
         return None
     times = pc.min_max(rows[AT])
-    truncates = rows.filter(pc.equal(rows[KIND], Told.TRUNCATE.value))
+    truncates = rows.filter(pc.equal(rows[KIND], FactKind.TRUNCATE.value))
     return LogSpan(
         _extreme(rows, parts, "min"),
         _extreme(rows, parts, "max"),

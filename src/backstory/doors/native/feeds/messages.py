@@ -20,8 +20,8 @@ import pyarrow.compute as pc
 from backstory.doors.native.feeds.expressions import read_feed_rows
 from backstory.doors.native.options import ApplyRequest, bad_option
 from backstory.doors.native.sources import SourceRows, rows_of_arrow
-from backstory.engine.either_way import plan_either_way
-from backstory.engine.staging import local_fields, stage_rows, storable, with_void_columns
+from backstory.engine.runner import plan_here_or_in_tasks
+from backstory.engine.staging import local_fields, stage_rows, storable_schema, with_void_columns
 from backstory.engine.tasks import buckets_of, by_bucket
 from backstory.errors import UsageError
 from backstory.formats.encoded import utf8_lines
@@ -268,12 +268,12 @@ def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
     """The rows of a part in the columns of all."""
     count, columns = len(rows.rows), []
     lacking = {KEEPS.format(name): name not in rows.own for name in types.own}
-    for field in storable(types.schema):
+    for field in storable_schema(types.schema):
         if field.name in rows.rows.column_names:
             columns.append(as_type(rows.rows[field.name].combine_chunks(), field.type))
         else:
             columns.append(pa.repeat(pa.scalar(lacking.get(field.name), field.type), count))
-    return pa.table(columns, schema=storable(types.schema))
+    return pa.table(columns, schema=storable_schema(types.schema))
 
 
 def _unwrap_change_feed(
@@ -367,7 +367,7 @@ def unwrap_feed(
         with translate_faults(into):  # the types of all messages are asked of tasks at once
             return nullcontext(unwrap_in_tasks(messages.frame(), request, key))
 
-    return plan_either_way(store, into, here, tasks)
+    return plan_here_or_in_tasks(store, into, here, tasks)
 
 
 def _line_batches(files: Sequence[SourceFile], encoding: str) -> Iterator[pa.RecordBatch]:

@@ -18,8 +18,8 @@ from backstory.doors.native.options import ApplyRequest, Expression, bad_option
 from backstory.errors import Refused, UsageError
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, parse
-from backstory.model.remembered import ORDERED_BY, SEQUENCE
 from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import ORDERED_BY, SEQUENCE
 
 _WORD: Final = re.compile(r"\bto_utc_timestamp\b", re.IGNORECASE)
 _LOCAL: Final = re.compile(

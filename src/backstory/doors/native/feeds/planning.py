@@ -37,18 +37,15 @@ from backstory.doors.native.stored_rows import (
     stored_slice,
     stored_truncates,
 )
-from backstory.engine.parts import Rows
-from backstory.engine.planned import PlanTerms, join_rows
+from backstory.engine.plans import PlanTerms, join_rows
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side
+from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.formats.delivered import arrow_schema, in_schema
 from backstory.formats.digest import digest
 from backstory.formats.memory import MemoryLease, TooLarge
-from backstory.model.layout import MEMORY, VALID_FROM
-from backstory.model.places import FILE, POSITION
-from backstory.model.remembered import OWN_TIME, SEQUENCE, Told
-from backstory.spark.on_disk import persist_on_disk
-from backstory.spark.versions import arrow_of
+from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM
+from backstory.model.versions_layout import OWN_TIME, SEQUENCE, FactKind
+from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.schema import spark_type
@@ -173,7 +170,7 @@ def _plan_terms(
         EVENTS: Side(
             schema,
             partial(_event_frame, feed, events, schema),
-            partial(_held_side, events.rows, Told.TRUNCATE),
+            partial(_held_side, events.rows, FactKind.TRUNCATE),
             count=events.count,
             cached=not isinstance(events.rows, pa.Table),
         ),
@@ -191,13 +188,15 @@ def _plan_terms(
     return PlanTerms(feed.store, feed.agreement.evolved.shape.table, sides, terms.key, kinds, plan)
 
 
-def _held_side(rows: Any, excluded: Told | None, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
+def _held_side(
+    rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None
+) -> LocalSide:
     """Rows that the driver holds already, without events of a kind; TooLarge for others."""
     if not isinstance(rows, pa.Table):
         raise TooLarge
     if excluded is not None:
         rows = take_rows(rows, np.flatnonzero(~of_kind(rows, excluded)))
-    return LocalSide(Rows(rows.schema, lambda: [rows]))
+    return LocalSide(SideRows(rows.schema, lambda: [rows]))
 
 
 def _plan_part(
@@ -232,11 +231,11 @@ def _events_here(feed: FeedInputs) -> _Events | None:
         return _Events(
             events,
             len(events),
-            pc.sum(pc.equal(events[KIND], Told.UPSERT.value)).as_py() or 0,
+            pc.sum(pc.equal(events[KIND], FactKind.UPSERT.value)).as_py() or 0,
             digest(events),
             at,
             int(at.max()) if len(at) else None,
-            events.filter(pc.equal(events[KIND], Told.TRUNCATE.value)),
+            events.filter(pc.equal(events[KIND], FactKind.TRUNCATE.value)),
             span_of(_events_of_present_log(feed, events)) if feed.agreement.ordering.log else None,
         )
     return None
@@ -266,7 +265,7 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> "DataF
         rows = frame_of(feed.store, rows.select(schema.names).cast(schema)).toDF(
             *_numbered_columns(feed).values()
         )
-    return rows.where(column(_numbered_columns(feed)[KIND]) != Told.TRUNCATE.value)
+    return rows.where(column(_numbered_columns(feed)[KIND]) != FactKind.TRUNCATE.value)
 
 
 def _log_span(feed: FeedInputs, events: "DataFrame", truncates: pa.Table) -> LogSpan | None:
@@ -345,12 +344,12 @@ def _describe_events(
     hashed = xxhash64(*(column(name).cast("string") for name in names.values()))
     row = events.agg(
         count(lit(1)).alias("count"),
-        count_if(kind == Told.UPSERT.value).alias("upserts"),
+        count_if(kind == FactKind.UPSERT.value).alias("upserts"),
         coalesce(bit_xor(hashed), lit(0)).alias("content"),
         first(timely).alias("first"),
         last(at).alias("last"),
     ).collect()[0]
-    truncates = arrow_of(events.where(kind == Told.TRUNCATE.value))
+    truncates = arrow_of(events.where(kind == FactKind.TRUNCATE.value))
     back = {number: name for name, number in names.items()}
     truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
     return (
@@ -493,7 +492,7 @@ def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
 
 def _keys(terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False) -> KeysSince | None:
     """The keys of events, and from when on they may move; None where all records are touched."""
-    truncate = pc.equal(events[KIND], Told.TRUNCATE.value)
+    truncate = pc.equal(events[KIND], FactKind.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
         return None
     of_each = terms.window is None and not all_since

@@ -1,0 +1,83 @@
+"""What a connection can do (section 5.1): the dialect wrote the SQL, the engine runs it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Self
+
+import pyarrow as pa
+
+from backstory.stores.sql.columns import SqlColumn
+from backstory.stores.sql.statements import fill_placeholders
+
+
+class Engine(ABC):
+    """A connection whose session is in UTC.
+
+    Errors of the database are raised as ours: TryAgain for a conflict or a database that is busy, Failed
+    for anything else.
+    """
+
+    @property
+    def address(self) -> str:
+        """The address of the database, without its login; empty if the connection does not know it."""
+        return ""
+
+    @abstractmethod
+    def execute(self, sql: str) -> int:
+        """Run a statement, and return the number of rows that it changed; 0 if it has none."""
+
+    @abstractmethod
+    def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
+        """The rows of a query."""
+
+    @abstractmethod
+    def transaction(self) -> AbstractContextManager[None]:
+        """One transaction on one consistent snapshot; rolled back when an error is raised in it."""
+
+    @abstractmethod
+    def lock(self, name: str) -> AbstractContextManager[bool]:
+        """Lock a name until the connection ends; False, without waiting, if another process has it."""
+
+    @abstractmethod
+    def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
+        """The columns of a table with their types; None if there is no such table."""
+
+    @abstractmethod
+    def bind_secret(self, name: str, value: str) -> None:
+        """Keep a secret in the session, where the dialect's `secret_reference` finds it."""
+
+    @abstractmethod
+    def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
+        """Rows of a file as a relation of this session; gives its name in SQL."""
+
+    def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
+        """A query's rows as a relation that the transaction's own writes do not change; its SQL.
+
+        By default the query itself: statements mostly do not see what they write.
+        """
+        del name, values
+        return f"(\n{template}\n)"
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection."""
+
+    def run(self, template: str, values: Mapping[str, str]) -> int:
+        """`execute` of a statement with placeholders."""
+        return self.execute(fill_placeholders(template, values))
+
+    def query(self, template: str, values: Mapping[str, str]) -> list[tuple[Any, ...]]:
+        """`fetch_all` of a query with placeholders."""
+        return self.fetch_all(fill_placeholders(template, values))
+
+    def execute_scalar(self, sql: str) -> Any:
+        """The first value of a query's first row; None if it has none."""
+        rows = self.fetch_all(sql)
+        return rows[0][0] if rows else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,1 +1,0 @@
-"""Connections that run a load's statements on a database."""
