@@ -16,10 +16,7 @@ import maven  # noqa: E402
 import rest_catalog  # noqa: E402
 
 from backstory.doors.native.databases import MARIADB  # noqa: E402
-from backstory.spark.jars import (
-    fetch_jars,  # noqa: E402
-    packages_of,  # noqa: E402
-)
+from backstory.spark.jars import fetch_jars, packages_of  # noqa: E402
 
 OF_SESSIONS = "--of-sessions"
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-RowsToWrite: TypeAlias = "pa.Table | Pieces | DataFrame | None"
+RowsToWrite: TypeAlias = "pa.Table | RowBatches | DataFrame | None"
 
 
 def join_rows(store: Store, *rows: RowsToWrite) -> Any:

@@ -26,7 +26,7 @@ from backstory.reading.arrow.versions import ChangeTimes
 from backstory.reading.drawings import Bar
 from backstory.reading.frames.versions import HISTORIES, RECORDING
 from backstory.reading.lives import AXES, VersionRow, changing_columns, differ
-from backstory.reading.selection import Comparison, as_object
+from backstory.reading.selection import ChangeKind, Comparison, as_object
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
@@ -288,11 +288,11 @@ GROUPS: Final = 30
 
 
 def diff_view(source: CatalogReader, question: Question) -> View:
-    """The differences, as `diff_view` tells them, a page of them in the order of their keys."""
+    """The differences, as `diff` tells them, a page of them in the order of their keys."""
     with source.files(question.table) as files:
         asked = _with_times(source, files, question.but(table=str(files.table.shape.table)))
         columns = [asked.column] if asked.column else None
-        change = cast("Change | None", asked.change or None)
+        change = cast("ChangeKind | None", asked.change or None)
         comparison = Comparison.of(columns, change, through=False, axis="valid")
         between = parse_instant(asked.first), parse_instant(asked.to)
         try:

@@ -34,7 +34,7 @@ class View:
 
 
 def tables_view(source: CatalogReader, question: Question) -> View:
-    """The tables of the warehouse: what `tables_view` tells, and of each its key and how it stands."""
+    """The tables of the warehouse: what `tables` tells, and of each its key and how it stands."""
     catalog = source.catalog()
     names = [each for each in catalog.tables() if not question.after or str(each) > question.after[0]]
     shown = names[:TABLES_OF_A_PAGE]
@@ -68,7 +68,7 @@ def _key_and_health(
 
 
 def log_view(source: CatalogReader, question: Question) -> View:
-    """The commits of a table, newest first, as `log_view` tells them."""
+    """The commits of a table, newest first, as `log` tells them."""
     catalog = source.catalog()
     table = find_table(catalog, question.table)
     every = commits(catalog, table.shape.table)
@@ -86,7 +86,7 @@ def log_view(source: CatalogReader, question: Question) -> View:
 
 
 def check_view(source: CatalogReader, question: Question) -> View:
-    """The laws of a table, as `check_view` tells them."""
+    """The laws of a table, as `check` tells them."""
     with source.files(question.table) as files:
         name = str(files.table.shape.table)
         records = check_small(files)

@@ -231,7 +231,7 @@ def _write_error(stop: OSError, file: Path) -> BackstoryError:
 
 
 def export_files(files: TableReader, place: Destination) -> Export:
-    """Write what `export_files` of frames writes; Unreadable, with nothing written, for what Spark alone reads."""
+    """Write the same as `export` of frames; Unreadable, with nothing written, if only Spark reads it."""
     now = table_at(files, None)
     shape = now.shape
     if place.axis == "both":

@@ -155,7 +155,8 @@ def _run_fetch(folder: Path, packages: Sequence[str], given: Mapping[str, str]) 
             break
     raise Failed(
         "spark-did-not-start",
-        f"Spark did not start: the jars of {', '.join(packages)} could not be fetched: {failure_reason(text)}.",
+        f"Spark did not start: the jars of {', '.join(packages)} could not be fetched: "
+        f"{failure_reason(text)}.",
         "Check the network and the names of packages; `spark.jars.repositories` in the section [spark] of "
         "backstory.toml names a mirror.",
     )
@@ -349,7 +350,8 @@ def must_fetch(given: Mapping[str, str]) -> bool:
 
 def iceberg_package(spark: str | None = None, scala: str | None = None) -> str:
     """The package of Iceberg for a Spark of this version and Scala, or for the one that is installed."""
-    return f"org.apache.iceberg:iceberg-spark-runtime-{package_suffix(spark or installed_version(), scala)}:{ICEBERG}"
+    suffix = package_suffix(spark or installed_version(), scala)
+    return f"org.apache.iceberg:iceberg-spark-runtime-{suffix}:{ICEBERG}"
 
 
 def _our_packages() -> list[str]:

@@ -120,7 +120,7 @@ def _release(spark: "SparkSession", session: str) -> None:
 
 
 def in_settled_session(kind: type[Of]) -> type[Of]:
-    """The class, whose public methods do their work while its session is held; frames as `require_exact_names`."""
+    """The class, whose public methods hold its session while they work (see `require_exact_names`)."""
     for name, method in list(vars(kind).items()):
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, _hold_in_method(method))

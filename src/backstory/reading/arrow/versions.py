@@ -142,7 +142,7 @@ def read_versions(known: KnownTable, among: Narrowing | None = None) -> VersionR
 
 
 def read_revisions(known: KnownTable, instant: int, between: tuple[int, int]) -> VersionRows:
-    """The rows of a table of layout `read_versions` that were known of an instant at one of two times only."""
+    """The rows of a table of layout `versions` that were known of an instant at one of two times only."""
     rows, history, relation = _native_relation(known)
     query = revisions_query(DUCKDB, instant, between)
     return VersionRows(_user_columns(rows, history), _query_in_memory(known, relation, query, SIDE_COLUMNS))
@@ -164,7 +164,7 @@ def read_statements(known: KnownTable) -> VersionRows:
 
 
 def _native_relation(known: KnownTable) -> tuple[pa.Table, History, dict[str, Any]]:
-    """The rows of a table of layout `read_versions`, with all that they record."""
+    """The rows of a table of layout `versions`, with all that they record."""
     history = history_of(known.table, known.shape)
     rows = known.rows(
         [*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory_names(known)]
@@ -294,7 +294,7 @@ def _span_relation(rows: pa.Table, start: str, end: str) -> dict[str, Any]:
 
 
 def _memory_relation(rows: pa.Table) -> dict[str, Any]:
-    """What the rows of layout `read_versions` remember."""
+    """What the rows of layout `versions` remember."""
     memory = rows[MEMORY]
     return {
         internal_name("recorded"): _instants(rows, RECORDED_AT),

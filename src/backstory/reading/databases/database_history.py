@@ -145,7 +145,7 @@ def read_differences(
 
 
 def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
-    """The life of the record with these values, as text, in columns; raises what `read_differences` raises."""
+    """The life of the record with these values, as text, in columns. Raises as `read_differences` does."""
     with _open_history(url, table) as database:
         names, rows = database.ask(database.is_record(key))
     values = {shown_name(name): value for name, value in key.items()}

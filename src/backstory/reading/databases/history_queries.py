@@ -419,9 +419,11 @@ def _value(history: StoredHistory, columns: Sequence[SqlColumn], alias: str) -> 
     """The canonical text of the attribute that a row is about."""
     if not columns:
         return history.dialect.cast_expression("NULL", _text_type(history))
+    values = [
+        _canonical_value(history, each, f"p.backstory_{alias}{number}") for number, each in enumerate(columns)
+    ]
     cases = " ".join(
-        f"WHEN {history.text(each.name)} THEN {_canonical_value(history, each, f'p.backstory_{alias}{number}')}"
-        for number, each in enumerate(columns)
+        f"WHEN {history.text(each.name)} THEN {value}" for each, value in zip(columns, values, strict=True)
     )
     return f"CASE c.column_name {cases} END"
 
