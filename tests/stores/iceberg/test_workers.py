@@ -8,7 +8,7 @@ import gc
 from backstory.stores.iceberg import workers
 before = gc.get_freeze_count()
 for _ in range(2):
-    assert [*workers._named(list, [], [])] == []
+    assert [*workers._run_on_batches(list, [], [])] == []
     print(gc.get_freeze_count() - before > 1_000)
     before = gc.get_freeze_count()
 """
