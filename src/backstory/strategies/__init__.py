@@ -1,5 +1,5 @@
-"""The meaning: a plan for each way in which a delivery changes a table.
+"""Plans: for each kind of delivery, the rows that it removes and adds.
 
-`plan.py` works on Arrow tables, as the driver and Spark's tasks have them. The tests hold it to a reading of
-the specification in plain Python (`tests/specification`).
+Plans work on Arrow tables, on the driver and in Spark's tasks. The tests compare them with a specification in
+plain Python (`tests/specification`).
 """

@@ -1,9 +1,4 @@
-"""What a plan decides: rows of the table that go, and rows that come, for one commit.
-
-The mark of a cell that a change leaves as it is, which is something else than NULL.
-
-Whether values differ, NULL and NaN included.
-"""
+"""The actions of a plan: rows to remove and rows to add in one commit, and how rows and cells differ."""
 
 import enum
 from collections.abc import Mapping
@@ -18,7 +13,7 @@ from backstory.model.layout import ROW_ID
 
 
 class Unmodified(enum.Enum):
-    """The type of the mark, so that `is UNMODIFIED` narrows and the mark survives pickling."""
+    """The type of the mark: with an enum, `is UNMODIFIED` narrows types and survives pickling."""
 
     UNMODIFIED = "unmodified"
 
@@ -27,7 +22,7 @@ UNMODIFIED: Final = Unmodified.UNMODIFIED
 
 
 def differing(left: pa.Table, right: pa.Table) -> np.ndarray:
-    """For each row whether any column differs; NULL equals NULL, and floats compare by their bits."""
+    """Whether any column differs, for each row; NULL equals NULL, and floats compare by their bits."""
     differs = np.zeros(left.num_rows, bool)
     for name in left.column_names:
         differs |= _column_differs(left[name], right[name])
@@ -57,13 +52,10 @@ def take_or_null(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
 class Actions:
     """The difference that one commit makes.
 
-    `disorder` tells that the table's versions of a key will not stand one after the other, as a
-    sender's rows may bring it about: each active but the last, or ending after the next one's start.
-
-    `removed` has the columns `_file` (text) and `_pos` (64-bit) of stored rows that end to exist,
-    `added` the table's columns of rows that begin to; a row that changes is in both. With `_row_id`
-    beside them, `added` tells which stored row a row succeeds, NULL for one that is new. `counts`
-    are rows by outcome.
+    `removed` has the columns `_file` (text) and `_pos` (64-bit) of stored rows to delete. `added` has the
+    table's columns of rows to write; a row that changes is in both. The column `_row_id` of `added`, if any,
+    is the id of the stored row that a row replaces, NULL for a new row. `counts` are rows by outcome.
+    `disorder`: versions of a key will overlap, because the sender delivered such rows.
     """
 
     removed: pa.Table
@@ -78,7 +70,7 @@ class Actions:
 
 
 def with_row_ids(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:
-    """The rows with the `_row_id` of the stored rows that they succeed, at these places; -1 for a new row."""
+    """The rows with the `_row_id` of the stored rows that they replace, at these places; -1 for a new row."""
     if ROW_ID not in stored.column_names:
         return added
     return added.append_column(ROW_ID, take_or_null(stored[ROW_ID], before))

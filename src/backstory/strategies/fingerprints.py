@@ -1,7 +1,7 @@
-"""Fingerprints of rows: numbers of 128 bits that differ where a value does (E9).
+"""Fingerprints of rows: numbers of 128 bits that differ if a value differs (E9).
 
-They are made of words of 64 bits. Fixed values are their own words, texts are hashed by DuckDB, and a bit for
-each value has whether it is NULL. Nothing that is stored depends on them.
+They are computed from words of 64 bits. Values of fixed width are their own words, DuckDB hashes texts, and
+one bit for each value records whether it is NULL. No stored data depends on fingerprints.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,9 +19,9 @@ from backstory.strategies.values import Values
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# So many rows are mixed together: their words stay in the processor's cache.
+# So many rows are processed at a time, so that their words stay in the processor's cache.
 ROWS_AT_ONCE: Final = 1 << 16
-# Texts are hashed without room for more than their hashes.
+# DuckDB only needs memory for the hashes of texts.
 DUCKDB_MEMORY: Final = "256MB"
 _WORD: Final = 64
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -29,7 +29,7 @@ _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Makes fingerprints of rows with one connection to DuckDB, which one thread at a time may use."""
+    """Computes fingerprints of rows with one connection to DuckDB, for one thread at a time."""
 
     @cached_property
     def _duckdb(self) -> "DuckDBPyConnection":
@@ -40,9 +40,9 @@ class Fingerprints:
     def of(
         self, rows: pa.Table, key: Sequence[str], values: Sequence[str], salt: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """For each row a number of 64 bits for its key, and the fingerprint of key and values.
+        """A 64-bit hash of the key of each row, and the fingerprint of its key and values.
 
-        The latter has a row of numbers for each of its halves. Another `salt` makes other fingerprints.
+        The fingerprints are an array of two rows, one for each half. Another `salt` gives other fingerprints.
         """
         keys, prints = np.empty(len(rows), np.uint64), np.empty((2, len(rows)), np.uint64)
         names, first = [*key, *values], 0
@@ -60,16 +60,18 @@ class Fingerprints:
         return keys, prints
 
     def _text_hashes(self, columns: Sequence[Values], count: int) -> Iterator[list[np.ndarray]]:
-        """The hashes of some rows at a time, an array for each column; without columns one of nothing."""
+        """The hashes of texts, some rows at a time: an array for each column, or zeros without columns."""
         if not columns:
             for first in range(0, count, ROWS_AT_ONCE):
                 yield [np.zeros(min(ROWS_AT_ONCE, count - first))]
             return
         names = [f"c{place}" for place in range(len(columns))]
-        texts = self._duckdb.from_arrow(pa.table([each.cast(pa.binary()) for each in columns], names=names))
+        texts = self._duckdb.from_arrow(
+            pa.table([column.cast(pa.binary()) for column in columns], names=names)
+        )
         hashes = texts.project(", ".join(f"hash({name})" for name in names)).to_arrow_table()
         for batch in hashes.to_batches(max_chunksize=ROWS_AT_ONCE):
-            yield [np.asarray(each) for each in batch.columns]
+            yield [np.asarray(column) for column in batch.columns]
 
     def _absorb_all(self, halves: "_Halves", rows: pa.Table, hashes: Mapping[str, np.ndarray]) -> None:
         nulls = _NullBits(halves)
@@ -84,7 +86,7 @@ class Fingerprints:
         nulls.finish()
 
     def _absorb(self, halves: "_Halves", nulls: "_NullBits", values: pa.Array) -> None:
-        """Absorb the words of values other than texts of a column, and the bits of what they are made of."""
+        """Absorb the words of the values of a column that is no text, and the NULL bits of their parts."""
         type_ = values.type
         if pa.types.is_struct(type_):
             for part in values.flatten():
@@ -102,11 +104,11 @@ class Fingerprints:
                 halves.absorb(word)
 
     def _sums(self, values: pa.Array) -> Iterator[np.ndarray]:
-        """How many items lists or maps have, and both halves of what these add up to.
+        """The number of items of lists or maps, and both halves of the sums of their items.
 
-        Items of lists count with their place.
+        The items of lists are hashed with their places.
         """
-        whole = pa.concat_arrays([values.drop_null()])  # its items begin where its memory does
+        whole = pa.concat_arrays([values.drop_null()])  # a copy, whose offsets begin at 0
         lengths = np.zeros(len(values), np.int64)
         lengths[np.asarray(values.is_valid())] = np.diff(np.asarray(whole.offsets))
         yield lengths.view(np.uint64)
@@ -129,7 +131,7 @@ class Fingerprints:
 
 @dataclass(frozen=True, slots=True)
 class _Halves:
-    """The two halves of fingerprints, as far as they are made."""
+    """The two halves of fingerprints so far."""
 
     first: np.ndarray
     second: np.ndarray
@@ -139,7 +141,7 @@ class _Halves:
         return cls(np.full(count, _SECOND), np.full(count, _FIRST))
 
     def absorb(self, words: np.ndarray) -> None:
-        """Mix a word of each row into both halves, in two ways."""
+        """Mix a word of each row into both halves, in different ways."""
         first, second = self.first, self.second
         first ^= words
         first *= _FIRST
@@ -151,7 +153,7 @@ class _Halves:
 
 @dataclass(slots=True)
 class _NullBits:
-    """Words of bits that have which values of a row are NULL."""
+    """Words of bits that record which values of a row are NULL."""
 
     halves: _Halves
     bits: np.ndarray | None = None
@@ -185,7 +187,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _fixed_words(values: pa.Array) -> Iterator[np.ndarray]:
-    """The words of values of a fixed width; of NULL they are 0."""
+    """The words of values of fixed width; NULL has the words 0."""
     type_ = values.type
     if pa.types.is_decimal(type_):
         width = type_.bit_width // _WORD

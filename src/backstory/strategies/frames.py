@@ -1,6 +1,6 @@
-"""Values as Spark compares and hashes them (V16): NaN is NaN, 0.0 is -0.0, and maps have no order.
+"""Spark columns that can be compared and hashed (V16), and counts that a plan observed while it ran.
 
-Counts that a plan makes on its way, read from the plan that filled a cache.
+Spark compares NaN with NaN and 0.0 with -0.0 as equal. Maps have no order.
 """
 
 from collections import Counter, defaultdict
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def comparable(value: "Column", type_: "DataType") -> "Column":
-    """The value as one that Spark can compare and hash: its maps as entries in the order of their keys."""
+    """The value in a form that Spark can compare and hash: maps become entries sorted by key."""
     from pyspark.sql.functions import lit, map_entries, sort_array, struct, transform, when
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -31,18 +31,18 @@ def comparable(value: "Column", type_: "DataType") -> "Column":
             )
         )
     assert isinstance(type_, StructType)
-    fields = (comparable(value.getField(each.name), each.dataType).alias(each.name) for each in type_)
+    fields = (comparable(value.getField(field.name), field.dataType).alias(field.name) for field in type_)
     return when(value.isNotNull(), struct(*fields)).otherwise(lit(None))
 
 
 def holds_map(type_: "DataType") -> bool:
-    """Whether values of a type hold maps, which Spark neither compares nor sorts."""
+    """Whether values of a type contain maps, which Spark neither compares nor sorts."""
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(type_, ArrayType):
         return holds_map(type_.elementType)
     if isinstance(type_, StructType):
-        return any(holds_map(each.dataType) for each in type_)
+        return any(holds_map(field.dataType) for field in type_)
     return isinstance(type_, MapType)
 
 
@@ -55,17 +55,17 @@ def fingerprint(values: "Sequence[tuple[Column, DataType]]", salt: int) -> "list
 
 
 def _words(value: "Column", type_: "DataType") -> "list[Column]":
-    """What a value is hashed by: whether it is NULL, which Spark's hash passes over, and the value."""
+    """The columns to hash for a value: whether it is NULL, because Spark's hash skips NULL, and the value."""
     return [value.isNull(), _hashable(value, type_)]
 
 
 def _hashable(value: "Column", type_: "DataType") -> "Column":
-    """A nested value as a number: an empty list, NULL and a list of NULL have three."""
+    """A nested value as a number; an empty list, NULL, and a list of NULL have different numbers."""
     from pyspark.sql.functions import size, transform, when, xxhash64
     from pyspark.sql.types import ArrayType, MapType, StructType
 
     if isinstance(type_, StructType):
-        words = [word for each in type_ for word in _words(value.getField(each.name), each.dataType)]
+        words = [word for field in type_ for word in _words(value.getField(field.name), field.dataType)]
         return when(value.isNotNull(), xxhash64(*words))
     if isinstance(type_, ArrayType):
         element = type_.elementType
@@ -77,7 +77,7 @@ def _hashable(value: "Column", type_: "DataType") -> "Column":
 
 
 def _entries(type_: "MapType") -> "ArrayType":
-    """The type of a map that is `comparable`: a list of its entries."""
+    """The type of a map after `comparable`: a list of its entries."""
     from pyspark.sql.types import ArrayType, StructField, StructType
 
     fields = [StructField("key", type_.keyType), StructField("value", _comparable_type(type_.valueType))]
@@ -92,7 +92,7 @@ def _comparable_type(type_: "DataType") -> "DataType":
     if isinstance(type_, ArrayType):
         return ArrayType(_comparable_type(type_.elementType))
     if isinstance(type_, StructType):
-        return StructType([StructField(each.name, _comparable_type(each.dataType)) for each in type_])
+        return StructType([StructField(field.name, _comparable_type(field.dataType)) for field in type_])
     return type_
 
 
@@ -101,10 +101,10 @@ if TYPE_CHECKING:
 
 
 def observed_counts(cached: "DataFrame") -> "defaultdict[str, Counter[str]]":
-    """For each observation below a cached frame its counts; 0 where an empty side was not even read.
+    """The counts of each observation in the plan of a cached frame; 0 if an empty side was not read.
 
-    Spark's own `Observation` hears of them later, by another thread, or never: an adaptive plan that
-    finds a side empty drops its node.
+    Spark's own `Observation` gets them later, from another thread, or never: an adaptive plan drops the node
+    of an empty side.
     """
     relation = cached._jdf.queryExecution().withCachedData()  # noqa: SLF001
     return _read_counts(cached, relation.cacheBuilder().cachedPlan())
@@ -114,10 +114,10 @@ def _read_counts(frame: "DataFrame", plan: Any) -> "defaultdict[str, Counter[str
     jvm: Any = frame.sparkSession._jvm  # noqa: SLF001
     collect = jvm.java.lang.Class.forName("org.apache.spark.sql.execution.CollectMetricsExec$")
     metrics = collect.getField("MODULE$").get(None).collect(plan).iterator()
-    found: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    counts_by_name: defaultdict[str, Counter[str]] = defaultdict(Counter)
     while metrics.hasNext():
         metric = metrics.next()
         row = metric._2()  # noqa: SLF001
         counts = {name: row.getLong(place) for place, name in enumerate(row.schema().fieldNames())}
-        found[metric._1()] = Counter(counts)  # noqa: SLF001
-    return found
+        counts_by_name[metric._1()] = Counter(counts)  # noqa: SLF001
+    return counts_by_name

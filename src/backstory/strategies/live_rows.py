@@ -1,7 +1,4 @@
-"""Replace, update and delete on a table without history: one row for each key.
-
-Replace, update and delete on a table without history, as one set of actions (section 2.8).
-"""
+"""Replace, update and delete on a table without history, as one set of actions (section 2.8)."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -17,9 +14,9 @@ from backstory.strategies.keys import Codes, flags_of, key_codes, last_of
 
 @dataclass(frozen=True, slots=True)
 class LiveDelivery:
-    """The rows of one WriteBatch, each kind with all columns of the table.
+    """The rows of one WriteBatch; each kind has all columns of the table.
 
-    `columns` are those that the request names: a replace row that lacks one sets it to NULL.
+    `columns` are the ones in the request: a replace row without a value for one sets it to NULL.
     """
 
     key: Sequence[str]
@@ -30,17 +27,19 @@ class LiveDelivery:
 
 
 def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
-    """The actions that bring the delivery into the table.
+    """The actions that apply the delivery to the table.
 
-    `stored` holds every row of the table whose key the delivery names, with `_file`, `_pos` and,
-    where rows have ids, `_row_id`: a key's row keeps it, whatever changes in it.
-    Replace comes before update before delete; of repeated rows the last value wins.
+    `stored` has the table's rows with the delivered keys, with `_file`, `_pos` and, if rows have ids,
+    `_row_id`, which a changed row keeps. Replaces are applied first, then updates, then deletes; the last of
+    repeated rows wins.
     """
     operations = Rows.concat([_whole(delivery), delivery.update], delivery.replace.values.schema)
-    (codes, gone, kept), count = key_codes([operations.values, delivery.delete, stored], delivery.key)
-    base = last_of(kept, count)
+    (codes, deleted_codes, stored_codes), count = key_codes(
+        [operations.values, delivery.delete, stored], delivery.key
+    )
+    base = last_of(stored_codes, count)
     put = flags_of(codes[: delivery.replace.count], count)
-    deleted = flags_of(gone, count)
+    deleted = flags_of(deleted_codes, count)
     exists = put | (base >= 0)
 
     wanted = np.flatnonzero(flags_of(codes, count) & exists & ~deleted)
@@ -49,7 +48,7 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
     old = base[wanted]
     changed = old < 0
     changed[old >= 0] = _find_changes(result, stored, old)
-    removed = (deleted | flags_of(wanted[changed], count))[kept]
+    removed = (deleted | flags_of(wanted[changed], count))[stored_codes]
     orphans = np.count_nonzero(~exists[codes[delivery.replace.count :]])
     counts = {
         "inserted": int(np.count_nonzero(old < 0)),
@@ -64,7 +63,7 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
 
 
 def _whole(delivery: LiveDelivery) -> Rows:
-    """The replace rows; what they lack of the request's columns is known to be NULL."""
+    """The replace rows; missing values of the request's columns are known to be NULL."""
     known = delivery.replace.known
     yes = pa.repeat(pa.scalar(True), delivery.replace.count)
     for place, name in enumerate(known.column_names):
@@ -74,7 +73,7 @@ def _whole(delivery: LiveDelivery) -> Rows:
 
 
 def _counting(codes: Codes, replaced: int, count: int) -> np.ndarray:
-    """Which operations count: every update, and of the replace rows of a key the last one."""
+    """Whether each operation counts: every update does, and the last replace row of each key."""
     counting = np.ones(len(codes), bool)
     counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
     return counting
@@ -88,7 +87,7 @@ def _fold_operations(
     wanted: np.ndarray,
     counting: np.ndarray,
 ) -> pa.Table:
-    """One row for each wanted key: each column from the last operation that knows it, else stored."""
+    """One row for each wanted key: each column from the last operation with a value, else the stored one."""
     schema = operations.values.schema
     everything = len(wanted) == operations.count and not stored.num_rows
     if everything:

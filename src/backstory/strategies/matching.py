@@ -1,4 +1,4 @@
-"""A delivered state against the stored one: two Arrow tables, matched by key."""
+"""Compare a delivered state with the stored one: two Arrow tables, matched by key."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,10 +18,11 @@ ColumnOf: TypeAlias = Callable[[str], pa.ChunkedArray]
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What a delivery makes of what is stored, as places of rows in the two tables.
+    """The outcome of a match, as places of rows in the two tables.
 
-    `appeared` are places of delivered rows, `vanished` and `kept` of stored ones, the latter out of the scope
-    of deletes. `changed` and `same` have both: the delivered row's and beside it the stored one's.
+    `appeared` are places of delivered rows without a stored one. `vanished` and `kept` are places of stored
+    rows without a delivered one; `kept` ones are outside the scope of deletes. `changed` and `same` have the
+    places of the delivered and of the stored rows.
     """
 
     appeared: pa.Array
@@ -32,14 +33,14 @@ class Matches:
 
     @property
     def sizes(self) -> tuple[int, int, int, int, int]:
-        """The records that appeared, changed, vanished, vanished out of scope, and are the same."""
+        """The numbers of appeared, changed, vanished, vanished out of scope, and unchanged records."""
         both, alone = (self.changed[0], self.same[0]), (self.vanished, self.kept)
         return len(self.appeared), len(both[0]), len(alone[0]), len(alone[1]), len(both[1])
 
 
 @dataclass(frozen=True, slots=True)
 class SideCodes:
-    """A number for the key of each row of two sides, below `count`."""
+    """A number below `count` for the key of each row of two sides."""
 
     delivered: np.ndarray
     stored: np.ndarray
@@ -47,7 +48,7 @@ class SideCodes:
 
     @property
     def repeats(self) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of each side whose key others of it have, too; NULL counts as a key."""
+        """For each side, whether a row shares its key with another one; NULL counts as a key."""
         return _repeats(self.delivered, self.count), _repeats(self.stored, self.count)
 
 
@@ -59,15 +60,15 @@ def _repeats(codes: np.ndarray, count: int) -> np.ndarray:
 def match(
     delivered: pa.Table, stored: pa.Table, key: Sequence[str], compared: Sequence[str], scope: pa.ChunkedArray
 ) -> Matches | None:
-    """Match the two by the key's columns; a record changed if one of the columns `compared` did.
+    """Match the two by the key's columns; a record changed if one of the `compared` columns differs.
 
-    `scope` tells of each stored row whether it counts when it vanished. None if a side has rows without
-    a key, or two of one key.
+    `scope`: whether each stored row is deleted if it vanished. None if a side has a row without a key, or
+    several rows with the same key.
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
     codes = side_codes(delivered, stored, key)
-    if any(each.any() for each in codes.repeats):
+    if any(flags.any() for flags in codes.repeats):
         return None
     return pair_rows(delivered, stored, codes, compared, scope)
 
@@ -81,36 +82,36 @@ def side_codes(delivered: pa.Table, stored: pa.Table, key: Sequence[str]) -> Sid
 def pair_rows(
     delivered: pa.Table, stored: pa.Table, codes: SideCodes, compared: Sequence[str], scope: pa.ChunkedArray
 ) -> Matches:
-    """The same of sides of which no two rows have one key and all delivered rows have one.
+    """Match two sides without repeated keys; all delivered rows have a key.
 
-    Stored rows without a key, however many, have no pair.
+    Stored rows without a key have no match.
     """
     left, right, count = codes.delivered, codes.stored, codes.count
     place = last_of(right, count)[left]
-    there, gone = place >= 0, ~flags_of(left, count)[right]
-    mine, theirs = np.flatnonzero(there), place[there]
+    is_stored, has_vanished = place >= 0, ~flags_of(left, count)[right]
+    mine, theirs = np.flatnonzero(is_stored), place[is_stored]
     changed = np.zeros(len(mine), bool)
     if compared:
         changed = _find_changes(_columns_at(delivered, mine), _columns_at(stored, theirs), compared)
-    counts = np.asarray(pc.fill_null(scope.combine_chunks(), False))
+    in_scope = np.asarray(pc.fill_null(scope.combine_chunks(), False))
     return Matches(
-        pa.array(np.flatnonzero(~there)),
+        pa.array(np.flatnonzero(~is_stored)),
         (pa.array(mine[changed]), pa.array(theirs[changed])),
-        pa.array(np.flatnonzero(gone & counts)),
-        pa.array(np.flatnonzero(gone & ~counts)),
+        pa.array(np.flatnonzero(has_vanished & in_scope)),
+        pa.array(np.flatnonzero(has_vanished & ~in_scope)),
         (pa.array(mine[~changed]), pa.array(theirs[~changed])),
     )
 
 
 def _find_changes(mine: ColumnOf, theirs: ColumnOf, names: Sequence[str]) -> np.ndarray:
-    """Which rows differ in one of the columns; a thread looks at one column of both sides."""
+    """Whether each pair of rows differs in one of the columns; each thread compares one column."""
     with ThreadPoolExecutor(pa.cpu_count()) as pool:
         same = pool.map(lambda name: alike(mine(name), theirs(name)), names)
     return ~reduce(np.logical_and, same)
 
 
 def _columns_at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
-    """The columns of the rows at these places, each taken when it is asked for."""
+    """A function for the columns of the rows at these places."""
     if _all(rows, places):
         return rows.column
     chosen = pa.array(places)
@@ -118,7 +119,7 @@ def _columns_at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
 
 
 def take_rows(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
-    """The rows at these places, which often are all of them in their order, or none."""
+    """The rows at these places; fast if these are all rows in order, or none."""
     if _all(rows, places):
         return rows
     return rows.take(pa.array(places)) if len(places) else rows.schema.empty_table()
@@ -129,13 +130,13 @@ def _all(rows: pa.Table, places: np.ndarray | pa.Array) -> bool:
 
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
-    """For each row whether a pair of its values are two; None without pairs."""
+    """Whether any pair of values differs, for each row; None without pairs."""
     same = [alike(left, right) for left, right in pairs]
     return pa.array(~reduce(np.logical_and, same)) if same else None
 
 
 def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """The first row of each key; and of each key whose rows differ from its first one, one that does."""
+    """The first row of each key, and one row of each key with a row that differs from its first one."""
     (codes,), count = key_codes([keys_by_value(rows, key)], key)
     if len(rows) == 0 or np.bincount(codes, minlength=count).max() <= 1:
         return rows, rows.slice(0, 0)
@@ -143,10 +144,10 @@ def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
     firsts[codes[::-1]] = np.arange(len(rows))[::-1]
     others = np.flatnonzero(firsts[codes] != np.arange(len(rows)))
     names = [name for name in rows.column_names if name not in key]
-    again, before = rows.take(pa.array(others)), rows.take(pa.array(firsts[codes[others]]))
+    repeated, first_rows = rows.take(pa.array(others)), rows.take(pa.array(firsts[codes[others]]))
     unlike = np.zeros(len(others), bool)
     for name in names:
-        unlike |= ~alike(again[name], before[name])
+        unlike |= ~alike(repeated[name], first_rows[name])
     conflicts = others[unlike]
     one_each = np.unique(codes[conflicts], return_index=True)[1]
     return rows.take(pa.array(np.sort(firsts[firsts >= 0]))), rows.take(pa.array(conflicts[one_each]))

@@ -1,7 +1,7 @@
 """The plan of a part of a delivery's records: rows by kind, counts, and samples.
 
-Records of different keys never meet in a plan. So a delivery is planned whole, in parts by key, or in Spark's
-tasks, with one result: the rows of all parts together, and the sums of their counts.
+Records of different keys are planned independently. So a delivery can be planned whole, in parts by key, or
+in Spark's tasks, with the same result: the rows of all parts, and the sums of their counts.
 """
 
 from collections import Counter
@@ -13,27 +13,28 @@ import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
 
-# Rows of the one table that a delivery changes: places of stored rows, and rows to write. A row that is
-# written anew is in both, and keeps its id.
+# Kinds of rows for a delivery to one table: places of stored rows to delete, and rows to write. A changed row
+# is in both, and keeps its id.
 REMOVED: Final = "removed"
 ADDED: Final = "added"
 
 
-# Gives all columns of rows that may lack some.
+# Completes the columns of rows that may lack some.
 Whole = Callable[[pa.Table], pa.Table]
 
 
 def as_they_are(rows: pa.Table) -> pa.Table:
-    """The rows, which have all columns."""
+    """The rows unchanged, because they have all columns."""
     return rows
 
 
 @dataclass(frozen=True, slots=True)
 class PartPlan:
-    """What becomes of the records of a part.
+    """The plan of the records of a part.
 
-    `rows` are rows to add and places of stored rows to remove, by kind. `counts` are summed over parts, of
-    `greatest` the greatest counts. `samples` are up to ten rows of a kind, by which errors name keys.
+    `rows` are rows to add and places of stored rows to remove, by kind. `counts` are summed over parts,
+    `greatest` has counts whose maximum is taken. `samples` are up to ten rows of a kind, whose keys are shown
+    in errors.
     """
 
     rows: Mapping[str, pa.Table] = field(default_factory=dict)

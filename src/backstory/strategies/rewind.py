@@ -1,6 +1,6 @@
-"""Take back what a table of versions learnt after a time; that it was believed stays known.
+"""Rewind rows of layout `versions`: withdraw everything recorded after a time (native.md V6 to V9, V84, V85).
 
-What a rewind makes of the rows that learnt something after a time (native.md V6 to V9, V84, V85).
+The withdrawn states remain as past ones.
 """
 
 from dataclasses import dataclass
@@ -46,15 +46,15 @@ from backstory.strategies.values import rows_alike
 
 TAKEN_BACK, RETURNED, MOVED = "taken_back", "returned", "moved"
 KEYS = "keys"
-# What tells facts of one instant of a record apart (V9).
+# The fields that distinguish facts of the same instant of a record (V9).
 _FACT_FIELDS = (KIND, SEQUENCE, SCOPE, COLUMNS, OWN_TIME)
 
 
 @dataclass(frozen=True, slots=True)
 class RewindTerms:
-    """The columns and key of a table, and two recorded times in microseconds: of what was known, and now.
+    """The columns and key of a table, and two recorded times in microseconds: the one to go back to, and now.
 
-    Columns that are `untold` have no history (V18).
+    Columns in `untold` have no history (V18).
     """
 
     columns: tuple[Column, ...]
@@ -65,9 +65,9 @@ class RewindTerms:
 
 
 def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
-    """The plan of records; `rows` are theirs that learnt something, with their places.
+    """The plan for `rows`, the ones recorded or ended after the time, with their places.
 
-    Its counts are of rows by outcome, its samples have the keys of records; marks have no key.
+    Its counts are rows by outcome, and its samples have keys of records. Marks have no key.
     """
     start, end = micros(rows[VALID_FROM]), micros(rows[VALID_TO])
     role, ended = memory_field(rows, ROLE), memory_field(rows, ENDED_AT)
@@ -81,7 +81,7 @@ def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
     stays = then >= 0
     new_end = np.where(stays, end_then[then], start)
     moves, goes = stays & (new_end != end), live & ~stays
-    memory = next(each.type for each in terms.columns if each.name == MEMORY)
+    memory = next(column.type for column in terms.columns if column.name == MEMORY)
     moving, going = moves & ~fact, goes & ~fact
     mine, theirs = (rows.filter(pa.array(each)) for each in (moving, going))
     written = [
@@ -98,7 +98,7 @@ def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
     few = rows.filter(pa.array(named)).select(terms.key).group_by([*terms.key]).aggregate([])
     few = few.sort_by([(name, "ascending") for name in terms.key]).slice(0, MAX_KEYS)
     schema = rows.drop_columns([FILE, POSITION]).schema
-    added = pa.concat_tables([each.select(schema.names).cast(schema) for each in written])
+    added = pa.concat_tables([part.select(schema.names).cast(schema) for part in written])
     removed = rows.filter(pa.array(moves | goes)).select([FILE, POSITION])
     return PartPlan({ADDED: added, REMOVED: removed}, counts, {KEYS: few} if len(few) else {})
 
@@ -106,7 +106,7 @@ def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
 def _rows_then(
     terms: RewindTerms, rows: pa.Table, live: np.ndarray, wanted: np.ndarray, fact: np.ndarray
 ) -> np.ndarray:
-    """For each live row the place of a wanted one that tells of the same fact the same (V9); -1 for none."""
+    """For each live row the place of an equal wanted row of the same fact (V9), -1 without one."""
     by = [*terms.key, VALID_FROM]
     (codes,), _ = key_codes([keys_by_value(rows, by)], by)
     mine, theirs = np.flatnonzero(live), np.flatnonzero(wanted)

@@ -1,17 +1,8 @@
-"""Ordered changes into versions of a record, each with a start and an end.
+"""Ordered changes become versions with a start and an end, as one set of actions (section 5.2).
 
-Instants as whole microseconds, so that versions can be sorted and compared as numbers.
-
-Versions as parallel arrays, and the chains in which an update takes what it leaves unmodified.
-
-Step 4 of section 5.2: a delete closes the version that was true at its time.
-
-A slice that somebody spoilt, who wrote past every door, is refused before anything is planned on it.
-
-Ordered changes become versions with a start and an end, as one set of actions (section 5.2).
-
-The algorithm of the specification, a column at a time: stored versions, replace rows and update rows
-stand in one list, sorted by key and start, and an unmodified cell takes the value above it.
+The algorithm of the specification, a column at a time: stored versions, replace rows and update rows are one
+list, sorted by key and start, and an unmodified cell takes the value above it. Instants are whole
+microseconds.
 """
 
 from collections.abc import Sequence
@@ -32,7 +23,7 @@ from backstory.strategies.actions import Actions, differing, take_or_null, with_
 from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
 
 TMAX = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999Z, the end of an active version (F10)
-NO_TIME = np.iinfo(np.int64).min  # stands for NULL: earlier than every instant
+NO_TIME = np.iinfo(np.int64).min  # the number for NULL, earlier than every instant
 NEVER = np.iinfo(np.int64).max
 
 _INSTANT = pa.timestamp("us", tz="UTC")
@@ -45,7 +36,7 @@ def micros(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def timestamps(numbers: np.ndarray) -> pa.Array:
-    """The opposite of `micros`."""
+    """The inverse of `micros`."""
     return pa.array(numbers, mask=numbers == NO_TIME).cast(_INSTANT)
 
 
@@ -55,7 +46,7 @@ TRUE, FALSE, NULL = 1, 0, -1
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions of keys: `row` tells which of the cells' rows a version is written in."""
+    """Versions of keys, as parallel arrays; `row` is the row of a version's cells."""
 
     row: np.ndarray
     kind: np.ndarray
@@ -70,7 +61,7 @@ class Versions:
         return len(self.row)
 
     def take(self, places: np.ndarray) -> Self:
-        """The versions at these places, or where a mask is true."""
+        """The versions at these places, or the ones that a mask selects."""
         return type(self)(
             *(getattr(self, name)[places] for name in ("row", "kind", "code", "start", "end", "active"))
         )
@@ -87,7 +78,7 @@ class Versions:
         return bool((same_key & known & overlap).any())
 
     def by_start(self) -> Self:
-        """Sorted by key, start, kind and row; versions without a start left out."""
+        """The versions with a start, sorted by key, start, kind and row."""
         order = np.lexsort((self.row, self.kind, self.start, self.code))
         return self.take(order[self.start[order] != NO_TIME])
 
@@ -95,28 +86,28 @@ class Versions:
 def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray, np.ndarray]:
     """Step 1 of section 5.2 on the stored versions.
 
-    `first` holds s0 for each key's code, NEVER where the delivery names none. Gives the versions
-    with those closed that reach s0, a mask of those that start at or after it and so go, and for
-    each code the row of the first one that goes, -1 where none does.
+    `first` has s0 for the code of each key, NEVER if the delivery has none. Returns three things: the
+    versions, closed if they reach s0; a mask of the versions to remove, which start at or after s0; and for
+    each code the row of the first removed version, -1 without one.
     """
     s0 = first[stored.code]
-    gone = stored.start >= s0
-    reaching = ~gone & (s0 != NEVER) & ((stored.active == TRUE) | (stored.end >= s0))
+    is_removed = stored.start >= s0
+    reaching = ~is_removed & (s0 != NEVER) & ((stored.active == TRUE) | (stored.end >= s0))
     end = np.where(reaching, s0 - MILLISECOND, stored.end)
     active = np.where(reaching, FALSE, stored.active)
     removed = np.full(len(first), -1)
-    going = stored.take(gone)
+    going = stored.take(is_removed)
     latest_first = np.lexsort((going.row, -going.start))
     removed[going.code[latest_first]] = going.row[latest_first]
-    return stored.with_ends(end, active), gone, removed
+    return stored.with_ends(end, active), is_removed, removed
 
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """For sorted versions: which row each cell comes from, and which updates have no record.
+    """Chains of sorted versions, which give the row of each cell, and the updates without a record.
 
-    A chain is a version that knows all its cells and the updates built upon it. `base` is the row
-    that a chain's head takes its unmodified cells from: a removed version's, or -1.
+    A chain is a version with all its cells, followed by the updates that build on it. `base` is the row from
+    which the head of a chain takes its unmodified cells: a removed version, or -1.
     """
 
     versions: Versions
@@ -126,7 +117,7 @@ class Chains:
 
     @classmethod
     def link(cls, versions: Versions, first: np.ndarray, removed: np.ndarray) -> Self:
-        """Chains of versions that are sorted by key, start and kind (rules 1 to 3 of step 3, F16)."""
+        """Link versions that are sorted by key, start and kind (rules 1 to 3 of step 3, F16)."""
         count = versions.count
         before = np.maximum(np.arange(count) - 1, 0)
         same_key = versions.code == versions.code[before]
@@ -143,21 +134,21 @@ class Chains:
         return cls(versions, head, base, lost[own_head] if count else lost)
 
     def source(self, known: np.ndarray) -> np.ndarray:
-        """For each version the row that its cell of one column comes from, -1 for NULL.
+        """For each version the row that has its cell of one column, -1 for NULL.
 
-        `known` tells for each row whether it carries a value; stored and replace rows always do.
+        `known`: whether each row has a value. Stored and replace rows always have one.
         """
         rows = self.versions.row
-        here = known[rows] | (self.versions.kind != UPDATE)
-        given = np.where(here, rows, self.base)
-        settled = here | self.head
-        last = np.maximum.accumulate(np.where(settled, np.arange(len(rows)), 0))
-        return given[last]
+        has_value = known[rows] | (self.versions.kind != UPDATE)
+        own_source = np.where(has_value, rows, self.base)
+        begins = has_value | self.head
+        last = np.maximum.accumulate(np.where(begins, np.arange(len(rows)), 0))
+        return own_source[last]
 
     def final(self) -> np.ndarray:
-        """A mask of the versions that stand in the end: the last of each key and start.
+        """A mask of the final versions: the last one of each key and start.
 
-        Stored versions that share a key and a start, against the law, all stay unless the delivery
+        Stored versions that share a key and a start, against the law, are all kept unless the delivery
         writes that start.
         """
         versions = self.versions.take(~self.orphan)
@@ -172,17 +163,17 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """Delete rows: the code of the key, and the end that they set."""
+    """Delete rows: the code of the key, and the new end."""
 
     code: Codes
     end: np.ndarray
 
 
 def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
-    """The versions with the deletes applied, and how many deletes found nothing to close.
+    """Step 4 of section 5.2: the versions with the deletes applied, and the number of deletes without effect.
 
-    `versions` are sorted by key and start. Deletes go by ascending end; one closes its version if
-    that is active or ends at or after the delete less a millisecond.
+    `versions` are sorted by key and start. Deletes are applied by ascending end. A delete closes the version
+    that was true at its time if that is active, or ends at or after the delete less a millisecond.
     """
     target = _targets(versions, deletes)
     order = np.lexsort((deletes.end, target))
@@ -216,13 +207,13 @@ def _targets(versions: Versions, deletes: Deletes) -> np.ndarray:
     target = np.full(len(code), -1)
     target[order] = seen
     target = target[count:]
-    found = target >= 0
-    found[found] = versions.code[target[found]] == deletes.code[found]
-    return np.where(found, target, -1)
+    has_target = target >= 0
+    has_target[has_target] = versions.code[target[has_target]] == deletes.code[has_target]
+    return np.where(has_target, target, -1)
 
 
 def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """Within each group that a head begins, the rows before the first stop."""
+    """Whether a row is before the first stop of its group; each group begins with a head."""
     stops = np.cumsum(stop)
     starts = np.flatnonzero(head)
     before = stops[starts] - stop[starts]
@@ -230,12 +221,10 @@ def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
 
 
 def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
-    """Raise Refused if two stored versions of a record are open, share a start or cover one instant.
+    """Raise Refused if versions of a record overlap, share a start or have none: no door writes such rows.
 
-    Or if one has no start: no door writes such a row.
-
-    Without a shape nothing is asked: a sender that brings versions out of order marks his table
-    (`backstory.disorder`), and may go on.
+    Without a shape nothing is checked: the table of a sender that delivers versions out of order is marked
+    (`backstory.disorder`), and the sender may continue.
     """
     if shape is None or not stored.num_rows:
         return
@@ -250,14 +239,14 @@ def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
     wrong = np.concatenate([before[(codes[before] == codes[after]) & covered], never])
     if len(wrong):
         rows = stored.select(list(shape.key)).take(pa.array(wrong[:MAX_KEYS]))
-        told = {key_text(shape.source_key, list(row.values())) for row in rows.to_pylist()}
+        keys = {key_text(shape.source_key, list(row.values())) for row in rows.to_pylist()}
         raise Refused(
             "spoilt-table",
             f"{shape.table} holds versions of a record that overlap or have no start: something other than "
             "backstory wrote to it.",
             f"Nothing was written; `backstory repair {shape.table}` shows the repair, and `apply=True` "
             "makes it.",
-            sorted(told),
+            sorted(keys),
         )
 
 
@@ -265,8 +254,8 @@ def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
 class HistoryDelivery:
     """The rows of one WriteHistoryBatch.
 
-    `replace` and `update` have all columns of the table, `earliest` the key and the start, `delete`
-    the key and the end. Starts and ends are given, but for update rows that only close a version.
+    `replace` and `update` have all columns of the table, `earliest` the key and the start, `delete` the key
+    and the end. All rows have starts and ends, except update rows that only close a version.
     """
 
     key: Sequence[str]
@@ -276,7 +265,7 @@ class HistoryDelivery:
     delete: pa.Table
 
     def first_instant(self) -> int | None:
-        """The least start or end that the delivery names, in microseconds; None if it names none."""
+        """The least start or end in the delivery, in microseconds; None without any."""
         named = [
             *(rows[START] for rows in (self.earliest, self.replace.values, self.update.values)),
             *(rows[END] for rows in (self.delete, self.update.values)),
@@ -286,11 +275,11 @@ class HistoryDelivery:
 
 
 def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
-    """The actions that bring the delivery into the history.
+    """The actions that apply the delivery to the history.
 
-    `stored` holds, with `_file` and `_pos`, the versions of the delivery's keys: at least those that
-    are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
-    `_row_id`, a version that is closed or written anew keeps its id, and one that begins has none.
+    `stored` has versions of the delivered keys, with `_file` and `_pos`: at least those that are active, end
+    a millisecond before `delivery.first_instant()` or later, or start after it. With `_row_id`, closed and
+    rewritten versions keep their ids, and new ones have none.
     """
     update, closing, pointless = _split_updates(delivery.update)
     parts = [stored, delivery.replace.values, update.values]
@@ -302,30 +291,35 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
         update.values.schema,
     )
     versions = _versions(cells.values, np.concatenate(codes[:3]), [len(part) for part in parts])
-    kept, gone, removed = make_room(versions.take(versions.kind == STORED), first)
-    listed = _join_versions(kept.take(~gone), versions.take(versions.kind != STORED))
-    chains = Chains.link(listed.by_start(), first, removed)
+    shortened, is_removed, removed = make_room(versions.take(versions.kind == STORED), first)
+    all_versions = _join_versions(shortened.take(~is_removed), versions.take(versions.kind != STORED))
+    chains = Chains.link(all_versions.by_start(), first, removed)
 
     final = chains.final()
     ends = np.concatenate([micros(delivery.delete[END]), micros(closing[END])])
     closed, missed = close(chains.versions.take(final), Deletes(np.concatenate(codes[4:]), ends))
     outcome = _Outcome(
-        stored, versions, cells, chains, final, _join_versions(closed, listed.take(listed.start == NO_TIME))
+        stored,
+        versions,
+        cells,
+        chains,
+        final,
+        _join_versions(closed, all_versions.take(all_versions.start == NO_TIME)),
     )
     ignored = int(np.count_nonzero(chains.orphan)) + missed + pointless
     return outcome.actions(ignored)
 
 
 def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
-    """Whether versions of a key, sorted by start, overlap or have an open one before another."""
+    """Whether versions of a key overlap, or an open one is before another."""
     (codes,), _ = key_codes([rows], key)
     return _versions(rows, codes, [rows.num_rows, 0, 0]).by_start().disorderly()
 
 
 def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
-    """Split updates into rows that make a version, rows that only close one, and the count of the rest.
+    """Split updates into rows that begin a version, rows that only close one, and the count of the rest.
 
-    The active flag of a version that an update makes is, if left open, whether it has no end.
+    If an update that begins a version has no active flag, the flag is whether the version has no end.
     """
     starts, ends = micros(update.values[START]), micros(update.values[END])
     makes = starts != NO_TIME
@@ -340,7 +334,7 @@ def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
 
 
 def _complete_rows(values: pa.Table) -> Rows:
-    """Rows of which every value is known."""
+    """Rows with all values known."""
     yes = pa.repeat(pa.scalar(True), values.num_rows)
     return Rows(values, pa.table([yes] * values.num_columns, names=values.column_names))
 
@@ -363,7 +357,7 @@ def _join_versions(left: Versions, right: Versions) -> Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The versions that stand in the end beside the stored ones, to tell what changes."""
+    """The final versions and the stored ones, whose difference are the actions."""
 
     stored: pa.Table
     before: Versions
@@ -373,7 +367,7 @@ class _Outcome:
     after: Versions
 
     def actions(self, ignored: int) -> Actions:
-        """The stored rows that go and the rows that come; a version that stays as it is, in neither."""
+        """The stored rows to remove and the rows to add; unchanged versions are in neither."""
         after = self.after
         own = after.kind == STORED
         twin = np.where(own, after.row, self._twins())
@@ -403,7 +397,7 @@ class _Outcome:
         return Actions(removed, added, counts, self.after.disorderly())
 
     def _twins(self) -> np.ndarray:
-        """For each final version the stored row with the same key and start, -1 if there is none."""
+        """For each final version the stored row with the same key and start, -1 without one."""
         before = self.before
         codes, count = pair_codes(before.code, before.start)
         stored = last_of(codes[before.kind == STORED], count)

@@ -1,1 +1,1 @@
-"""A table's rows become those of another mode, or of a column that came, went or was set (section 6)."""
+"""Changes of a table's columns, key, sync mode and old rows (section 6)."""

@@ -1,7 +1,6 @@
-"""Changes of a table's shape, mode and old rows, as requested.
+"""Requested changes of a table's shape, mode and old rows, as data.
 
-Columns are named as the table has them. What an operation may not be asked (an unknown column, a key to be
-set) is the door's business; here it has been looked at.
+Columns have their names in the table. The door has refused invalid requests, such as an unknown column.
 """
 
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ class TooEarly(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ConstantValue:
-    """A value that the request gives."""
+    """A constant value in the request."""
 
     value: object
 
@@ -35,7 +34,7 @@ Value = ConstantValue | ValuesOf
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """A new column, the last of `into`, with a value in every row (6.2, 6.6)."""
+    """Add a column, the last one of `into`, with a value in every row (6.2, 6.6)."""
 
     into: Shape
     column: Column
@@ -44,7 +43,7 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class SetValue:
-    """Every row gets the value, all versions included (6.2, 6.5, 6.6)."""
+    """Set the value in every row, including all versions (6.2, 6.5, 6.6)."""
 
     column: Column
     value: Value
@@ -52,7 +51,7 @@ class SetValue:
 
 @dataclass(frozen=True, slots=True)
 class AddInHistory:
-    """Each open version gets a successor at `time` with the value (6.3); `into` has a column that is new."""
+    """Give each open version a successor at `time` with the value (6.3); `into` may have a new column."""
 
     column: Column
     value: ConstantValue
@@ -62,7 +61,7 @@ class AddInHistory:
 
 @dataclass(frozen=True, slots=True)
 class DropInHistory:
-    """Each open version that has a value gets a successor at `time` without (6.4)."""
+    """Give each open version with a value a successor at `time` without it (6.4)."""
 
     column: Column
     time: datetime
@@ -70,7 +69,7 @@ class DropInHistory:
 
 @dataclass(frozen=True, slots=True)
 class DeleteBefore:
-    """Rows whose `synced` is before an instant go (2.7)."""
+    """Delete rows whose `synced` is before an instant (2.7)."""
 
     synced: str
     before: datetime
@@ -78,7 +77,7 @@ class DeleteBefore:
 
 @dataclass(frozen=True, slots=True)
 class FlagBefore:
-    """Such rows are flagged as deleted (2.7)."""
+    """Flag rows as deleted whose `synced` is before an instant (2.7)."""
 
     synced: str
     before: datetime
@@ -87,7 +86,7 @@ class FlagBefore:
 
 @dataclass(frozen=True, slots=True)
 class EndBefore:
-    """Such versions, if they are open, end at the instant (2.7)."""
+    """End open versions at the instant if their `synced` is before it (2.7)."""
 
     synced: str
     before: datetime
@@ -95,14 +94,14 @@ class EndBefore:
 
 @dataclass(frozen=True, slots=True)
 class FillFlag:
-    """The flag is FALSE where it was NULL (6.9, type 4)."""
+    """Set the flag to FALSE where it is NULL (6.9, type 4)."""
 
     flag: str
 
 
 @dataclass(frozen=True, slots=True)
 class ToHistory:
-    """A live or soft-delete table becomes a history table; `now` starts versions that never synced (6.8)."""
+    """Make a history table of a live or soft-delete table; versions that never synced start `now` (6.8)."""
 
     into: Shape
     flag: str
@@ -111,7 +110,7 @@ class ToHistory:
 
 @dataclass(frozen=True, slots=True)
 class ToSoftDelete:
-    """A history table keeps the newest version of each key, flagged if it is closed (6.8, type 2)."""
+    """Keep the newest version of each key of a history table, flagged if it is closed (6.8, type 2)."""
 
     into: Shape
     flag: str
@@ -119,7 +118,7 @@ class ToSoftDelete:
 
 @dataclass(frozen=True, slots=True)
 class SoftDeleteToLive:
-    """Rows that are flagged go (6.9, type 0)."""
+    """Delete flagged rows (6.9, type 0)."""
 
     into: Shape
     flag: str
@@ -127,7 +126,7 @@ class SoftDeleteToLive:
 
 @dataclass(frozen=True, slots=True)
 class HistoryToLive:
-    """The newest version of each key stays, if it is open or deleted rows are kept (6.9, type 3)."""
+    """Keep the newest version of each key, if it is open or `keep_deleted` is set (6.9, type 3)."""
 
     into: Shape
     keep_deleted: bool
@@ -135,7 +134,7 @@ class HistoryToLive:
 
 @dataclass(frozen=True, slots=True)
 class LiveToHistory:
-    """Every row is an open version that starts now (6.9, type 5)."""
+    """Make every row an open version that starts now (6.9, type 5)."""
 
     into: Shape
     now: datetime
@@ -143,33 +142,33 @@ class LiveToHistory:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """The table gets other columns, types or another key (2.6); values are cast exactly, or it is refused."""
+    """Change columns, types or key (2.6); refused if a value cannot be cast exactly."""
 
     before: Shape
     into: Shape
 
     @property
     def retyped_columns(self) -> list[Column]:
-        """The columns whose stored values have to be written anew."""
-        stored = {each.name: each.type for each in self.before.columns}
+        """The columns whose stored values must be rewritten."""
+        stored = {column.name: column.type for column in self.before.columns}
         return [c for c in self.into.columns if c.name in stored and not widens(stored[c.name], c.type)]
 
     @property
     def unique_by(self) -> list[str] | None:
-        """The columns by which rows have to be told apart; None where the new key surely does.
+        """The columns that must be unique in the data; None if the new key is surely unique.
 
-        A key that only gains columns stays unique; any other is looked at in the data.
+        A key that only gains columns stays unique; any other key must be checked.
         """
         new_types = self.retyped_columns
-        kept = set(self.before.key) <= set(self.into.key)
-        if kept and not {column.name for column in new_types} & set(self.into.key):
+        only_grows = set(self.before.key) <= set(self.into.key)
+        if only_grows and not {column.name for column in new_types} & set(self.into.key):
             return None
         start = [START] if self.of_history else []
         return [*(name for name in self.into.key if new_types or self.before.column(name)), *start]
 
     @property
     def of_history(self) -> bool:
-        """Whether rows are versions: those of several records may become those of one, and then overlap."""
+        """Whether rows are versions, which overlap if the new key joins several records."""
         return self.before.layout is Layout.FIVETRAN_HISTORY
 
 

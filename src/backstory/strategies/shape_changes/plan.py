@@ -1,7 +1,4 @@
-"""Operations on a table of Iceberg: each as the Change that Spark's frames make of it.
-
-Changes of shape and mode on Spark: what a table's rows become, as DataFrames.
-"""
+"""Operations on the shape, mode and old rows of an Iceberg table, as Changes with Spark's frames."""
 
 import uuid
 from functools import singledispatch
@@ -58,7 +55,7 @@ _OPEN_END = micros_of(TMAX)
 
 
 def differs(name: str, value: "Column") -> "Column":
-    """Which rows a value would change."""
+    """Whether a row has another value."""
     return ~column(name).eqNullSafe(value)
 
 
@@ -72,10 +69,10 @@ def newest_open_start(rows: "DataFrame") -> "DataFrame":
 
 
 def touched_at(name: str, value: "Column", moment: int, *, where: "Column | None" = None) -> "Column":
-    """Which versions a change of a column at `at` (microseconds) touches (6.3 and 6.4).
+    """Whether a change of a column at `moment` (microseconds) affects a version (6.3 and 6.4).
 
-    Versions that start then and have another value, and open ones from before; of these `where`
-    tells those that the change concerns, every one if it is left out.
+    It affects versions that start then and have another value, and earlier open ones. `where` restricts the
+    latter.
     """
     before = column(ACTIVE) & (column(START) < instant(moment))
     return ((column(START) == instant(moment)) & differs(name, value)) | (
@@ -84,11 +81,11 @@ def touched_at(name: str, value: "Column", moment: int, *, where: "Column | None
 
 
 def with_successors(rows: "DataFrame", name: str, value: "Column", moment: int) -> "DataFrame":
-    """What versions that `touched_at` tells become: closed ones, which keep their ids, and successors."""
+    """Close the versions that `touched_at` selects, with their ids, and add their successors."""
     from pyspark.sql.functions import array, explode, lit, when
 
     turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(moment)
-    # One row for a version that starts then, two for an older one: as it was, and its successor.
+    # One row for a version that starts then, and two for an earlier one: itself and its successor.
     turns = when(starts_then, array(lit(True))).otherwise(array(lit(False), lit(True)))
     rows = rows.withColumn(turn, explode(turns))
     new = column(turn)
@@ -117,15 +114,15 @@ def newest_sync(rows: "DataFrame") -> "DataFrame":
 
 
 def to_history(rows: "DataFrame", flag: str, start: int) -> "DataFrame":
-    """Rows of a table without history as versions; `start` is that of the rows that are true."""
+    """Rows of a table without history as versions; rows that are not deleted start at `start`."""
     from pyspark.sql.functions import coalesce, lit, when
 
-    gone = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
+    deleted = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
     return rows.withColumns(
         {
-            START: when(gone, instant(0)).otherwise(instant(start)),
-            END: when(gone, instant(0)).otherwise(instant(_OPEN_END)),
-            ACTIVE: ~gone,
+            START: when(deleted, instant(0)).otherwise(instant(start)),
+            END: when(deleted, instant(0)).otherwise(instant(_OPEN_END)),
+            ACTIVE: ~deleted,
         }
     ).drop(DELETED)
 
@@ -142,7 +139,7 @@ def to_soft_delete(rows: "DataFrame", key: "Sequence[str]", flag: str) -> "DataF
 
 
 def newest_versions(rows: "DataFrame", key: "Sequence[str]") -> "DataFrame":
-    """Of each key the version with the greatest start; one without a start loses against any other."""
+    """The version with the greatest start of each key; NULL is the smallest start."""
     from pyspark.sql.functions import coalesce, lit, max_by, struct
 
     age = struct(column(START), coalesce(column(ACTIVE), lit(False)), column(END))
@@ -156,15 +153,15 @@ def soft_delete_to_live(rows: "DataFrame", flag: str) -> "DataFrame":
     """The rows that are not flagged."""
     from pyspark.sql.functions import coalesce, lit
 
-    kept = rows.where(~coalesce(column(flag), lit(False))) if flag in rows.columns else rows
-    return kept.drop(DELETED) if flag == DELETED else kept
+    live = rows.where(~coalesce(column(flag), lit(False))) if flag in rows.columns else rows
+    return live.drop(DELETED) if flag == DELETED else live
 
 
 def history_to_live(rows: "DataFrame", key: "Sequence[str]", *, keep_deleted: bool) -> "DataFrame":
     """The newest version of each key, if it is open or deleted rows are kept."""
     newest = newest_versions(rows, key)
-    kept = newest if keep_deleted else newest.where(column(ACTIVE))
-    return kept.drop(*HISTORY_COLUMNS)
+    live = newest if keep_deleted else newest.where(column(ACTIVE))
+    return live.drop(*HISTORY_COLUMNS)
 
 
 def live_to_history(rows: "DataFrame", start: int) -> "DataFrame":
@@ -181,10 +178,10 @@ if TYPE_CHECKING:
 
 @singledispatch
 def change_of(store: port.Store, table: port.StoredTable, operation: Operation) -> Change | None:
-    """The Change that the operation is, None if there is nothing to do.
+    """The Change for an operation, None if there is nothing to do.
 
-    Raises TooEarly for a change that an open version is younger than, Refused for values that do not fit
-    another type, and for a key that rows would share.
+    Raises TooEarly if an open version starts after the change. Raises Refused if values do not fit a new
+    type, or if rows would share a key.
     """
     raise NotImplementedError(store)
 
@@ -221,8 +218,8 @@ def _touch_rows(store: Store, table: StoredTable, operation: Touching) -> Change
 
     match operation:
         case SetValue(column=changed, value=value):
-            given = _value(value, changed)
-            return update_where(store, table, differs(changed.name, given), {changed.name: given})
+            new_value = _value(value, changed)
+            return update_where(store, table, differs(changed.name, new_value), {changed.name: new_value})
         case AddInHistory() | DropInHistory():
             return _change_in_history(store, table, operation)
         case DeleteBefore(synced, before):
@@ -259,17 +256,17 @@ def _change_in_history(
 
 
 def _has_open_versions(store: Store, table: StoredTable, time: int) -> bool:
-    """Whether there are open versions; TooEarly if one of them starts later."""
+    """Whether there are open versions; TooEarly if one starts after `time`."""
     if not table.rows:
         return False
-    found = newest_open_start(rows_of(store, table)).collect()[0]
-    if found.newest is not None and found.newest > time:
+    counts = newest_open_start(rows_of(store, table)).collect()[0]
+    if counts.newest is not None and counts.newest > time:
         raise TooEarly
-    return bool(found.open)
+    return bool(counts.open)
 
 
 def _reshape(store: Store, table: StoredTable, operation: Reshape) -> Change:
-    """Of the schema alone where stored values can stay as they are."""
+    """Change only the schema if stored values can stay as they are, else rewrite the rows."""
     into, new_types, by = operation.into, operation.retyped_columns, operation.unique_by
     if not table.rows or (not new_types and by is None):
         return Change(into=into)
