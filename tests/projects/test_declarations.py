@@ -92,7 +92,7 @@ tables:
         ),
         ('tables: {"a\\0.b": {source: x.csv}}', "does not name a table", "schema.table"),
         ("tables: {a.b: {source: x.csv, max_delete_ratio: 3}}", "must be between 0 and 1", "0.8"),
-        ("tables: {a.b: {source: x.csv, late: drop}}", "late is an option of feeds", "what orders"),
+        ("tables: {a.b: {source: x.csv, late: drop}}", "late is an option of feeds", "sequence_by"),
         ("tables: {a.b: {source: x.csv, at: yesterday}}", "line 2, column 31, tables.a.b.at", ""),
         ("tables: {a.b: {source: x.csv, at: transaction}}", "This source has no transaction", "at: file"),
         ("tables: {a.b: {source: 'x-{at:%Q}.csv'}}", "%Q has no meaning", "%Y"),
@@ -180,7 +180,7 @@ def test_a_ring_and_a_table_of_two_writers_are_refused(project, tmp_path):
 def test_the_schema_for_editors_knows_every_key_and_its_meaning():
     schema = json_schema()
     assert schema["required"] == ["format"]
-    properties = schema["$defs"]["Table"]["properties"]
+    properties = schema["$defs"]["TableEntry"]["properties"]
     assert {"source", "key", "sequence_by", "max_delete_ratio", "expect"} <= properties.keys()
     assert all(each.get("description") for each in properties.values())
     assert json.loads(json.dumps(schema)) == schema

@@ -1,1 +1,1 @@
-"""Everything that a team keeps, declared in one file, and the command that keeps it."""
+"""Project files, which declare all tables of a team, and their runs."""

@@ -1,7 +1,4 @@
-"""What a project file declares, as things to do: each with its options, and what it reads and writes.
-
-Which declarations wait for which others, and which of them are selected.
-"""
+"""The declarations of a project file: their options, the tables they read and write, and their order."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +38,7 @@ HISTORIES: Final = DocumentKind(
     "project file", absent_code="no-project", wrong_code="wrong-project", columns=True
 )
 Kind = Literal["snapshot", "apply", "model", "dataset"]
-# What makes a table a feed, and what of an entry is no option of the calls.
+# The keys that make a table a feed, and the keys of an entry that are no options of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
 _NO_OPTIONS: Final = {"source", "group", "file", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
@@ -53,10 +50,10 @@ _FEED_ONLY: Final = _OPTIONS_OF["apply"] - _OPTIONS_OF["snapshot"]
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
-    """One thing to do: its name, what it is, and the options of the call that does it.
+    """A declaration: its name, its kind, and the options of the call that delivers it.
 
-    `source` is the address or the file as it is written, its templates unfilled; `reads` and `writes` are
-    tables. `expect` is how old its last delivery may be.
+    `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
+    `expect` is the greatest age of its last delivery. `place` is its line in the file.
     """
 
     name: str
@@ -81,12 +78,12 @@ class Project:
 
     @property
     def folder(self) -> Path:
-        """Where the file lies."""
+        """The folder of the file."""
         return self.path.parent
 
 
 def read_project(path: str | Path | None = None) -> Project:
-    """The project of a file; UsageError with line and column for the first thing that is wrong."""
+    """The project of a file; UsageError with line and column of the first error."""
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
     entries = validate(Histories, document)
@@ -97,7 +94,7 @@ def read_project(path: str | Path | None = None) -> Project:
 
 
 def fill_in(text: str, document_place: str = "") -> str:
-    """A text with its templates filled from the environment; UsageError names the variable, no value."""
+    """A text with its templates filled from the environment; UsageError names a missing variable."""
     try:
         return templates.fill(text, os.environ)
     except UsageError as missing:
@@ -128,20 +125,26 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
         )
     _refuse_secrets(entry, document, path)
     of_group = entries.groups[entry.group] if entry.group else GroupEntry()
-    said = _merge_entries(entries.defaults, of_group, entry)
-    if "source" not in said:
+    options_written = _merge_entries(entries.defaults, of_group, entry)
+    if "source" not in options_written:
         raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
-    kind: Kind = "apply" if any(said.get(each) for each in _OF_FEEDS) else "snapshot"
-    # Defaults hold for what has such an option; what the table says itself must fit.
+    kind: Kind = "apply" if any(options_written.get(each) for each in _OF_FEEDS) else "snapshot"
+    # Defaults for other kinds of tables are left out; the table's own options must fit.
     mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source"}
-    said = {each: value for each, value in said.items() if each in mine | ScheduledEntry.model_fields.keys()}
-    source = expand(said["source"], table)
+    options_written = {
+        each: value
+        for each, value in options_written.items()
+        if each in mine | ScheduledEntry.model_fields.keys()
+    }
+    source = expand(options_written["source"], table)
     times = _with_place(
         document,
         _place_of(entry, path, "at"),
-        lambda: times_of_copies(source, expand(said.get("at") or "", table), kind),
+        lambda: times_of_copies(source, expand(options_written.get("at") or "", table), kind),
     )
-    options = {each: value for each, value in _options(said).items() if each != "at" or times.fixed}
+    options = {
+        each: value for each, value in _options(options_written).items() if each != "at" or times.fixed
+    }
     declared = Declaration(
         name,
         kind,
@@ -150,14 +153,14 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
         reads=frozenset({source.removeprefix(TABLE)} if source.startswith(TABLE) else ()),
         writes=frozenset({name}),
         times=times,
-        **_schedule_fields(said, document, path),
+        **_schedule_fields(options_written, document, path),
     )
     _with_place(document, path, lambda: _require_options(declared))
     return declared
 
 
 def _require_options(declared: Declaration) -> None:
-    """Raise UsageError for options that the call would not take, before anything is started."""
+    """Raise UsageError for options that the call would refuse, before anything is started."""
     options = dict(declared.options)
     if declared.kind == "apply":
         feeds.parse_feed_options(**options)
@@ -166,7 +169,7 @@ def _require_options(declared: Declaration) -> None:
         raise UsageError(
             "bad-option",
             f"{alien[0]} is an option of feeds.",
-            "Leave it out, or name what orders the changes.",
+            "Leave it out, or name the column that orders the changes with `sequence_by`.",
         )
     parse_options(**options)
 
@@ -174,18 +177,18 @@ def _require_options(declared: Declaration) -> None:
 def _declare_model(entry: ModelEntry, document: Document, path: DocumentPath, folder: Path) -> Declaration:
     _refuse_secrets(entry, document, path)
     model, _ = _with_place(document, path, lambda: open_model(folder / entry.file))
-    sets = [each for each in model.target_datasets if entry.dataset in {None, each.name}]
-    bases = {f"{namespace_of(model, each)}.{each.name}" for each in sets}
-    inputs = {each.input.removeprefix(TABLE) for each in sets if each.input}
-    said = _merge_entries(entry)
+    sets = [dataset for dataset in model.target_datasets if entry.dataset in {None, dataset.name}]
+    bases = {f"{namespace_of(model, dataset)}.{dataset.name}" for dataset in sets}
+    inputs = {dataset.input.removeprefix(TABLE) for dataset in sets if dataset.input}
+    options_written = _merge_entries(entry)
     return Declaration(
         entry.file,
         "model",
         entry.file,
-        _options(said),
+        _options(options_written),
         reads=frozenset(inputs - bases),
-        writes=frozenset(bases | {f"{each}_hist" for each in bases}),
-        **_schedule_fields(said, document, path),
+        writes=frozenset(bases | {f"{base}_hist" for base in bases}),
+        **_schedule_fields(options_written, document, path),
     )
 
 
@@ -194,44 +197,46 @@ def _declare_dataset(
 ) -> Declaration:
     names = [entry.file]
     if is_file(entry.file):
-        read = _with_place(document, path, lambda: read_manifests(folder / entry.file))
-        names = [snapshot.content.name for _, snapshot in read]
-    said = _merge_entries(entry)
+        manifests = _with_place(document, path, lambda: read_manifests(folder / entry.file))
+        names = [snapshot.content.name for _, snapshot in manifests]
+    options_written = _merge_entries(entry)
     return Declaration(
         entry.file,
         "dataset",
         entry.file,
-        _options(said),
-        writes=frozenset(f"{entry.namespace}.{each}" for each in names),
-        **_schedule_fields(said, document, path),
+        _options(options_written),
+        writes=frozenset(f"{entry.namespace}.{name}" for name in names),
+        **_schedule_fields(options_written, document, path),
     )
 
 
-def _options(said: Mapping[str, Any]) -> dict[str, Any]:
-    """What an entry says to the call that delivers it."""
-    return {name: value for name, value in said.items() if name not in _NO_OPTIONS}
+def _options(options_written: Mapping[str, Any]) -> dict[str, Any]:
+    """The options for the call that delivers an entry."""
+    return {name: value for name, value in options_written.items() if name not in _NO_OPTIONS}
 
 
-def _schedule_fields(said: Mapping[str, Any], document: Document, path: DocumentPath) -> dict[str, Any]:
-    """What an entry says of when it runs, as a declaration has it."""
-    expect = said.get("expect")
+def _schedule_fields(
+    options_written: Mapping[str, Any], document: Document, path: DocumentPath
+) -> dict[str, Any]:
+    """The fields of a declaration that are about when it runs."""
+    expect = options_written.get("expect")
     return {
-        "tags": frozenset(said.get("tags", ())),
-        "after": tuple(said.get("after", ())),
+        "tags": frozenset(options_written.get("tags", ())),
+        "after": tuple(options_written.get("after", ())),
         "expect": None if expect is None else pace_of(expect),
         "place": document.place(path),
     }
 
 
 def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
-    """What entries say, the later one in place of the earlier; tags and `after` of all."""
-    said: dict[str, Any] = {}
+    """The keys of several entries, a later one before an earlier one; `tags` and `after` are joined."""
+    merged: dict[str, Any] = {}
     for entry in entries:
         mine = {name: getattr(entry, name) for name in entry.model_fields_set}
         for name in ("tags", "after"):
-            mine[name] = (*said.get(name, ()), *mine.get(name, ()))
-        said |= mine
-    return {name: value for name, value in said.items() if value is not None}
+            mine[name] = (*merged.get(name, ()), *mine.get(name, ()))
+        merged |= mine
+    return {name: value for name, value in merged.items() if value is not None}
 
 
 def _place_of(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
@@ -239,7 +244,7 @@ def _place_of(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
 
 
 def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
-    """What `act` gives; wrong usage is told with its place in the document."""
+    """The result of `act`; a UsageError gets its place in the document."""
     try:
         return act()
     except UsageError as wrong:
@@ -247,7 +252,7 @@ def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
 
 
 def _refuse_secrets(entry: BaseModel, document: Document, path: DocumentPath) -> None:
-    """A password belongs into the environment: whoever may read the file can read it too."""
+    """Raise UsageError for a password in the file, which belongs in the environment."""
     for name in ("source", "url"):
         written = getattr(entry, name, None)
         for what in secrets_in_address(written or ""):
@@ -261,20 +266,20 @@ def _refuse_secrets(entry: BaseModel, document: Document, path: DocumentPath) ->
 
 def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -> None:
     writers: dict[str, Declaration] = {}
-    for each in declarations:
-        for table in sorted(each.writes):
+    for declared in declarations:
+        for table in sorted(declared.writes):
             if table in writers:
                 other = writers[table].place
                 raise UsageError(
                     HISTORIES.wrong_code,
-                    f"{each.place}: {table} is written by two declarations, see {other}.",
+                    f"{declared.place}: {table} is written by two declarations, see {other}.",
                     f"Fix the {document.sort.noun}.",
                 )
-            writers[table] = each
+            writers[table] = declared
 
 
 def _refuse_unknown(declarations: tuple[Declaration, ...], document: Document) -> None:
-    names = [each.name for each in declarations]
+    names = [declared.name for declared in declarations]
     for each in declarations:
         for other in each.after:
             if other not in names:
@@ -286,14 +291,15 @@ TAG: Final = "tag:"
 
 
 def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
-    """The declarations that each one waits for, by name; UsageError where they wait in a ring.
+    """The upstream declarations of each declaration, by name; UsageError if they wait in a ring.
 
-    Those that `after` names, and those that write what it reads: a dataset's table may be named alone.
+    A declaration waits for those in `after`, and for the writers of tables that it reads. The schema of a
+    dataset's table may be left out.
     """
-    writers = {table: each.name for each in project.declarations for table in each.writes}
+    writers = {table: declared.name for declared in project.declarations for table in declared.writes}
     upstream = {
-        each.name: frozenset({*each.after, *_writers(each, writers)} - {each.name})
-        for each in project.declarations
+        declared.name: frozenset({*declared.after, *_writers(declared, writers)} - {declared.name})
+        for declared in project.declarations
     }
     try:
         TopologicalSorter(upstream).prepare()
@@ -315,15 +321,15 @@ def _writers(declared: Declaration, writers: Mapping[str, str]) -> Iterable[str]
 def select(
     project: Project, upstream: Mapping[str, frozenset[str]], wanted: Sequence[str]
 ) -> list[Declaration]:
-    """The declarations that words select, in the file's order; all where there are no words.
+    """The declarations that words select, in the file's order; without words all of them.
 
-    A word is a name, a pattern such as `crm.*`, or `tag:nightly`; a `+` before it adds what it waits for,
-    one behind it what waits for it. UsageError for a word that selects nothing.
+    A word is a name, a pattern such as `crm.*`, or `tag:nightly`. A `+` before it adds its upstream
+    declarations, a `+` after it the downstream ones. UsageError for a word that selects nothing.
     """
     if not wanted:
         return list(project.declarations)
     downstream = {name: frozenset(each for each, up in upstream.items() if name in up) for name in upstream}
-    chosen: set[str] = set()
+    selected: set[str] = set()
     for word in wanted:
         bare = word.removeprefix("+").removesuffix("+")
         names = _names_of_word(project, bare)
@@ -331,18 +337,18 @@ def select(
             names |= _closure(names, upstream)
         if word.endswith("+"):
             names |= _closure(names, downstream)
-        chosen |= names
-    return [each for each in project.declarations if each.name in chosen]
+        selected |= names
+    return [declared for declared in project.declarations if declared.name in selected]
 
 
 def _names_of_word(project: Project, word: str) -> set[str]:
     if word.startswith(TAG):
         tag = word.removeprefix(TAG)
-        names = {each.name for each in project.declarations if tag in each.tags}
-        others = sorted({f"{TAG}{tag}" for each in project.declarations for tag in each.tags})
+        names = {declared.name for declared in project.declarations if tag in declared.tags}
+        others = sorted({f"{TAG}{tag}" for declared in project.declarations for tag in declared.tags})
     else:
-        others = [each.name for each in project.declarations]
-        names = {each for each in others if each == word or fnmatchcase(each, word)}
+        others = [declared.name for declared in project.declarations]
+        names = {name for name in others if name == word or fnmatchcase(name, word)}
     if not names:
         remedy = nearest_name(word, others) if others else "No declaration has a tag."
         raise UsageError("nothing-selected", f"{word} selects nothing of {project.path.name}.", remedy)
@@ -350,10 +356,10 @@ def _names_of_word(project: Project, word: str) -> set[str]:
 
 
 def _closure(names: set[str], neighbours: Mapping[str, frozenset[str]]) -> set[str]:
-    """All that can be reached from the names."""
+    """All names that can be reached from the given ones."""
     reached, left = set[str](), list(names)
     while left:
-        for each in neighbours[left.pop()] - reached:
-            reached.add(each)
-            left.append(each)
+        for name in neighbours[left.pop()] - reached:
+            reached.add(name)
+            left.append(name)
     return reached

@@ -1,4 +1,4 @@
-"""One declaration of a project, done: its deliveries in their order, and what became of them."""
+"""Carry out one declaration of a project: its deliveries in order, and one receipt."""
 
 import json
 from collections import Counter
@@ -23,7 +23,7 @@ from backstory.projects.log import RunReceipt, status_of
 from backstory.settings import Rights
 from backstory.stores.iceberg.store import Store
 
-# Outcomes of models and datasets in the words of tables.
+# The outcomes of models and datasets, by the names that tables use.
 _WORDS: Final = {
     "appended": "new",
     "corrected": "changed",
@@ -31,16 +31,16 @@ _WORDS: Final = {
     "deleted": "closed",
     "reappeared": "reopened",
 }
-# What a late copy is refused for: its time is settled, or the table has no memory.
+# The errors of a late copy: its time is settled, or the table has no memory.
 SETTLED, BACKWARDS = "settled", "time-backwards"
 _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 
 @dataclass(frozen=True, slots=True)
 class RunTerms:
-    """What holds for all declarations of a run: the folder of their files, and whether it is a dry run.
+    """The settings for all declarations of a run: the folder of their files, and whether it is a dry run.
 
-    `on_schema_change` goes before what tables say themselves.
+    `on_schema_change` overrides the tables' own settings.
     """
 
     folder: Path
@@ -53,9 +53,10 @@ class RunTerms:
 def carry_out(
     store: Store, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
 ) -> RunReceipt:
-    """Do what is declared; `taken` are the marks of files that were taken before, and gets this one's.
+    """Deliver one declaration; `taken` has the marks of files that were taken before, and gets the new ones.
 
-    Raises what the deliveries raise, but for one of several files: those before it are committed then.
+    Raises the error of the delivery. If there are several files, the receipt has the error instead, because
+    the files before it are committed.
     """
     with take_notes(notes):
         if declared.kind == "model":
@@ -80,16 +81,16 @@ def _deliver(
         raise Failed("not-found", f"No file matches {declared.source}.", "Check the path and the pattern.")
     files = new_copies(listed, taken)
     receipts, error = list[Mapping[str, Any]](), None
-    names = [json.loads(each.mark)[0] for each in files] if terms.dry_run else list[str]()
-    for each in files:
-        mark = each.whole_mark()
+    names = [json.loads(copy.mark)[0] for copy in files] if terms.dry_run else list[str]()
+    for copy in files:
+        mark = copy.whole_mark()
         notes.files.append(mark)
         try:
-            receipts.append(_deliver_one(store, declared, terms, str(each.path), each))
+            receipts.append(_deliver_one(store, declared, terms, str(copy.path), copy))
         except BackstoryError as stop:
             notes.files.remove(mark)
-            error = error or _with_file(_with_next_step(stop) if each.at else stop, each, len(receipts))
-            if each.at and stop.code == SETTLED:  # it never finds a place: newer ones do not wait for it
+            error = error or _with_file(_with_next_step(stop) if copy.at else stop, copy, len(receipts))
+            if copy.at and stop.code == SETTLED:  # it is refused forever: newer files do not wait for it
                 continue
             break
         if terms.dry_run:
@@ -97,13 +98,13 @@ def _deliver(
         taken.add(mark)
         names.append(json.loads(mark)[0])
         if receipts[-1].get("snapshot_id"):
-            notes.files.clear()  # the commit tells of them
+            notes.files.clear()  # the commit has recorded them
     summed = replace(_sum_receipts(declared, receipts), files=names)
     return replace(summed, status=status_of(error), error=error) if error is not None else summed
 
 
 def _with_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryError:
-    """The error of one of several files, with its name, and how many the table took `before` it."""
+    """The error of one of several files, with the file's name and the number of files taken before it."""
     name, remedy = copy.path.name, error.remedy
     message = error.message if name in error.message else f"{name}: {error.message}"
     if before:
@@ -113,11 +114,11 @@ def _with_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryE
 
 
 def _with_next_step(error: BackstoryError) -> BackstoryError:
-    """The error of a late file, with what is to be done with it so that the next run goes on."""
+    """The error of a late file, with a remedy that lets the next run continue."""
     remedies = {
-        SETTLED: "Nothing of this file was written, and newer ones are taken all the same. Move it out of "
+        SETTLED: "Nothing of this file was written, and newer files are taken anyway. Move it out of "
         "the source's pattern to leave it out.",
-        BACKWARDS: "Nothing of this file was written, and newer ones wait for it. Declare `backfill: true` "
+        BACKWARDS: "Nothing of this file was written, and newer files wait for it. Declare `backfill: true` "
         "to take it, or move it out of the source's pattern to leave it out.",
     }
     return type(error)(error.code, error.message, remedies.get(error.code, error.remedy), error.keys)
@@ -140,16 +141,16 @@ def _deliver_one(
 
 
 def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
-    """The receipt of several deliveries; of outcomes that are no change, those of the last one."""
+    """The receipt of several deliveries: the sum of their counts, `unchanged` from the last one."""
     counts: Counter[str] = Counter()
-    for each in receipts:
-        counts.update({name: count for name, count in each["counts"].items() if name != "unchanged"})
+    for receipt in receipts:
+        counts.update({name: count for name, count in receipt["counts"].items() if name != "unchanged"})
     counts["unchanged"] = receipts[-1]["counts"].get("unchanged", 0) if receipts else 0
-    changes = [*dict.fromkeys(change for each in receipts for change in each["schema_changes"])]
+    changes = [*dict.fromkeys(change for receipt in receipts for change in receipt["schema_changes"])]
     changed = any(count for name, count in counts.items() if name != "unchanged") or any(
         map(changes_table, changes)
     )
-    changed = changed or any(each.get("snapshot_id") for each in receipts)
+    changed = changed or any(receipt.get("snapshot_id") for receipt in receipts)
     return RunReceipt(
         declared.name,
         declared.kind,
@@ -162,12 +163,12 @@ def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) 
 def _load_model(store: Store, declared: Declaration, terms: RunTerms) -> RunReceipt:
     options = dict(declared.options)
     url = options.pop("url", None)
-    chosen = models.choose(terms.folder / declared.source, options.pop("dialect", None))
-    asked = LoadRequest(**options, dry_run=terms.dry_run)
-    if chosen.on_spark:
-        receipts = models.historize_on_spark(chosen, store, asked)
+    model = models.choose(terms.folder / declared.source, options.pop("dialect", None))
+    request = LoadRequest(**options, dry_run=terms.dry_run)
+    if model.on_spark:
+        receipts = models.historize_on_spark(model, store, request)
     else:
-        receipts = models.historize_on_database(chosen, url and fill_in(url, declared.place), asked)
+        receipts = models.historize_on_database(model, url and fill_in(url, declared.place), request)
     return _sum_parts(declared, receipts)
 
 
@@ -175,24 +176,24 @@ def _pull_dataset(store: Store, declared: Declaration, terms: RunTerms) -> RunRe
     argument: str | Path = declared.source
     if datasets.is_file(declared.source):
         argument = terms.folder / declared.source
-    asked = datasets.RunRequest(
+    request = datasets.RunRequest(
         fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
         dry_run=terms.dry_run,
         rights=terms.rights,
     )
     namespace = declared.options.get("namespace", "odf")
-    return _sum_parts(declared, datasets.pull_all(store, [argument], asked, namespace=namespace))
+    return _sum_parts(declared, datasets.pull_all(store, [argument], request, namespace=namespace))
 
 
 def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
-    """The receipt of several datasets; its error is the first one's that failed."""
+    """The receipt of several datasets; its error is the first one."""
     counts: Counter[str] = Counter()
     for each in receipts:
         counts.update({_WORDS.get(name, name): count for name, count in each.counts.items()})
     error = next((each.error for each in receipts if each.error is not None), None)
     changed = any(each.status not in _UNCHANGED for each in receipts)
     parts = [each.to_dict() for each in receipts]
-    changes = [change for each in parts for change in each.get("schema_changes") or ()]
+    changes = [change for part in parts for change in part.get("schema_changes") or ()]
     receipt = RunReceipt(
         declared.name,
         declared.kind,

@@ -1,4 +1,4 @@
-"""A first project file, from what a folder or a database has; what only a person knows is left to write."""
+"""Draft a first project file for a folder or a database; unknown keys are left for a person to write."""
 
 import re
 from collections.abc import Callable, Iterator, Sequence
@@ -27,15 +27,15 @@ _DEEPEST: Final = 3
 _SHOWN: Final = 8
 _PASSWORD: Final = "DATABASE_PASSWORD"  # noqa: S105 - the name of a variable
 _HEAD: Final = """\
-# What is kept, and from where. `backstory run` delivers it all.
-# Keys are those that the source declares; write the others. All options: docs/how-to/every-night.md
+# All tables and their sources. `backstory run` delivers them.
+# The source declares some of the keys; write the others. All options: docs/how-to/every-night.md
 format: histories/1
 """
 
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A table of the draft: its source, the group's where it is empty, its key, and else its columns."""
+    """A table of the draft: its source, unless its group has it, and its key, or columns to choose from."""
 
     table: str
     source: str
@@ -44,9 +44,9 @@ class _Draft:
 
 
 def draft_project(source: str, keys_of: Callable[[Database], Keys] = declared_keys) -> str:
-    """The text of a project file for a folder or a database, whose tables `keys_of` lists.
+    """The text of a project file for a folder or a database; `keys_of` lists the tables of a database.
 
-    Raises UsageError where there is nothing to keep, and what reading the database's catalog raises.
+    Raises UsageError if there are no files or tables, and the errors of reading the database's catalog.
     """
     if is_database(source):
         return _draft_database(source, keys_of)
@@ -80,7 +80,7 @@ def _without_password(url: str) -> tuple[str, bool]:
 
 
 def _table_name(name: str, database: Database) -> str:
-    """The table of the warehouse for one of a source, which may have no schema."""
+    """The name in the warehouse for a source's table, which may have no schema."""
     if "." in name:
         return name
     stem = Path(urlsplit(database.url).path).stem
@@ -88,7 +88,7 @@ def _table_name(name: str, database: Database) -> str:
 
 
 def _draft_folder(folder: Path) -> Iterator[_Draft]:
-    """A table for each file, or for all files whose names differ by a time alone."""
+    """A table for each file, or for all files whose names differ only in a time."""
     groups: dict[str, Path] = {}
     for path in sorted(_files(folder)):
         groups[_pattern(str(path.relative_to(folder)))] = path
@@ -119,11 +119,11 @@ def _columns(path: Path) -> Sequence[str]:
     try:
         return names_in_first_file(source_files(str(path)), SnapshotRequest())
     except (BackstoryError, OSError):
-        return ()  # what is wrong with it is told when it is read
+        return ()  # the run reports the error of the file
 
 
 def _plain_name(text: str) -> str:
-    """A name without letters that need quoting; blanks and signs around it go."""
+    """A lower-case name that needs no quoting."""
     return re.sub(r"\W+", "_", text).strip("_").lower()
 
 

@@ -1,4 +1,4 @@
-"""What may stand in a project file, `histories.yaml`: tables, groups of them, models and datasets."""
+"""The form of a project file, `histories.yaml`: tables, groups of tables, models and datasets."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,22 +20,22 @@ from backstory.doors.native.options import FeedOptions, SnapshotOptions
 from backstory.model.instant import LONGEST
 from backstory.model.values import split_list
 
-# Options of the calls that the file does not have: what a run itself decides.
+# Options of the calls that a run decides, so that the file does not have them.
 _OF_RUNS: Final = {"dry_run"}
 _DESCRIPTION: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 _EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eeks?)?")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
 
-def _as_names(one: Any) -> Any:
-    return tuple(split_list(one)) if isinstance(one, str) else one
+def _as_names(value: Any) -> Any:
+    return tuple(split_list(value)) if isinstance(value, str) else value
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_type=str | list[str])]
 
 
 def pace_of(text: str) -> timedelta:
-    """How old a table may be, of a text such as `every 26h`; ValueError for any other text."""
+    """The greatest age of a table's last delivery, from a text such as `every 26h`; ValueError otherwise."""
     match = _EVERY.fullmatch(text.strip())
     if match is None or not int(match[1]):
         raise ValueError(text)
@@ -64,7 +64,7 @@ def _require_pace(text: str) -> str:
 
 
 class ProjectEntry(BaseModel):
-    """A part of the file; keys may be written as flags, too: `max-delete-ratio`."""
+    """A part of the file; keys may have hyphens like flags: `max-delete-ratio`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,17 +81,17 @@ class ProjectEntry(BaseModel):
 
 
 class ScheduledEntry(ProjectEntry):
-    """What every declaration may say of when it runs."""
+    """The keys of every declaration that are about when it runs."""
 
     tags: Names = Field((), description="Words that select it: tag:nightly.")
-    after: Names = Field((), description="Declarations that must have ended well before.")
+    after: Names = Field((), description="Declarations that must succeed before it.")
     expect: Annotated[str, AfterValidator(_require_pace)] | None = Field(
-        None, description="How often there must be a delivery: `every 26h`. See `backstory fresh`."
+        None, description="How often a delivery is expected: `every 26h`. See `backstory fresh`."
     )
 
 
 def _options() -> dict[str, Any]:
-    """The options of `snapshot` and `apply` as fields: what each means stands in their docstrings."""
+    """The options of `snapshot` and `apply` as fields, with the descriptions in their docstrings."""
     fields: dict[str, Any] = {}
     for options in (FeedOptions, SnapshotOptions):
         hints = get_type_hints(options, localns={"Column": str})
@@ -106,7 +106,7 @@ def _options() -> dict[str, Any]:
 
 
 def _written_type(hint: Any) -> Any:
-    """The type of an option as YAML has it: where a list may stand, one text may, names between commas."""
+    """The type of an option in YAML: a list may also be one text, with names between commas."""
     lists = {Sequence[str], str | Sequence[str]}
     if any(hint == each or hint == each | None for each in lists):
         return Names
@@ -122,37 +122,41 @@ class GroupEntry(create_model("Options", __base__=ScheduledEntry, **_options()))
 
 
 class TableEntry(GroupEntry):
-    """A table, with the options of `snapshot`; with `sequence_by` or `envelope` those of `apply`."""
+    """A table, with the options of `snapshot`, or of `apply` if it has `sequence_by` or `envelope`."""
 
-    group: str | None = Field(None, description="The group whose defaults hold.")
+    group: str | None = Field(None, description="The group whose defaults apply.")
 
 
 class ModelEntry(ScheduledEntry):
     """A model of `historize`."""
 
     file: str = Field(description="The model's YAML.")
-    dataset: str | None = Field(None, description="One dataset of the model alone.")
+    dataset: str | None = Field(None, description="Only this dataset of the model.")
     dialect: str | None = Field(None, description="Where it is loaded: spark, duckdb, postgres, ...")
     url: str | None = Field(None, description="The database's address, for other dialects than spark.")
-    skip_base: bool = Field(default=False, description="Take the base table as it stands.")
+    skip_base: bool = Field(default=False, description="Use the base table as it is.")
     allow_empty: bool = Field(default=False, description="Accept an empty stage.")
-    max_delete_ratio: float | None = Field(None, description="The largest share that one load may delete.")
+    max_delete_ratio: float | None = Field(
+        None, description="The largest share of records that one load may delete."
+    )
 
 
 class DatasetEntry(ScheduledEntry):
-    """An Open Data Fabric dataset: a manifest, or the name of one that the warehouse has."""
+    """An Open Data Fabric dataset: a manifest, or the name of a dataset in the warehouse."""
 
     file: str = Field(description="The manifest, or the dataset's name.")
     namespace: str = Field("odf", description="Schema of the dataset's table.")
-    fetch_uncacheable: bool = Field(default=False, description="Fetch also what cannot say if it changed.")
+    fetch_uncacheable: bool = Field(
+        default=False, description="Fetch sources again that cannot report whether they changed."
+    )
 
 
-# What any declaration may have.
+# The keys of all declarations.
 FIELDS: Final = frozenset({*TableEntry.model_fields, *ModelEntry.model_fields, *DatasetEntry.model_fields})
 
 
-def _as_file(one: Any) -> Any:
-    return {"file": one} if isinstance(one, str) else one
+def _as_file(value: Any) -> Any:
+    return {"file": value} if isinstance(value, str) else value
 
 
 _ModelOrFile = Annotated[ModelEntry, BeforeValidator(_as_file, json_schema_input_type=str | ModelEntry)]

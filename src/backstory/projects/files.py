@@ -1,4 +1,4 @@
-"""The files of a declaration: the time that each is a copy of, and which were taken before."""
+"""The files of a declaration: the time of each copy, and which files were taken before."""
 
 import hashlib
 import json
@@ -19,10 +19,10 @@ from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
-NAMED: Final = 3  # the parts of a mark that a file keeps wherever it lies
+NAMED: Final = 3  # the parts of a mark that a file keeps when it is moved
 _AT: Final = re.compile(r"\{at:([^{}]+)\}")
 _NAME: Final = re.compile(r"(?<!\$)\{(table|schema)\}")
-# How the directives of a time look in a file's name.
+# The regular expressions of the directives of a time.
 _DIRECTIVES: Final = {
     "%Y": r"\d{4}",
     **dict.fromkeys(("%m", "%d", "%H", "%M", "%S", "%y"), r"\d{2}"),
@@ -37,10 +37,10 @@ _PARTS: Final = re.compile(r"\{at:[^{}]+\}|\*\*+|\*|\?")
 
 @dataclass(frozen=True, slots=True)
 class CopyTimes:
-    """Where the times of copies come from.
+    """The source of the times of copies.
 
-    `fixed`: the option says it, or it is now. Else `pattern` finds it in the path of each file, or, without
-    one, it is that of the file. `each`: every file is a delivery of its own, and taken once.
+    `fixed`: from the option `at`, or the current time. Else from the path of each file by `pattern`, or,
+    without a pattern, the time of the file. `each`: every file is a separate delivery, taken once.
     """
 
     fixed: bool = True
@@ -50,10 +50,10 @@ class CopyTimes:
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file, the time that it is a copy of (UTC; None for a feed), and a mark that no other file has.
+    """A file, the time of its copy (UTC; None for a feed), and a mark that identifies the file.
 
-    The mark is the file's name in its project, its size and when it was written; then, because files of two
-    projects may have these in common, which file of the machine it is.
+    The mark has the file's name in its project, its size and modification time. Files of two projects may
+    share these, so it also has the inode and the time of its last change on this machine.
     """
 
     path: Path
@@ -61,23 +61,23 @@ class FileCopy:
     mark: str
 
     def whole_mark(self) -> str:
-        """The mark with a digest of the content, by which the file is known in another folder as well."""
+        """The mark with a digest of the content, by which the file is recognized in another folder."""
         return json.dumps([*json.loads(self.mark), digest_of(self.path)])
 
 
 def expand(text: str, table: TableName) -> str:
-    """A text with the parts of the table's name in the place of `{table}` and `{schema}`."""
+    """A text with the table's name in place of `{table}` and `{schema}`."""
     parts = {"table": table.name, "schema": table.schema}
     return _NAME.sub(lambda match: parts[match[1]], text)
 
 
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
-    """Where the times come from by what `source` and `at` say; UsageError for what fits none of the ways."""
+    """The source of the times of copies, by `source` and `at`; UsageError if these do not fit together."""
     files = names_files(source)
     pattern = source if _AT.search(source) else at if _AT.search(at) else None
     if kind == "apply":
         if at or pattern:
-            raise _wrong("A feed has no `at`: its changes have times of their own.", "Leave it out.")
+            raise _wrong("A feed has no `at`: each of its changes has its own time.", "Leave it out.")
         return CopyTimes(each=files)
     if pattern is not None or at == OF_FILE:
         if not files:
@@ -95,16 +95,15 @@ def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
 
 
 def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
-    """The files of a source, in the order of their times, or names; each of one that they are `each` of.
+    """The files of a source, in the order of their times or names; empty if there are none.
 
-    None where no file is there. Raises Refused for a name that has the form of the pattern and no time, and
-    what `source_files` raises.
+    Raises Refused if a name fits the pattern but has no time, and the errors of `source_files`.
     """
     if times.pattern is not None:
         listed = sorted(_timed_paths(folder, source, times.pattern))
         return [FileCopy(path, at, _mark(path, folder)) for at, path in listed]
     try:
-        paths = [each.path for each in source_files(source, "csv", folder).files]
+        paths = [file.path for file in source_files(source, "csv", folder).files]
     except Failed:
         return []
     if times.fixed:
@@ -114,25 +113,24 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
 
 
 def new_copies(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]:
-    """Those whose marks are not among the taken ones.
+    """The copies whose marks are not taken yet.
 
-    A file that lies elsewhere now, as those of a project that was moved or copied, is known by its content.
-    Its new mark is then one of the taken ones, so that the content is looked at once.
+    A file that was moved or copied, with its project for example, is recognized by its content. Its new mark
+    is added to `taken`, so that the content is read only once.
     """
     known = defaultdict[tuple[Any, ...], list[list[Any]]](list)
     for mark in map(json.loads, taken):
         known[tuple(mark[:NAMED])].append(mark[NAMED:])
     new = []
-    for each in all_copies:
-        name, which = _split_mark(each.mark)
+    for copy in all_copies:
+        name, which = _split_mark(copy.mark)
         marks = known.get(name, [])
-        # Marks of earlier releases say nothing beyond name, size and time.
-        if any(not mark or mark[: len(which)] == which for mark in marks):
+        if any(mark[: len(which)] == which for mark in marks):
             continue
-        if marks and digest_of(each.path) in [mark[-1] for mark in marks]:
-            taken.add(each.whole_mark())
+        if marks and digest_of(copy.path) in [mark[-1] for mark in marks]:
+            taken.add(copy.whole_mark())
             continue
-        new.append(each)
+        new.append(copy)
     return new
 
 
@@ -151,14 +149,14 @@ def digest_of(path: Path) -> str:
 
 
 def _mark(path: Path, folder: Path) -> str:
-    """Its name in the project, size and time of writing; its number and last change on this machine."""
-    told = path.stat()
+    """The mark of a file, see `FileCopy`."""
+    stat = path.stat()
     name = path.relative_to(folder) if path.is_relative_to(folder) else path
-    return json.dumps([str(name), told.st_size, told.st_mtime_ns, told.st_ino, told.st_ctime_ns])
+    return json.dumps([str(name), stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns])
 
 
 def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime, Path]]:
-    """The files of a source whose paths fit the pattern, and their times."""
+    """The files of a source whose paths fit the pattern, with their times."""
     whole = "/" in pattern
     pieces, time_form = _form(str(Path(pattern)) if whole else pattern)
     named = _AT.sub("*", source)
@@ -183,7 +181,7 @@ def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[date
 
 
 def _form(pattern: str) -> tuple[list[Piece], list[str]]:
-    """What paths of a pattern look like, and the form of the time in each of its places."""
+    """The pieces of paths that fit a pattern, and the form of the time at each of its places."""
     pieces, place, forms = list[Piece](), 0, []
     for part in _PARTS.finditer(pattern):
         pieces.append(pattern[place : part.start()])
@@ -199,13 +197,13 @@ def _form(pattern: str) -> tuple[list[Piece], list[str]]:
 
 
 def _form_pattern(form: str) -> str:
-    """What a time of this form looks like; UsageError for a directive that is not read."""
+    """The regular expression of a time in this form; UsageError for an unknown directive."""
     words = re.split(r"(%.)", form)
-    if unknown := [each for each in words[1::2] if each not in _DIRECTIVES]:
+    if unknown := [word for word in words[1::2] if word not in _DIRECTIVES]:
         raise _wrong(f"{unknown[0]} has no meaning in a time.", f"Parts are {' '.join(_DIRECTIVES)}.")
     if len(words) == 1:
         raise _wrong(f"{{at:{form}}} does not have a part of a time.", "Write {at:%Y-%m-%d}.")
-    return "".join(_DIRECTIVES.get(each, re.escape(each)) for each in words)
+    return "".join(_DIRECTIVES.get(word, re.escape(word)) for word in words)
 
 
 def _wrong(message: str, remedy: str) -> UsageError:

@@ -1,10 +1,7 @@
-"""The log of runs, `meta.runs`: for each declaration of a run a row before it begins, and one of its end.
+"""The receipts of runs and their log, `meta.runs`; former runs and freshness by the log and by commits.
 
-Each of the two is one commit a run. A row `begun` without an end is of a run that goes on, or was broken off.
-
-What a run did: a receipt for each declaration, and what it says of its tables.
-
-Former runs, and how fresh what is declared is: by the log, and by commits of runs that logged nothing.
+The log has a row for each declaration before a run begins, and one after it ends; a run makes two commits to
+it. A row `begun` without an end belongs to a run that is running or was interrupted.
 """
 
 import json
@@ -39,7 +36,7 @@ from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, T
 from backstory.stores.metadata.table_rows import TableReader
 
 Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]
-# What the next run with `--failed` does again.
+# The statuses that the next run with `--failed` repeats.
 UNDONE: Final = ("refused", "failed", "blocked", "stopped")
 WELL: Final = ("changed", "unchanged")
 
@@ -48,11 +45,11 @@ WELL: Final = ("changed", "unchanged")
 class RunReceipt(Receipt):
     """One declaration in a run.
 
-    `counts` are rows by outcome, `files` those that were taken; `seconds` is the time it took, `stages` what
-    of it reading, planning and committing did; `way` says where it was planned, `driver` or `tasks`. A
-    `blocked` one was not begun, for the one that it is `blocked_by` did not end well; a `stopped` one not
-    because the run was ended before. A `begun` one has no end on record. `parts` are the receipts of a
-    model's or a manifest's datasets.
+    `counts` are rows by outcome, `files` the taken files. `seconds` is the time it took, `stages` the seconds
+    of reading, planning and committing, and `way` is where it was planned: `driver` or `tasks`. The status
+    is `blocked` if it did not begin because the one in `blocked_by` failed, and `stopped` if the run was
+    ended before. A `begun` one has no recorded end. `parts` are the receipts of a model's or a manifest's
+    datasets.
     """
 
     name: str
@@ -73,17 +70,17 @@ class RunReceipt(Receipt):
 
     @property
     def exit_code(self) -> int:
-        """That of its error; of what was not begun because the run ended, that of `TryAgain`."""
+        """The exit code of the error, or the code of `TryAgain` if the run was ended before."""
         return TryAgain.exit_code if self.status == "stopped" else super(RunReceipt, self).exit_code
 
 
 def status_of(error: BackstoryError) -> Status:
-    """Refused, where a person must do something; failed, where the same may succeed later."""
+    """`refused` if a person must do something, `failed` if the same delivery may succeed later."""
     return "refused" if isinstance(error, Refused | UsageError) else "failed"
 
 
 LOG: Final = TableName("meta", "runs")
-# Where the log lies; in the second place where a table that is no such log has the first one's name.
+# The names of the log: the second one is used if another table has the first one.
 PLACES: Final = (LOG, TableName("meta", "backstory_runs"))
 BEGUN: Final = "begun"
 DOOR: Final = "native"
@@ -111,7 +108,7 @@ _SHAPE: Final = Shape(
 
 
 class Shaped(Protocol):
-    """A table that has a shape, whoever reads it."""
+    """A table with a shape."""
 
     @property
     def shape(self) -> Shape:
@@ -122,42 +119,41 @@ Found = TypeVar("Found", bound=Shaped)
 
 
 def find_log(table: Callable[[TableName], Found | None]) -> Found | None:
-    """The log of runs, of what `table` gives by a name; None where there is none yet."""
+    """The log of runs, looked up with `table`; None if there is none yet."""
     return next((each for each in map(table, PLACES) if each is not None and _is_log(each.shape)), None)
 
 
 def _is_log(shape: Shape) -> bool:
-    names = {each.name for each in shape.columns}
+    names = {column.name for column in shape.columns}
     return shape.layout is Layout.RUN_LOG and names.issuperset(COLUMNS)
 
 
 def append_beginning(
     store: Store, project: Project, run_id: str, began: datetime, declared: Iterable[Declaration]
 ) -> None:
-    """Log what a run is about to do; raises as `append_run`."""
+    """Log the beginning of a run; raises the errors of `append_run`."""
     receipts = (RunReceipt(each.name, each.kind, BEGUN, run_id, started_at=began) for each in declared)
-    _append(store, project, [_row(project, each, (), None) for each in receipts])
+    _append(store, project, [_row(project, receipt, (), None) for receipt in receipts])
 
 
 def append_run(
     store: Store, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
 ) -> None:
-    """Log how a run ended; `marks` are those of the files that it took, by declaration.
+    """Log the end of a run; `marks` has the marks of the files that it took, by declaration.
 
-    A table that is dropped and made anew has taken nothing: the log tells tables apart.
-
-    Raises Refused where other tables have the log's names.
+    The log has the UUID of each table: a table that was dropped and created again has taken no files. Raises
+    Refused if other tables have the log's names.
     """
     rows = [
-        _row(project, each, mine, uuid_of(load(store, table_name(each.name))) if mine else None)
-        for each in receipts
-        for mine in [marks.get(each.name, ())]
+        _row(project, receipt, mine, uuid_of(load(store, table_name(receipt.name))) if mine else None)
+        for receipt in receipts
+        for mine in [marks.get(receipt.name, ())]
     ]
     _append(store, project, rows)
 
 
 def _append(store: Store, project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit, in the first place that is the log's, or free and no project's table."""
+    """Append rows in one commit, to the log or under its first name that is free."""
     declared = frozenset[str]().union(*(each.writes for each in project.declarations))
 
     def is_free(place: TableName) -> bool:
@@ -171,7 +167,7 @@ def _append(store: Store, project: Project, rows: Sequence[Mapping[str, Any]]) -
         if log is None and free is None:
             raise Refused(
                 "other-layout",
-                f"The log of runs has no place: {' and '.join(map(str, PLACES))} have another use.",
+                f"The log of runs has no free name: {' and '.join(map(str, PLACES))} have another use.",
                 "Rename one of them.",
             )
         into = None if log is not None or free is None else replace(_SHAPE, table=free)
@@ -192,7 +188,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
         "seconds": receipt.seconds,
         "attempts": receipt.attempts,
         "counts": json.dumps(dict(receipt.counts)) if receipt.counts else None,
-        "files": json.dumps([json.loads(each) for each in marks]) if marks else None,
+        "files": json.dumps([json.loads(mark) for mark in marks]) if marks else None,
         "table_uuid": uuid,
         "way": receipt.way,
         "blocked_by": receipt.blocked_by,
@@ -202,7 +198,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
 
 
 def rows_of_log(store: Store) -> list[dict[str, Any]]:
-    """The rows of the log, oldest run first; none where nothing has run yet."""
+    """The rows of the log, oldest run first; empty if nothing has run yet."""
     log = find_log(partial(load, store))
     if log is None:
         return []
@@ -215,7 +211,7 @@ def rows_of_log(store: Store) -> list[dict[str, Any]]:
 
 
 def rows_without_spark(catalog: ReadableCatalog, memory: int) -> list[dict[str, Any]]:
-    """The same, read from a catalog within so many bytes; raises Unreadable."""
+    """The rows of the log, read from a catalog within `memory` bytes; raises Unreadable."""
     log = find_log(catalog.describe)
     if log is None:
         return []
@@ -228,23 +224,23 @@ def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def ended_declarations(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The runs and declarations whose end is on record."""
+    """The runs and declarations whose end is recorded."""
     return {(row["run_id"], row["name"]) for row in rows if row["status"] != BEGUN}
 
 
 def newest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows without the beginnings of what has ended."""
+    """The rows without the beginnings of ended declarations."""
     ended = ended_declarations(rows)
     return [row for row in rows if row["status"] != BEGUN or (row["run_id"], row["name"]) not in ended]
 
 
 def uuid_of(stored: StoredTable | None) -> str | None:
-    """What Iceberg calls a table for all time; None where there is none."""
+    """The UUID of a table, which never changes; None without a table."""
     return None if stored is None else str(stored.iceberg.uuid())
 
 
 def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: StoredTable | None) -> set[str]:
-    """The marks of files that a declaration has taken into its table, by the log."""
+    """The marks of files that a declaration has delivered to its table, by the log."""
     uuid = uuid_of(stored)
     return {
         json.dumps(mark)
@@ -255,8 +251,8 @@ def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: StoredTab
 
 
 def marks_of_commits(stored: StoredTable | None) -> set[str]:
-    """The same by the table's own commits: a run that was killed has logged nothing."""
-    texts = (each.get_property(FILES) for each in all_snapshots(stored)) if stored else ()
+    """The marks of files in the table's own commits, because a killed run has logged no end."""
+    texts = (snapshot.get_property(FILES) for snapshot in all_snapshots(stored)) if stored else ()
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
 
 
@@ -265,9 +261,9 @@ NOT_BEGUN: Final = ("blocked", "stopped")
 
 
 def former_runs(catalog: Catalog, logged: Rows) -> list[dict[str, Any]]:
-    """The runs, newest first: when, how long (seconds), and how many declarations ended how.
+    """The runs, newest first: their times, seconds, and declarations by status.
 
-    Of a run that goes on or was broken off the tables count that it changed; `ended` is false then.
+    A run that has no end is not `ended`; its `changed` is the number of tables that it changed.
     """
     by_run: dict[str, list[Mapping[str, Any]]] = {}
     for row in newest_rows(logged):
@@ -298,7 +294,7 @@ def _sum_up(run_id: str, rows: Rows) -> dict[str, Any]:
 def _runs_without_end(
     catalog: Catalog, by_run: Mapping[str, object], begun: AbstractSet[str]
 ) -> Iterable[dict[str, Any]]:
-    """The runs whose end is not on record: those that have `begun`, and those that only commits tell of."""
+    """The runs without a recorded end: the logged ones that have `begun`, and those found in commits only."""
     tables: dict[str, list[datetime]] = {run_id: [] for run_id in begun if run_id not in by_run}
     for name in catalog.tables():
         described = catalog.describe(name)
@@ -320,44 +316,44 @@ def _runs_without_end(
 def _commits_of_runs(table: TableMetadata | None) -> dict[str, datetime]:
     """The newest commit of each run."""
     commits = table.commits if table is not None else []
-    return {each.properties[RUN]: each.committed_at for each in commits if RUN in each.properties}
+    return {commit.properties[RUN]: commit.committed_at for commit in commits if RUN in commit.properties}
 
 
 def _time_of(run_id: str) -> datetime:
-    """When a run began, which its name tells."""
+    """The time when a run began, from its id."""
     return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
 
 
 def freshness(
     project: Project, catalog: Catalog, logged: Rows, now: datetime, names: Iterable[str] = ()
 ) -> list[dict[str, Any]]:
-    """For each declaration that is expected: when it was delivered last, when next at the latest, if late.
+    """For each declaration with `expect`: its last delivery, when the next is due, and if it is late.
 
-    One that was never delivered is late. Times are UTC; `age_hours` is None without a delivery.
+    A declaration that was never delivered is late. Times are UTC; `age_hours` is None without a delivery.
     """
     wanted = frozenset(names)
-    expected = [each for each in project.declarations if each.expect is not None]
+    expected = [declared for declared in project.declarations if declared.expect is not None]
     last = {
         row["name"]: row["started_at"]
         for row in logged
         if row["project"] == str(project.path) and row["status"] in WELL
     }
     return [
-        _freshness_of(each, _latest(last.get(each.name), _last_commit(catalog, each)), now)
-        for each in expected
-        if not wanted or each.name in wanted
+        _freshness_of(declared, _latest(last.get(declared.name), _last_commit(catalog, declared)), now)
+        for declared in expected
+        if not wanted or declared.name in wanted
     ]
 
 
 def _last_commit(catalog: Catalog, declared: Declaration) -> datetime | None:
-    """When a run last committed to a table of the declaration."""
-    described = (catalog.describe(table_name(each)) for each in declared.writes)
-    times = [time for each in described for time in _commits_of_runs(each).values()]
+    """The time when a run last committed to a table of the declaration."""
+    described = (catalog.describe(table_name(table)) for table in declared.writes)
+    times = [time for table in described for time in _commits_of_runs(table).values()]
     return max(times, default=None)
 
 
 def _latest(*times: datetime | None) -> datetime | None:
-    return max((each for each in times if each is not None), default=None)
+    return max((time for time in times if time is not None), default=None)
 
 
 def _freshness_of(declared: Declaration, last: datetime | None, now: datetime) -> dict[str, Any]:

@@ -1,8 +1,7 @@
-"""A project, run: declarations side by side, each once those are done that it waits for.
+"""Run a project: declarations in parallel, each after its upstream declarations.
 
-Two runs at once, of any processes of this machine, never take the same table; which of them go on.
-
-Which declarations did not end well when their project last ran, a run that was broken off included.
+Locks keep two runs of this machine from writing the same table. A run can repeat the declarations that did
+not succeed in the last one, even if that was interrupted.
 """
 
 import fcntl
@@ -48,17 +47,17 @@ from backstory.projects.log import (
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import Store, load
 
-FOLDER: Final = ".runs"  # in an embedded warehouse, beside its tables
+FOLDER: Final = ".runs"  # in the folder of an embedded warehouse
 RUN_ENDING: Final = ".run"
 
 
 @contextmanager
 def hold_tables(store: Store, tables: Iterable[str]) -> Iterator[None]:
-    """Hold the tables; TryAgain `table-busy` where another run has one. The locks go with the process."""
-    with ExitStack() as held:
+    """Lock the tables; TryAgain `table-busy` if another run has one. The locks end with the process."""
+    with ExitStack() as stack:
         for table in sorted(tables):
             name = hashlib.sha256(f"{store.address} {table}".encode()).hexdigest()[:24]
-            file = held.enter_context(_open_lock_file(_folder(store) / f"{name}.lock"))
+            file = stack.enter_context(_open_lock_file(_folder(store) / f"{name}.lock"))
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -70,7 +69,7 @@ def hold_tables(store: Store, tables: Iterable[str]) -> Iterator[None]:
 
 @contextmanager
 def hold_run(store: Store, run_id: str) -> Iterator[None]:
-    """Hold what says that a run goes on; a process that is killed lets go of it."""
+    """Hold the lock that shows that a run is running; it ends with the process."""
     path = _folder(store) / f"{run_id}{RUN_ENDING}"
     with _open_lock_file(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -93,14 +92,14 @@ def is_running(store: Store, run_id: str) -> bool:
 
 
 def _open_lock_file(path: Path) -> IO[str]:
-    """A file to lock, made where it is missing."""
+    """A file to lock, created if missing."""
     with translate_disk_errors(f"the folder {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a")
 
 
 def _folder(store: Store) -> Path:
-    """Where the lock files lie: in an embedded warehouse itself, else among this user's temporary files."""
+    """The folder of lock files: in an embedded warehouse, else among this user's temporary files."""
     home = store.home
     return Path(gettempdir()) / f"backstory-runs-{os.getuid()}" if home is None else home / FOLDER
 
@@ -111,10 +110,10 @@ Rows = Sequence[Mapping[str, Any]]
 def names_to_repeat(
     store: Store, project: Project, selected: Iterable[Declaration], logged: Rows
 ) -> set[str]:
-    """The names of those of the selected declarations; what a run that goes on does is left to it.
+    """The names of the selected declarations that did not succeed, except declarations of a running run.
 
-    Raises UsageError where no run of the project is on record, TryAgain where nothing is left but what a run
-    that goes on does.
+    Raises UsageError if no run of the project is recorded. Raises TryAgain if only declarations of a running
+    run are left.
     """
     of_project = [row for row in logged if row["project"] == str(project.path)]
     if not of_project:
@@ -124,17 +123,19 @@ def names_to_repeat(
             f"Run it without {option('failed', value=True)}.",
         )
     rows = newest_rows(of_project)
-    going_on = {run for run in _runs_without_end(rows) if is_running(store, run)}
-    if _runs_without_end(rows) - going_on:  # it may have ended between the two looks
+    running = {run for run in _runs_without_end(rows) if is_running(store, run)}
+    if _runs_without_end(rows) - running:  # a run may have ended since the log was read
         rows = newest_rows([row for row in rows_of_log(store) if row["project"] == str(project.path)])
-    last = {row["name"]: row for row in rows if row["run_id"] not in going_on}
+    last = {row["name"]: row for row in rows if row["run_id"] not in running}
     left = {
-        each.name for each in selected if each.name in last and not _is_done(store, each, last[each.name])
+        declared.name
+        for declared in selected
+        if declared.name in last and not _is_done(store, declared, last[declared.name])
     }
-    if going_on and not left:
+    if running and not left:
         raise TryAgain(
             "run-under-way",
-            f"The run {max(going_on)} has not ended yet.",
+            f"The run {max(running)} has not ended yet.",
             "Run it again once that has ended.",
         )
     return left
@@ -145,29 +146,29 @@ def _runs_without_end(rows: Rows) -> set[str]:
 
 
 def _is_done(store: Store, declared: Declaration, row: Mapping[str, Any]) -> bool:
-    """Whether it ended well; without an end on record, whether its one delivery was committed."""
+    """Whether a declaration succeeded; without a recorded end, whether its only delivery was committed."""
     if row["status"] != BEGUN:
         return row["status"] not in UNDONE
     times = declared.times
     if times is None or (times.each and names_files(declared.source)):
-        return False  # several deliveries: a commit is not the last one
+        return False  # it has several deliveries, so a commit need not be the last one
     stored = load(store, table_name(declared.name))
     commits = all_snapshots(stored) if stored else ()
-    return any(each.get_property(RUN) == row["run_id"] for each in commits)
+    return any(commit.get_property(RUN) == row["run_id"] for commit in commits)
 
 
-# What failed for now is tried again after these seconds; others have their turn meanwhile.
+# A delivery with a passing error is tried again after these seconds; others run meanwhile.
 PAUSES: Final = (2.0, 10.0, 30.0)
 JOBS: Final = 4
-NO_END: Final = "The end of this run is not on record, but what it reports is committed"
-LOOKING: Final = 0.2  # how often the end of the run is asked for
+NO_END: Final = "The end of this run was not logged, but everything that it reports is committed"
+LOOKING: Final = 0.2  # seconds between looks at the event that ends the run
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class RunWatcher:
-    """Who is told what happens in a run: its declarations, which one begins, and which one has ended."""
+    """Callbacks for the progress of a run: its declarations, each beginning and each end."""
 
     on_selection: Callable[[Sequence[Declaration]], object] = lambda _: None
     on_begin: Callable[[str], object] = lambda _: None
@@ -176,7 +177,7 @@ class RunWatcher:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What a caller asks of a run; once `stop` is set nothing more is begun."""
+    """The options of a run; once `stop` is set, nothing more begins."""
 
     select: Sequence[str] = ()
     failed: bool = False
@@ -192,9 +193,9 @@ class RunRequest:
 
 @dataclass(slots=True)
 class _Turn:
-    """A declaration that waits for its turn, and what came of it until now.
+    """A declaration that waits for its turn, with its attempts so far and the receipt of the last one.
 
-    `marks` are those of the files that its table has, `logged` those that the log knows of.
+    `marks` identify the files that its table has, `logged` the ones in the log.
     """
 
     declared: Declaration
@@ -205,29 +206,29 @@ class _Turn:
     receipt: RunReceipt | None = None
 
 
-def run_project(store: Store, project: Project, asked: RunRequest, terms: RunTerms) -> list[RunReceipt]:
-    """Do what the project declares, or what is selected of it; a receipt for each, in the file's order.
+def run_project(store: Store, project: Project, request: RunRequest, terms: RunTerms) -> list[RunReceipt]:
+    """Deliver the project's declarations, or the selected ones; a receipt for each, in the file's order.
 
-    Raises UsageError, before anything is begun, for what is wrong with the selection or the environment.
+    Raises UsageError, before anything begins, for a wrong selection or a missing environment variable.
     """
     upstream = upstream_of(project)
-    selected = select(project, upstream, asked.select)
-    logged = rows_of_log(store) if _needs_log(selected, asked) else []
-    if asked.failed:
+    selected = select(project, upstream, request.select)
+    logged = rows_of_log(store) if _needs_log(selected, request) else []
+    if request.failed:
         names = names_to_repeat(store, project, selected, logged)
-        selected = [each for each in selected if each.name in names]
-    for each in selected:
-        fill_in(each.source, each.place)
-    asked.watcher.on_selection(selected)
+        selected = [declared for declared in selected if declared.name in names]
+    for declared in selected:
+        fill_in(declared.source, declared.place)
+    request.watcher.on_selection(selected)
     began = datetime.now(UTC)
     run_id = f"{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
-    turns = {each.name: _Turn(each) for each in selected}
-    run = _Run(store, asked, terms, run_id, logged, upstream)
-    if not selected or asked.dry_run:
+    turns = {declared.name: _Turn(declared) for declared in selected}
+    run = _Run(store, request, terms, run_id, logged, upstream)
+    if not selected or request.dry_run:
         return _in_order(run, turns)
     with hold_run(store, run_id):
         _log(
-            "The beginning of this run is not on record, and `failed=True` will not see it",
+            "The beginning of this run was not logged, so `failed=True` will not find it",
             partial(append_beginning, store, project, run_id, began, selected),
         )
         receipts = _in_order(run, turns)
@@ -241,18 +242,18 @@ def run_project(store: Store, project: Project, asked: RunRequest, terms: RunTer
 
 def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
     """The receipts of a run, in the order of its turns."""
-    receipts = {each.name: each for each in run.receipts(turns)}
+    receipts = {receipt.name: receipt for receipt in run.receipts(turns)}
     return [receipts[name] for name in turns]
 
 
-def _needs_log(selected: Sequence[Declaration], asked: RunRequest) -> bool:
-    return asked.failed or any(each.times is not None and each.times.each for each in selected)
+def _needs_log(selected: Sequence[Declaration], request: RunRequest) -> bool:
+    return request.failed or any(declared.times is not None and declared.times.each for declared in selected)
 
 
 def _log(lost: str, append: Callable[[], None]) -> None:
-    """Log something of a run; a log that cannot be written holds up no table.
+    """Append to the log; if that fails, warn with `lost` and go on.
 
-    Raises TryAgain where it could be written later.
+    Raises TryAgain if the log could be written later.
     """
     try:
         append()
@@ -268,30 +269,30 @@ def _warn(lost: str, error: BackstoryError) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """One run: what holds for all of its declarations."""
+    """One run: the data for all of its declarations."""
 
     store: Store
-    asked: RunRequest
+    request: RunRequest
     terms: RunTerms
     run_id: str
     logged: Sequence[Mapping[str, Any]]
     upstream: Mapping[str, frozenset[str]]
 
     def receipts(self, turns: Mapping[str, _Turn]) -> Iterator[RunReceipt]:
-        """The receipts of all turns, as they come."""
+        """The receipts of all turns, in the order of their ends."""
         waiting, ended = dict(turns), dict[str, RunReceipt]()
         running: dict[Future[RunReceipt], _Turn] = {}
-        with ThreadPoolExecutor(self.asked.jobs, thread_name_prefix="run") as pool:
+        with ThreadPoolExecutor(self.request.jobs, thread_name_prefix="run") as pool:
             while waiting or running:
                 for receipt in self._without_turn(waiting, ended):
                     ended[receipt.name] = self._end(receipt)
                     yield receipt
                 left = turns.keys() - {each.name for each in ended.values() if each.status in WELL}
-                for turn in self._ready(waiting, left, self.asked.jobs - len(running)):
+                for turn in self._ready(waiting, left, self.request.jobs - len(running)):
                     del waiting[turn.declared.name]
                     running[pool.submit(self._attempt, turn)] = turn
                 if not running:
-                    self.asked.stop.wait(LOOKING)
+                    self.request.stop.wait(LOOKING)
                     continue
                 for future in wait(running, LOOKING, FIRST_COMPLETED).done:
                     turn, receipt = running.pop(future), future.result()
@@ -302,16 +303,16 @@ class _Run:
                     yield receipt
 
     def _end(self, receipt: RunReceipt) -> RunReceipt:
-        self.asked.watcher.on_end(receipt)
+        self.request.watcher.on_end(receipt)
         return receipt
 
     def _without_turn(
         self, waiting: dict[str, _Turn], ended: Mapping[str, RunReceipt]
     ) -> Iterator[RunReceipt]:
-        """The receipts of those that will have no turn: the run ends, or what they wait for failed."""
+        """The receipts of declarations that will not run: the run ends, or an upstream one failed."""
         for name, turn in list(waiting.items()):
             failed = sorted(up for up in self.upstream[name] if up in ended and ended[up].status not in WELL)
-            if not failed and not self.asked.stop.is_set():
+            if not failed and not self.request.stop.is_set():
                 continue
             del waiting[name]
             if turn.receipt is not None:
@@ -322,7 +323,7 @@ class _Run:
             yield replace(receipt, status="blocked", blocked_by=failed[0]) if failed else receipt
 
     def _ready(self, waiting: Mapping[str, _Turn], left: AbstractSet[str], free: int) -> list[_Turn]:
-        """Those that may begin now: what they wait for is not `left`."""
+        """The turns that may begin now: none of their upstream declarations is `left`."""
         now = time.monotonic()
         ready = (
             turn
@@ -332,7 +333,7 @@ class _Run:
         return list(islice(ready, max(free, 0)))
 
     def _has_another_turn(self, turn: _Turn, receipt: RunReceipt) -> bool:
-        """Whether it failed only for now, and has another turn."""
+        """Whether its error is a passing one, so that it has another turn."""
         passing = isinstance(receipt.error, TryAgain) and receipt.error.code != DISK_FULL
         if not passing or turn.attempts > len(PAUSES):
             return False
@@ -341,13 +342,13 @@ class _Run:
         return True
 
     def _attempt(self, turn: _Turn) -> RunReceipt:
-        """What comes of a turn, in a thread of the pool; whatever ends it stands in the receipt."""
+        """The receipt of one attempt, in a thread of the pool; it contains any error."""
         declared, notes, began = turn.declared, RunNotes(self.run_id), time.monotonic()
         turn.attempts += 1
-        self.asked.watcher.on_begin(declared.name)
+        self.request.watcher.on_begin(declared.name)
         started = datetime.now(UTC)
         try:
-            with nullcontext() if self.asked.dry_run else hold_tables(self.store, declared.writes):
+            with nullcontext() if self.request.dry_run else hold_tables(self.store, declared.writes):
                 if declared.times is not None and declared.times.each:
                     stored = load(self.store, table_name(declared.name))
                     turn.logged = marks_of_log(self.logged, declared.name, stored)
@@ -355,7 +356,7 @@ class _Run:
                 receipt = carry_out(self.store, declared, self.terms, notes, turn.marks)
         except BackstoryError as error:
             receipt = RunReceipt(declared.name, declared.kind, status_of(error), error=error)
-        except Exception as bug:  # one table ends no run
+        except Exception as bug:  # an error of one table must not end the run
             log.debug("a bug", exc_info=True)
             unforeseen = internal_error(bug)
             receipt = RunReceipt(declared.name, declared.kind, status_of(unforeseen), error=unforeseen)
@@ -374,7 +375,7 @@ class _Run:
 
 
 def _add_attempts(before: RunReceipt | None, now: RunReceipt) -> RunReceipt:
-    """The receipt of a later attempt, with what earlier ones had committed of several files."""
+    """The receipt of a later attempt, with the counts and files that earlier ones committed."""
     if before is None or not before.files:
         return now
     earlier = {name: count for name, count in before.counts.items() if name != "unchanged"}
