@@ -1,1 +1,1 @@
-"""Upkeep: what is done to histories beside loading them; written against the history, not the door."""
+"""Upkeep of histories, whatever door wrote them: check, repair, rewind, forget, maintain, prune, relocate."""

@@ -1,7 +1,7 @@
-"""`adopt`: a history that another tool writes is read, checked and mended; no row is rewritten.
+"""`adopt`: read, check and repair a history that another tool writes, without rewriting it.
 
-The columns are those that the tools publish: dbt's snapshots, SQLMesh's SCD_TYPE_2, dlt's `scd2`, and AUTO
-CDC's SCD type 2. Intervals of all four are half-open; an open version has no end, or one in 2200 or later.
+The columns are the published ones of dbt's snapshots, SQLMesh's SCD_TYPE_2, dlt's `scd2` and AUTO CDC's SCD
+type 2. The intervals of all four are half-open; an open version has no end, or one in 2200 or later.
 """
 
 import json
@@ -20,7 +20,10 @@ from backstory.upkeep.laws.terms import TIMELY
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Adopted(Receipt):
-    """The table, and what it is read by from now on; `changed` is false if it was so before."""
+    """The table, and the layout and key by which it is read from now on.
+
+    `changed` is false if they were set before.
+    """
 
     table: str
     layout: str
@@ -31,25 +34,24 @@ class Adopted(Receipt):
 def adopt(
     store: Store, table: TableName, layout: str, key: str | Sequence[str] = (), *, dry_run: bool = False
 ) -> Adopted:
-    """Set the properties by which the table is read as a history of a tool; its rows stay as they are.
+    """Set the properties by which the table is read as the history of a tool; its rows stay as they are.
 
-    `key` is a name or several; without it the table's identifier fields are. UsageError for a table that is
-    not in the catalog, a layout that is none of another tool's, columns that are not there, and a key that
-    nothing tells; Refused for a table that a door of backstory writes.
+    `key` has one or more column names; the default is the table's identifier fields. Raises UsageError for
+    a missing table, layout, column or key. Raises Refused if a door of backstory writes the table.
     """
     wanted = _layout_of(layout)
-    found = load(store, table)
-    if found is None:
+    table_found = load(store, table)
+    if table_found is None:
         raise UsageError(
             "no-table",
             f"There is no Iceberg table {table} in the catalog.",
             "Only Iceberg tables of this warehouse's catalog can be adopted; check the name, or register it.",
         )
-    shape = found.shape
-    names = ((key,) if isinstance(key, str) else tuple(key)) or _identifiers(found)
+    shape = table_found.shape
+    names = ((key,) if isinstance(key, str) else tuple(key)) or _identifiers(table_found)
     properties = {LAYOUT: wanted.value, KEY: json.dumps(list(names), ensure_ascii=False), LAYOUT_VERSION: "1"}
-    told = found.properties
-    if told.get(LAYOUT, wanted) != wanted:
+    set_properties = table_found.properties
+    if set_properties.get(LAYOUT, wanted) != wanted:
         raise Refused(
             "other-layout",
             f"{table} is a table of layout {shape.layout}, which the {shape.layout.door} door writes.",
@@ -57,27 +59,29 @@ def adopt(
         )
     _refuse_columns(shape, wanted)
     _refuse_key(shape, wanted, names)
-    changed = any(told.get(name) != value for name, value in properties.items())
+    changed = any(set_properties.get(name) != value for name, value in properties.items())
     if changed:
         change = Change(properties=properties)
-        deliver(store, TableChange([table], Note("native", ""), lambda: (found, change), dry_run))
+        deliver(store, TableChange([table], Note("native", ""), lambda: (table_found, change), dry_run))
     return Adopted(str(table), wanted.value, list(names), changed)
 
 
-def _layout_of(told: str) -> Layout:
-    known = {each.value: each for each in Layout if each.is_adopted}
-    if told not in known:
+def _layout_of(name: str) -> Layout:
+    layouts = {layout.value: layout for layout in Layout if layout.is_adopted}
+    if name not in layouts:
         raise UsageError(
             "unknown-layout",
-            f"There is no layout {told!r} of another tool.",
-            f"Use one of {', '.join(known)} for `layout=`.",
+            f"There is no layout {name!r} of another tool.",
+            f"Use one of {', '.join(layouts)} for `layout=`.",
         )
-    return known[told]
+    return layouts[name]
 
 
 def _identifiers(table: StoredTable) -> tuple[str, ...]:
-    """The columns by which the table itself tells its records apart, versions' own left out."""
-    own = {name for each in Layout if each.is_adopted for name in table.shape.names if each.owns(name, "")}
+    """The identifier fields of the table, without the columns that a tool's layout adds."""
+    own = {
+        name for layout in Layout if layout.is_adopted for name in table.shape.names if layout.owns(name, "")
+    }
     names = map(str, table.iceberg.schema().identifierFieldNames())
     return tuple(sorted(name for name in names if name not in own))
 
@@ -85,7 +89,7 @@ def _identifiers(table: StoredTable) -> tuple[str, ...]:
 def _refuse_columns(shape: Shape, layout: Layout) -> None:
     span = layout.span
     assert span is not None
-    types = {each.name: each.type for each in shape.columns}
+    types = {column.name: column.type for column in shape.columns}
     missing = [name for name in (span.start, span.end) if name not in types]
     if missing:
         shown = next((each for each in Layout if each.is_adopted and _fits(shape, each)), None)
@@ -113,7 +117,7 @@ def _refuse_key(shape: Shape, layout: Layout, key: Sequence[str]) -> None:
     if not key:
         raise UsageError(
             "no-key",
-            f"{shape.table} does not say which columns are its key.",
+            f"{shape.table} has no identifier fields to use as its key.",
             f"Name the key columns of {layout}'s own configuration with `key=`.",
         )
     if len(set(key)) < len(key):

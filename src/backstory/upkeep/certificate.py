@@ -1,4 +1,4 @@
-"""What is told of an erasure: never the key, and no path or name that holds it (native.md V89)."""
+"""The certificate of an erasure, which never contains the key or a path with the key (native.md V89)."""
 
 import json
 import re
@@ -11,18 +11,19 @@ from urllib.parse import quote, quote_plus, unquote
 
 from backstory.model.receipt import Receipt
 
-TELLING: Final = 4
+# Shorter values of keys occur in texts by chance.
+SHORTEST_VALUE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Certificate(Receipt):
-    """What was forgotten, without the key; or what would be, where it was not `applied`.
+    """The result of an erasure, without the key; if not `applied`, its plan.
 
-    Its `status` is no-record where no file holds the record: it never was there, or was forgotten before.
-    `rows` are those of the newest snapshot by role, `left` is 0 or names what could not be looked at or
-    deleted. The `path` of a file is the SHA-256 of the salt and its location, for folders and files may be
-    named after the key. `consumers` are the cursors that read the record: their copies still have it. `also`
-    are the certificates of the tables that belong to this one.
+    `status` is no-record if no file contains the record: it was never there, or was forgotten before. `rows`
+    counts the rows of the newest snapshot by role. `left` is 0, or lists everything that could not be
+    searched or deleted. The `path` of a file is the SHA-256 of the salt and its location, because folders and
+    files may be named after the key. `consumers` are the cursors that read the record: their copies still
+    have it. `also` has the certificates of the tables that belong to this one.
     """
 
     table: str
@@ -44,17 +45,17 @@ class Certificate(Receipt):
     sha256: str = ""
 
     def seal(self) -> "Certificate":
-        """The same with the digest of all that it says."""
-        told = {name: value for name, value in self.to_dict().items() if name != "sha256"}
-        text = json.dumps(told, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+        """The certificate with the digest of all its other fields."""
+        fields = {name: value for name, value in self.to_dict().items() if name != "sha256"}
+        text = json.dumps(fields, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
         return replace(self, sha256=sha256(text.encode()).hexdigest())
 
 
 @dataclass(frozen=True, slots=True)
 class ForgottenRecord:
-    """The key of a record, and a salt by which it is told without being named.
+    """The key of a record, and a salt: the certificate contains only the key's salted digest.
 
-    `folders` are the names by which layouts part their rows, which never tell a key.
+    `folders` are the partition names of layouts, which never contain a key.
     """
 
     key: Mapping[str, object]
@@ -63,8 +64,8 @@ class ForgottenRecord:
 
     @property
     def digest(self) -> str:
-        """The digest of its key."""
-        return self.digest_of(json.dumps([str(each) for each in self.key.values()]))
+        """The salted digest of the key."""
+        return self.digest_of(json.dumps([str(value) for value in self.key.values()]))
 
     def digest_of(self, text: str) -> str:
         """The salted digest of a text."""
@@ -72,34 +73,33 @@ class ForgottenRecord:
 
     @property
     def mark(self) -> str:
-        """What stands in a table until its erasure is finished."""
+        """The text that a table's properties contain until the erasure is finished."""
         return f"{self.salt} {self.digest}"
 
     def is_marked(self, mark: str) -> bool:
-        """Whether a mark is of this record."""
+        """Whether a mark belongs to this record."""
         salt, _, digest = mark.partition(" ")
         return bool(mark) and replace(self, salt=salt).digest == digest
 
     def occurs_in(self, text: str) -> bool:
-        """Whether a text has a value of the key; one of a few letters stands in texts by chance."""
-        return any(len(each) >= TELLING and each in text for each in map(str, self.key.values()))
+        """Whether a text contains a value of the key that is not too short to occur by chance."""
+        return any(len(value) >= SHORTEST_VALUE and value in text for value in map(str, self.key.values()))
 
     def show(self, text: str) -> str:
-        """A name or location to be shown; its digest, where it may tell the key.
+        """A name or location as it may be shown: its digest if it may contain the key.
 
-        Folders that are named after values of a user's partition may be named after the key in another
-        spelling.
+        The folders of a user's own partitions may contain the key in another spelling.
         """
-        spelt = {how(str(each)) for each in self.key.values() for how in (str, quote, quote_plus)}
+        spelt = {how(str(value)) for value in self.key.values() for how in (str, quote, quote_plus)}
         texts = (text.casefold(), unquote(text).casefold())
         words = {each for one in texts for each in re.split(r"[^\w.+-]+|\.(?=[a-z]+$)", one)}
-        long = {each.casefold() for each in spelt if len(each) >= TELLING}
+        long = {spelling.casefold() for spelling in spelt if len(spelling) >= SHORTEST_VALUE}
         own = "|".join(map(re.escape, self.folders))
         foreign = re.sub(rf"(?<=/)(?:{own})=[^/=]*(?=/)", "", text) if own else text
-        told = "=" in foreign or bool({each.casefold() for each in spelt} & words)
-        told = told or any(each in one for each in long for one in texts)
-        return f"(SHA-256 with the salt {self.salt}) {self.digest_of(text)}" if told else text
+        may_contain_key = "=" in foreign or bool({spelling.casefold() for spelling in spelt} & words)
+        may_contain_key = may_contain_key or any(spelling in one for spelling in long for one in texts)
+        return f"(SHA-256 with the salt {self.salt}) {self.digest_of(text)}" if may_contain_key else text
 
     def without_paths(self, files: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Files that were deleted, by the digests of their locations."""
-        return [{**each, "path": self.digest_of(str(each["path"]))} for each in files]
+        """Deleted files, with the digests of their locations."""
+        return [{**file, "path": self.digest_of(str(file["path"]))} for file in files]

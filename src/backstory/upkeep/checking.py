@@ -1,10 +1,10 @@
-"""`check`: the laws of a table's layout, each with how often it is broken and by which keys (V114, V115)."""
+"""`check`: for each law of a table's layout, how often it is broken and by which keys (V114, V115)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from backstory.errors import MAX_KEYS, BackstoryError, Failed, Refused, TryAgain, UsageError
 from backstory.model import versions_layout
@@ -25,34 +25,31 @@ from backstory.stores.iceberg.store import (
     existing_as_is,
     tables,
 )
+from backstory.stores.metadata.catalogs import SessionCatalog
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 from backstory.upkeep.laws.frames import broken_log, broken_rows, broken_spans
 from backstory.upkeep.laws.tally import Broken
 from backstory.upkeep.laws.terms import LAWS, TIMELY, Law
 
-if TYPE_CHECKING:
-    from backstory.stores.metadata.table_rows import TableReader
-
 Known = TypeVar("Known", bound=TableLike)
-# The code of the error for a table of no layout that backstory knows.
+# The code of the error for a table of unknown layout.
 STRANGE: Final = "unknown-layout"
-# How a law stands, or that nobody could look.
+# The statuses of a law.
 OK, VIOLATED, UNCHECKED = "ok", "violated", "unchecked"
-
-
-# What breaks no law and is worth a look: what other programs did since the last delivery.
-# A record that is of no law: it mentions what a reader should know.
+# The status of a record that is no law: it lists commits of other programs since the last delivery.
 NOTED: Final = "noted"
 _NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": [], "status": NOTED}
 
 
 def check(store: Store, table: TableName) -> list[dict[str, Any]]:
-    """A record `{"table", "law", "violations", "keys", "status"}` for each law of the layout, in one scan.
+    """Check each law of the layout, in one scan: a record with table, law, violations, keys and status.
 
-    `violations` is 0 and `status` is `ok` where the law holds, else `violated`; `keys` are up to ten, as
-    people write them; of `offsets` they are offsets, of `properties` names of properties and columns. What
-    other programs did since the last delivery is a record of its own, with status `noted`.
-    UsageError for a table that is not there, or of no layout that backstory knows.
+    If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys as
+    people write them; for the law `offsets` they are offsets, for `properties` names of properties and
+    columns. Commits of other programs since the last delivery have a separate record, with status `noted`.
+    Raises UsageError if the table does not exist or has an unknown layout.
     """
     with translate_faults(table):
         stored = require_known_layout(existing_as_is(store, table))
@@ -60,11 +57,7 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
 
 
 def check_files_first(store: Store, table: TableName) -> list[dict[str, Any]]:
-    """The same out of the table's files if they can be read without Spark and the memory holds them."""
-    from backstory.stores.metadata.catalogs import SessionCatalog
-    from backstory.stores.metadata.deletes import Unreadable
-    from backstory.stores.metadata.table_rows import TableReader
-
+    """The records of `check`, from the table's files if these can be read without Spark and fit in memory."""
     catalog = SessionCatalog(store)
     with translate_faults(table):
         described = catalog.describe(table)
@@ -74,8 +67,8 @@ def check_files_first(store: Store, table: TableName) -> list[dict[str, Any]]:
     return check(store, table)
 
 
-def check_small(files: "TableReader") -> list[dict[str, Any]]:
-    """The same of a small table, out of its files; Unreadable for what Spark alone reads."""
+def check_small(files: TableReader) -> list[dict[str, Any]]:
+    """The records of `check` from the files of a small table; Unreadable if only Spark can read them."""
     table = require_known_layout(files.table)
     return _records(table, _find_broken_in_files(files) if table.rows else {})
 
@@ -102,25 +95,26 @@ def _records(table: TableLike, broken: Broken) -> list[dict[str, Any]]:
 
 
 def check_tables(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
-    """The records of the tables that are named, or of every one whose layout is known.
+    """The records of the named tables, or of every table with a known layout.
 
-    What keeps one from being checked is raised; of several once all were, and `results` of the error are the
-    records, with the status `unchecked` of what could not be.
+    Errors are raised after all tables were checked, as one error. Its `results` are all records, with status
+    `unchecked` for each table that failed. UsageError for a named table, and any error of a single one, are
+    raised at once.
     """
     names = tables(store) if every else named
-    found = attempt_each(
+    results = attempt_each(
         names,
         partial(check_files_first, store),
         every=every,
         alone=len(named) == 1 and not every,
     )
-    told = [record for table in names for record in records(table, found[table])]
-    _refuse_unchecked(told, found)
-    return told
+    all_records = [record for table in names for record in records(table, results[table])]
+    _refuse_unchecked(all_records, results)
+    return all_records
 
 
-def _refuse_unchecked(told: Sequence[dict[str, Any]], found: Mapping[TableName, object]) -> None:
-    failed = {str(table): each for table, each in found.items() if isinstance(each, BackstoryError)}
+def _refuse_unchecked(all_records: Sequence[dict[str, Any]], results: Mapping[TableName, object]) -> None:
+    failed = {str(table): each for table, each in results.items() if isinstance(each, BackstoryError)}
     left = {table: error for table, error in failed.items() if error.code != STRANGE}
     if not left:
         return
@@ -128,31 +122,31 @@ def _refuse_unchecked(told: Sequence[dict[str, Any]], found: Mapping[TableName, 
     why = ", ".join(f"{table} ({error.code})" for table, error in list(left.items())[:MAX_KEYS])
     error = kinds[exit_code(left.values())](
         UNCHECKED,
-        f"{len(left)} of {len({each['table'] for each in told})} tables could not be checked: {why}.",
+        f"{len(left)} of {len({each['table'] for each in all_records})} tables could not be checked: {why}.",
         "Read the records, and each table's error, in the `results` of this exception.",
         list(left),
     )
-    error.results = told
+    error.results = all_records
     raise error
 
 
 def records(
-    table: TableName | str, found: list[dict[str, Any]] | BackstoryError | None
+    table: TableName | str, result: list[dict[str, Any]] | BackstoryError | None
 ) -> list[dict[str, Any]]:
-    """The records of a table: one of status `unchecked`, with the law NULL, for what could not be read.
+    """The records of a table's result; an error gives one with status `unchecked` and no law.
 
-    None of a table of no layout that backstory knows.
+    A table of unknown layout has no records.
     """
-    if not isinstance(found, BackstoryError):
-        return found or []
-    if found.code == STRANGE:
+    if not isinstance(result, BackstoryError):
+        return result or []
+    if result.code == STRANGE:
         return []
     nothing: dict[str, Any] = {"table": str(table), "law": None, "violations": None, "keys": []}
-    return [{**nothing, "status": UNCHECKED, "error": found.to_dict()}]
+    return [{**nothing, "status": UNCHECKED, "error": result.to_dict()}]
 
 
 def require_known_layout(table: Known) -> Known:
-    """The table, if backstory knows its layout; UsageError if not."""
+    """The table; UsageError if its layout is unknown."""
     if table.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,
@@ -168,7 +162,7 @@ def _find_broken(store: Store, table: StoredTable) -> Broken:
     )
 
 
-def _find_broken_in_files(files: "TableReader") -> Broken:
+def _find_broken_in_files(files: TableReader) -> Broken:
     from backstory.upkeep.laws import files as of_files
 
     asks = (of_files.broken_log, of_files.broken_spans, of_files.broken_rows)
@@ -178,7 +172,7 @@ def _find_broken_in_files(files: "TableReader") -> Broken:
 def _check_by_layout(
     table: TableLike, log: Callable[[], Broken], spans: Callable[[], Broken], rows: Callable[[], Broken]
 ) -> Broken:
-    """The laws that are broken, by the one of the three checks that is for the table's layout."""
+    """The broken laws, by the check of the table's layout: of a log, of versions, or of keyed rows."""
     layout = table.shape.layout
     if not readable(table):
         return {}
@@ -190,7 +184,7 @@ def _check_by_layout(
 
 
 def readable(table: TableLike) -> bool:
-    """Whether its key is told, and the columns of key and layout are there, in types that can be read."""
+    """Whether the table has a key, and the columns of key and layout exist with types that can be read."""
     wrong = set(misfits(table))
     keyless = KEY in wrong and not table.shape.key
     return not keyless and not wrong & {*table.shape.key, *_own_names(table)}
@@ -201,15 +195,15 @@ def _own_names(table: TableLike) -> list[str]:
     names = [] if span is None else [span.start, span.end, span.flag, span.state]
     names += table.shape.layout.required_columns
     if table.shape.layout is Layout.ODF and table.rows:
-        told = _parse_object(table.properties.get(SYSTEM_COLUMNS))
-        names += [each for each in map(told.get, REQUIRED) if each]
+        columns = _parse_object(table.properties.get(SYSTEM_COLUMNS))
+        names += [each for each in map(columns.get, REQUIRED) if each]
     if table.shape.layout is Layout.VERSIONS:
-        names += [each.name for each in versions_layout.OWN_COLUMNS]
+        names += [column.name for column in versions_layout.OWN_COLUMNS]
     return [name for name in names if name]
 
 
 def misfits(table: TableLike) -> Iterator[str]:
-    """The properties and columns of a table that do not agree."""
+    """The properties and columns of a table that do not agree with its layout."""
     shape, properties = table.shape, table.properties
     for name, wanted in ((LAYOUT, None), (KEY, None), (LAYOUT_VERSION, "1")):
         if properties.get(name) is None or wanted not in {None, properties[name]}:
@@ -224,8 +218,8 @@ def misfits(table: TableLike) -> Iterator[str]:
 
 
 def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layout) -> Iterator[str]:
-    """Columns of the layout that are not there, or of another type."""
-    types = {each.name: each.type for each in columns}
+    """Columns of the layout that are missing or have another type."""
+    types = {column.name: column.type for column in columns}
     span = layout.span
     for name in dict.fromkeys(own):
         kind = types[name].kind if name in types else None
@@ -237,40 +231,40 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
 
 
 def _strange_settings(table: TableLike) -> Iterator[str]:
-    """Settings of a native table that cannot be read, or that name columns it does not have (V13)."""
+    """Settings of a native table that cannot be parsed, or name columns that it lacks (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
         named = _parse_list(table.properties.get(name))
         if named is None or set(named) - set(table.shape.names):
             yield name
-    told = table.properties.get(SETTLED)
-    interval = _parse_list(told)
+    settled = table.properties.get(SETTLED)
+    interval = _parse_list(settled)
     if interval is None or not _is_interval(interval):
         yield SETTLED
-    if (told is None) != (table.properties.get(versions_layout.MEMORY_SINCE) is None):
+    if (settled is None) != (table.properties.get(versions_layout.MEMORY_SINCE) is None):
         yield versions_layout.MEMORY_SINCE
 
 
 def _parse_object(text: str | None) -> dict[str, Any]:
     try:
-        found = json.loads(text or "{}")
+        parsed = json.loads(text or "{}")
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return parsed if isinstance(parsed, dict) else {}
 
 
 def _parse_list(text: str | None) -> list[Any] | None:
     try:
-        found = json.loads(text or "[]")
+        parsed = json.loads(text or "[]")
     except ValueError:
         return None
-    return found if isinstance(found, list) else None
+    return parsed if isinstance(parsed, list) else None
 
 
-def _is_interval(told: Sequence[Any]) -> bool:
-    if not told:
+def _is_interval(bounds: Sequence[Any]) -> bool:
+    if not bounds:
         return True
     try:
-        first, last = told
+        first, last = bounds
         return first is None or parse_instant(first) <= parse_instant(last)
     except (TypeError, ValueError, UsageError):
         return False

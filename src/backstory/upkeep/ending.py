@@ -17,16 +17,17 @@ from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.refusals import table_exists
 
-# Tables that have no other table beside them.
-_ALONE: Final = (Layout.VERSIONS, Layout.FIVETRAN_HISTORY, Layout.FIVETRAN_LIVE)
+# Tables on which no other table depends.
+_INDEPENDENT: Final = (Layout.VERSIONS, Layout.FIVETRAN_HISTORY, Layout.FIVETRAN_LIVE)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HistoryEnd(Receipt):
-    """The end of a history, or what it would be until it is `applied`.
+    """The end of a history; if not `applied`, the plan of it.
 
-    `archive` is the name under which it is kept, None if its files are deleted. `rows` are as `tables` counts
-    them, `snapshots` are its commits, and `cursors` the consumers that lose their place with the files.
+    `archive` is the name under which the table is kept, None if its files are deleted. `rows` is the count
+    that `tables` shows, `snapshots` the number of commits. `cursors` are the consumers that lose their place
+    when the files are deleted.
     """
 
     table: str
@@ -40,11 +41,11 @@ class HistoryEnd(Receipt):
 def end(
     store: Store, table: TableName, archive: TableName | None = None, *, apply: bool = False
 ) -> HistoryEnd:
-    """Drop a table with its files, or with `archive` keep it under this name, where nothing writes to it.
+    """Drop a table with its files, or with `archive` keep it under that name, read only.
 
-    Without `apply` nothing is changed. An end that was interrupted is completed by the next one. Raises
-    UsageError for a table that does not exist, and Refused for one that belongs to other tables or to another
-    program, and where the archive's name is taken.
+    Without `apply` nothing is changed. A second call completes an interrupted one. Raises UsageError if the
+    table does not exist. Raises Refused if it belongs to other tables or to another program, or if the
+    archive's name is taken.
     """
     stored = existing(store, table)
     _require_alone(stored)
@@ -63,7 +64,7 @@ def end(
     if apply and archive is None:
         _carry_out(store, table, Change(dropped=True))
     elif apply and archive is not None:
-        # A writer that comes between the two commits is refused.
+        # The first commit refuses writers until the second one.
         if ARCHIVED not in stored.properties:
             _carry_out(store, table, Change(properties={ARCHIVED: iso(datetime.now(UTC))}))
         _carry_out(store, table, Change(into=replace(stored.shape, table=archive)))
@@ -77,14 +78,14 @@ def _carry_out(store: Store, table: TableName, change: Change) -> None:
 
 def _require_alone(stored: StoredTable) -> None:
     shape = stored.shape
-    if shape.layout in _ALONE:
+    if shape.layout in _INDEPENDENT:
         return
     if shape.layout.is_adopted or shape.layout is Layout.FOREIGN:
-        told = f"Another program writes {shape.table}."
+        message = f"Another program writes {shape.table}."
     else:
-        told = f"{shape.table} has layout {shape.layout}, and other tables depend on it."
+        message = f"{shape.table} has layout {shape.layout}, and other tables depend on it."
     raise Refused(
         "other-layout",
-        told,
+        message,
         "Nothing was changed. End it in the program that writes it, or drop all its tables with Spark SQL.",
     )

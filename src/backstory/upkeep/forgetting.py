@@ -1,8 +1,7 @@
-"""Forget a record: out of every version, snapshot, file and manifest (native.md V87 to V89).
+"""Forget a record: remove it from every version, snapshot, file and manifest (native.md V87 to V89).
 
-Which tables can forget a record; what cannot be done is told before anything is searched or written.
-
-What may still tell of a record where a table has its files, by name (native.md V89).
+A table that cannot forget is refused before anything is searched or written.
+The certificate lists everything that may still contain the record.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -44,13 +43,23 @@ from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.upkeep.certificate import Certificate, ForgottenRecord
 from backstory.upkeep.maintaining import GC, carried_properties
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+    from pyspark.sql.types import StructType
+
+VERSION: Final = "version"
+VECTORS: Final = "PUFFIN"
+OUTSIDE: Final = "a file outside of the table's folder"
 PARQUET: Final = "PARQUET"
 DANGLING: Final = "'remove-dangling-deletes', 'true'"
 FORMAT, ENCRYPTED = "write.format.default", "encryption.key-id"
 
 
 def refuse_other_layouts(store: Store, table: StoredTable) -> None:
-    """Event logs are chained by hashes of their rows; logs tell of runs; a base belongs to its history."""
+    """Raise UsageError for logs, for tables without a key, and for the base of a history.
+
+    Hashes chain the rows of an event log, and a base is erased together with its history.
+    """
     name, layout = table.shape.table, table.shape.layout
     history = TableName(name.schema, name.name + HIST_SUFFIX)
     if layout in {Layout.ODF, Layout.ODF_LOG, Layout.RUN_LOG}:
@@ -70,11 +79,11 @@ def refuse_other_layouts(store: Store, table: StoredTable) -> None:
 
 
 def refuse_readers(table: StoredTable, *, drop_cursors: bool) -> None:
-    """Refused where somebody may still read what was: branches, tags, and cursors that are behind."""
+    """Raise Refused if old rows may still be read: by branches, tags, or cursors that are behind."""
     current = newest_snapshot(table)
-    names = references(table)
-    foreign = [each.name for each in names if not each.name.startswith(CURSOR)]
-    behind = [each.name for each in names if current is None or each.snapshot_id != current.id]
+    current_references = references(table)
+    foreign = [each.name for each in current_references if not each.name.startswith(CURSOR)]
+    behind = [each.name for each in current_references if current is None or each.snapshot_id != current.id]
     if foreign:
         raise Refused(
             "foreign-reference",
@@ -88,12 +97,12 @@ def refuse_readers(table: StoredTable, *, drop_cursors: bool) -> None:
             f"Consumers of {table.shape.table} have not read every change.",
             "Nothing was written; let them read the rest, or drop their cursors with "
             f"{option('drop_cursors', True)}.",
-            [each.removeprefix(CURSOR) for each in behind],
+            [name.removeprefix(CURSOR) for name in behind],
         )
 
 
 def refuse_other_files(store: Store, table: StoredTable) -> NamedFiles:
-    """Refused for what cannot be searched or may not be deleted; the files that the table names."""
+    """The files that the table names; Refused if some cannot be searched or may not be deleted."""
     name, properties = table.shape.table, table.properties
     sql = store.sql_name(name)
     if properties.get(GC, "true").lower() == "false":
@@ -105,25 +114,25 @@ def refuse_other_files(store: Store, table: StoredTable) -> NamedFiles:
         )
     if properties.get(FORMAT, PARQUET).upper() != PARQUET:
         raise _other_format(sql, name, [properties[FORMAT].upper()])
-    named = named_files(store, table)
-    rows = [named.files[each] for each in sorted(named.now.all)]
-    if ENCRYPTED in properties or any(each.secret for each in rows):
+    named_by_table = named_files(store, table)
+    rows = [named_by_table.files[each] for each in sorted(named_by_table.now.all)]
+    if ENCRYPTED in properties or any(row.secret for row in rows):
         raise Refused(
             "encrypted-table",
             f"{name} has encrypted files, which cannot be searched.",
             "Nothing was written; delete the record with the program that encrypts them, and let the "
-            "snapshots before expire.",
+            "earlier snapshots expire.",
         )
-    formats = {each.format for each in rows if each.kind == "DATA"} - {PARQUET}
+    formats = {row.format for row in rows if row.kind == "DATA"} - {PARQUET}
     if formats:
         raise _other_format(sql, name, formats)
-    if any(each.kind == "EQUALITY_DELETES" for each in rows):
+    if any(row.kind == "EQUALITY_DELETES" for row in rows):
         raise Refused(
             "equality-deletes",
             f"Another program deleted rows of {name} by their values, which may contain the key.",
             f"Nothing was written; {_rewrite_remedy(sql, DANGLING)}.",
         )
-    return named
+    return named_by_table
 
 
 def _other_format(sql: str, name: TableName, formats: Collection[str]) -> Refused:
@@ -137,7 +146,7 @@ def _other_format(sql: str, name: TableName, formats: Collection[str]) -> Refuse
 
 
 def _rewrite_remedy(sql: str, *more: str) -> str:
-    """The imperative to rewrite a table's files, with these options of Iceberg's procedure."""
+    """The remedy to rewrite a table's files, with these options of Iceberg's procedure."""
     catalog, _, table = sql.partition(".")
     options = ", ".join(["'rewrite-all', 'true'", *more])
     return (
@@ -146,60 +155,56 @@ def _rewrite_remedy(sql: str, *more: str) -> str:
     )
 
 
-VECTORS: Final = "PUFFIN"
-OUTSIDE: Final = "a file outside of the table's folder"
-
-
 def remains(
     store: Store,
     table: StoredTable,
     record: ForgottenRecord,
-    found: FoundFiles,
+    search_result: FoundFiles,
     around: Surroundings,
-    kept: Collection[str] = (),
+    reported: Collection[str] = (),
 ) -> list[str]:
-    """What cannot be searched, is not the table's to delete, or is named after the key; empty for nothing.
+    """A line for each thing that cannot be searched, cannot be deleted, or is named after the key.
 
-    Files of `kept` are told elsewhere.
+    Files in `reported` are listed elsewhere.
     """
     return [
-        *_remaining_files(table, record, found, around, kept),
+        *_remaining_files(table, record, search_result, around, reported),
         *_remaining_names(store, table, record),
-        *_remaining_positions(store, table, record, found),
-        *_storage_limits(table, found),
+        *_remaining_positions(store, table, record, search_result),
+        *_storage_limits(table, search_result),
     ]
 
 
-def outside_files(table: StoredTable, record: ForgottenRecord, found: FoundFiles) -> list[str]:
-    """The files that hold the record and are not the table's to delete, by names that tell no key."""
+def outside_files(table: StoredTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
+    """The files that contain the record but do not belong to the table, by names without the key."""
     places = places_of(table.iceberg)
-    return [record.show(each) for each in sorted(found.holding) if not places.owns(each)]
+    return [record.show(path) for path in sorted(search_result.holding) if not places.owns(path)]
 
 
 def _remaining_files(
     table: StoredTable,
     record: ForgottenRecord,
-    found: FoundFiles,
+    search_result: FoundFiles,
     around: Surroundings,
-    kept: Collection[str],
+    reported: Collection[str],
 ) -> Iterator[str]:
     places = places_of(table.iceberg)
-    known = {name for each in kept for name in (bare_location(each), record.show(each))}
-    elsewhere = {each for each in found.foreign if not places.owns(each)}
-    for each in outside_files(table, record, found):
-        yield f"{OUTSIDE}, which holds the record: {each}"
-    for each in files_left_outside(table):
-        if not is_location(each) and each not in known:
-            yield f"{OUTSIDE}, which an earlier erasure left and which cannot be searched: {each}"
-    for told, files in (
+    known = {name for each in reported for name in (bare_location(each), record.show(each))}
+    elsewhere = {path for path in search_result.foreign if not places.owns(path)}
+    for shown in outside_files(table, record, search_result):
+        yield f"{OUTSIDE}, which holds the record: {shown}"
+    for shown in files_left_outside(table):
+        if not is_location(shown) and shown not in known:
+            yield f"{OUTSIDE}, which an earlier erasure left and which cannot be searched: {shown}"
+    for description, files in (
         (f"{OUTSIDE}, which holds the record", elsewhere),
-        ("a file of unknown origin, which holds the record", found.foreign - elsewhere),
-        ("a file of unknown origin, which cannot be searched", found.unread),
-        ("files that no metadata names in a folder of other tables, too", around.shared),
+        ("a file of unknown origin, which holds the record", search_result.foreign - elsewhere),
+        ("a file of unknown origin, which cannot be searched", search_result.unread),
+        ("files that no metadata names, in a folder shared with other tables", around.shared),
     ):
-        for each in sorted(files):
-            if bare_location(each) not in known:
-                yield f"{told}: {record.show(each)}"
+        for path in sorted(files):
+            if bare_location(path) not in known:
+                yield f"{description}: {record.show(path)}"
 
 
 def _remaining_names(store: Store, table: StoredTable, record: ForgottenRecord) -> Iterator[str]:
@@ -208,9 +213,9 @@ def _remaining_names(store: Store, table: StoredTable, record: ForgottenRecord) 
     for name, value in table.properties.items():
         if record.occurs_in(value) or record.occurs_in(name):
             yield f"table property {record.show(name)}"
-    for each in references(table):
-        if record.occurs_in(each.name):
-            yield f"cursor {record.show(each.name)}"
+    for reference in references(table):
+        if record.occurs_in(reference.name):
+            yield f"cursor {record.show(reference.name)}"
     ids = {each["name"]: each["id"] for each in fields_of(store.jvm, table.iceberg.schema())}
     for schema in dict(table.iceberg.schemas()).values():
         for field in fields_of(store.jvm, schema):
@@ -220,82 +225,78 @@ def _remaining_names(store: Store, table: StoredTable, record: ForgottenRecord) 
 
 
 def _remaining_positions(
-    store: Store, table: StoredTable, record: ForgottenRecord, found: FoundFiles
+    store: Store, table: StoredTable, record: ForgottenRecord, search_result: FoundFiles
 ) -> Iterator[str]:
-    """Files of positions name the data files whose rows they hide, and folders may be named after the key."""
-    hiding = (each for each in found.named.files.values() if each.kind in HIDING and not each.past)
-    if not any(each.format != VECTORS for each in hiding):
+    """Position deletes contain paths of data files, and folders may be named after the key."""
+    hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
+    if not any(file.format != VECTORS for file in hiding):
         return
-    live = {bare_location(each) for each in found.named.now.data}
+    live = {bare_location(each) for each in search_result.named.now.data}
     name = store.sql_name(table.shape.table, "position_deletes")
     for row in store.spark.table(name).select("file_path").distinct().collect():
-        told = str(row["file_path"])
-        if bare_location(told) not in live and record.show(told) != told:
-            yield f"deletes by position in a file that no longer exists: {record.show(told)}"
+        path = str(row["file_path"])
+        if bare_location(path) not in live and record.show(path) != path:
+            yield f"deletes by position in a file that no longer exists: {record.show(path)}"
 
 
-def _storage_limits(table: StoredTable, found: FoundFiles) -> Iterator[str]:
+def _storage_limits(table: StoredTable, search_result: FoundFiles) -> Iterator[str]:
     place = str(table.iceberg.location())
-    if found.listed is None:
-        yield "files that no metadata names: the storage lists none"
+    if search_result.listed is None:
+        yield "files that no metadata names: the storage cannot list files"
     if "://" in place and not place.startswith("file:"):
         yield f"older versions of objects, where {place.partition('://')[0]} keeps them"
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import StructType
-
-
-VERSION: Final = "version"
 
 
 def forget(
     store: Store, name: TableName, key: object, *, drop_cursors: bool = False, apply: bool = False
 ) -> Certificate:
-    """Remove a record from every version, old snapshots and files included; without `apply` only look.
+    """Remove a record from every version, including old snapshots and files; without `apply` only search.
 
-    Of a history the base and the archive forget it too. A second time there is nothing, and no commit; what
-    was interrupted is finished. No other program may write to the table meanwhile.
+    The base and the archive of a history forget the record, too. A second call finds nothing and makes no
+    commit; an interrupted erasure is completed. No other program may write to the table meanwhile.
 
-    Raises UsageError for a table that cannot forget; Refused while somebody may still read what was
-    (`cursor-behind`, `foreign-reference`), and where files cannot be searched or may be another's
-    (`shared-folder`, `gc-disabled`, `other-format`, `equality-deletes`, `encrypted-table`); TryAgain where
-    files of a day or less are not named yet (`writer-at-work`); Failed where the record is there after all
-    (`not-forgotten`).
+    Raises UsageError if the table cannot forget. Raises Refused while old rows may still be read
+    (`cursor-behind`, `foreign-reference`). Raises Refused if files cannot be searched (`other-format`,
+    `equality-deletes`, `encrypted-table`) or may belong to another table (`shared-folder`, `gc-disabled`).
+    Raises TryAgain if there are files of the last day that no metadata names (`writer-at-work`). Raises
+    Failed if the record is still there afterwards (`not-forgotten`).
     """
     stored = existing(store, name)
     refuse_other_layouts(store, stored)
     tables = [stored, *(existing(store, each) for each in _related_tables(store, stored))]
-    folders = frozenset(name for each in tables for name in each.shape.layout.folders)
+    folders = frozenset(name for table in tables for name in table.shape.layout.folders)
     record = ForgottenRecord(key_of(stored.shape, key), folders)
-    for each in tables:
-        refuse_readers(each, drop_cursors=drop_cursors)
-    named = [refuse_other_files(store, each) for each in tables]
-    around = [surroundings(store, each, files.now.all) for each, files in zip(tables, named, strict=True)]
-    sought = [_search_record(store, *each, record) for each in zip(tables, around, strict=True)]
-    for one in sought if apply else ():
-        if one.open:
-            refuse_unfinished(one.table, one.found)
-    first, *others = (_forget_in_table(store, one, record) if apply else one.told for one in sought)
-    return replace(first, also=[each.seal().to_dict() for each in others]).seal()
+    for table in tables:
+        refuse_readers(table, drop_cursors=drop_cursors)
+    files_by_table = [refuse_other_files(store, table) for table in tables]
+    places_around = [
+        surroundings(store, each, files.now.all) for each, files in zip(tables, files_by_table, strict=True)
+    ]
+    searches = [_search_record(store, *each, record) for each in zip(tables, places_around, strict=True)]
+    for record_search in searches if apply else ():
+        if record_search.open:
+            refuse_unfinished(record_search.table, record_search.search_result)
+    first, *others = (
+        _forget_in_table(store, each, record) if apply else each.certificate for each in searches
+    )
+    return replace(first, also=[certificate.seal().to_dict() for certificate in others]).seal()
 
 
 @dataclass(frozen=True, slots=True)
 class _RecordSearch:
-    """A table, which of its rows are the record's, the files that hold them, and the certificate so far."""
+    """The search of one table: the condition for the record's rows, the files, and the certificate so far."""
 
     table: StoredTable
     around: Surroundings
     condition: "Column"
     columns: "StructType"
-    found: FoundFiles
-    told: Certificate
+    search_result: FoundFiles
+    certificate: Certificate
 
     @property
     def open(self) -> bool:
-        """Whether there is something to do: files hold the record, or an erasure was interrupted."""
-        return bool(self.found.holding or unfinished_erasure(self.table).record)
+        """Whether there is something to do: files contain the record, or an erasure was interrupted."""
+        return bool(self.search_result.holding or unfinished_erasure(self.table).record)
 
 
 def _search_record(
@@ -306,7 +307,7 @@ def _search_record(
     rows = _count_rows(store, table, condition)
     if rows and not files.holding:
         raise _not_forgotten_error(
-            f"{table.shape.table} shows the record, but it was found in none of its files."
+            f"{table.shape.table} shows the record, but none of its files contains it."
         )
     certificate = Certificate(
         str(table.shape.table),
@@ -321,10 +322,10 @@ def _search_record(
     return _RecordSearch(table, around, condition, columns, files, certificate)
 
 
-def _not_forgotten_error(told: str) -> Failed:
+def _not_forgotten_error(message: str) -> Failed:
     return Failed(
         "not-forgotten",
-        told,
+        message,
         "Stop every other program that writes to it, then run it again; if it fails again, report it.",
     )
 
@@ -334,62 +335,69 @@ def _related_tables(store: Store, table: StoredTable) -> list[TableName]:
     name = table.shape.table
     if table.shape.layout is not Layout.HIST:
         return []
-    found = (name.name.removesuffix(HIST_SUFFIX), name.name + ARCHIVE_SUFFIX)
+    names = (name.name.removesuffix(HIST_SUFFIX), name.name + ARCHIVE_SUFFIX)
     return [
         each
-        for each in (TableName(name.schema, other) for other in found)
+        for each in (TableName(name.schema, other) for other in names)
         if each != name and (stored := load(store, each)) and set(table.shape.key) <= set(stored.shape.names)
     ]
 
 
-def _forget_in_table(store: Store, sought: _RecordSearch, record: ForgottenRecord) -> Certificate:
-    """The certificate of one table."""
-    name, condition, columns = sought.table.shape.table, sought.condition, sought.columns
-    if not sought.open:
-        return sought.told
+def _forget_in_table(store: Store, record_search: _RecordSearch, record: ForgottenRecord) -> Certificate:
+    """Erase the record from one table; the certificate."""
+    name, condition, columns = record_search.table.shape.table, record_search.condition, record_search.columns
+    if not record_search.open:
+        return record_search.certificate
 
-    def chosen(stored: StoredTable) -> Erasure | None:
-        again = search(store, stored, condition, columns, sought.around)
+    def plan_erasure(stored: StoredTable) -> Erasure | None:
+        again = search(store, stored, condition, columns, record_search.around)
         before = unfinished_erasure(stored)
         if not (again.holding or before.record):
             return None
         current = newest_snapshot(stored)
-        tags = {each.name: current is None or each.snapshot_id != current.id for each in references(stored)}
-        told = {
+        tags = {
+            reference.name: current is None or reference.snapshot_id != current.id
+            for reference in references(stored)
+        }
+        properties = {
             each: text for each, text in carried_properties(stored, {}).items() if not record.occurs_in(text)
         }
         known = (record.show(each) for each in (*before.kept, *files_left_outside(stored)))
         mark = replace(before, kept=[*dict.fromkeys([*known, *outside_files(stored, record, again)])])
         if again.holding:
             mark = replace(mark, record=record.mark)
-        return Erasure(again, told, tags, mark)
+        return Erasure(again, properties, tags, mark)
 
-    consumers = [each.name.removeprefix(CURSOR) for each in references(sought.table)]
-    done = erase(store, name, chosen, lambda rows: rows.where(~condition))
-    left = existing(store, name)
-    again = search(store, left, condition, columns, sought.around)
-    shown = any(_count_rows(store, left, condition, each.id) for each in left.snapshots)
-    if done is None or again.holding or shown or _count_rows(store, left, condition):
+    consumers = [reference.name.removeprefix(CURSOR) for reference in references(record_search.table)]
+    done = erase(store, name, plan_erasure, lambda rows: rows.where(~condition))
+    after = existing(store, name)
+    again = search(store, after, condition, columns, record_search.around)
+    shown = any(_count_rows(store, after, condition, snapshot.id) for snapshot in after.snapshots)
+    if done is None or again.holding or shown or _count_rows(store, after, condition):
         raise _not_forgotten_error(
             f"{name} still has the record in {max(1, len(again.holding))} of its files."
         )
-    told = remains(store, left, record, again, sought.around, done.left)
-    if not (sought.found.holding or record.is_marked(unfinished_erasure(sought.table).record)):
-        return replace(sought.told, left=told or 0)  # what was finished is the erasure of another record
-    return _certify(sought, record, done, again, consumers, told)
+    left_over = remains(store, after, record, again, record_search.around, done.left)
+    if not (
+        record_search.search_result.holding
+        or record.is_marked(unfinished_erasure(record_search.table).record)
+    ):
+        # The erasure of another record was completed.
+        return replace(record_search.certificate, left=left_over or 0)
+    return _certify(record_search, record, done, again, consumers, left_over)
 
 
 def _certify(
-    sought: _RecordSearch,
+    record_search: _RecordSearch,
     record: ForgottenRecord,
     done: Erased,
     again: FoundFiles,
     consumers: list[str],
     left: list[str],
 ) -> Certificate:
-    files = [f"a file that is not deleted: {record.show(each)}" for each in done.left]
+    files = [f"a file that is not deleted: {record.show(path)}" for path in done.left]
     return replace(
-        sought.told,
+        record_search.certificate,
         status="forgotten",
         applied=True,
         forgotten_at=iso(datetime.now(UTC)),
@@ -405,9 +413,9 @@ def _certify(
 
 
 def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "tuple[Column, StructType]":
-    """Whether a row is of the record, and the columns that tell it.
+    """Whether a row belongs to the record, and the columns that this condition reads.
 
-    A mark of a copy whose scope was this record tells its key.
+    The mark of a copy whose scope was this record contains its key.
     """
     from pyspark.sql.functions import coalesce, get_json_object, lit
 
@@ -415,7 +423,7 @@ def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "
     if table.shape.layout is Layout.VERSIONS:
         wanted[MEMORY] = (SCOPE,)
     columns = columns_with_ids(store, table, wanted)
-    condition = is_record(key, {each: columns[each].dataType for each in key})
+    condition = is_record(key, {name: columns[name].dataType for name in key})
     if MEMORY not in wanted:
         return condition, columns
     paths = {"$['" + name.replace("'", "\\'") + "']": str(value) for name, value in key.items()}
@@ -426,7 +434,7 @@ def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "
 def _count_rows(
     store: Store, table: StoredTable, condition: "Column", snapshot: int | None = None
 ) -> dict[str, int]:
-    """The record's rows by role, as Spark reads the table, or a snapshot of it."""
+    """Count the record's rows by role, as Spark reads the table or one of its snapshots."""
     from pyspark.sql.functions import coalesce, lit
 
     name = store.sql_name(table.shape.table)
@@ -436,8 +444,8 @@ def _count_rows(
         role = coalesce(column(MEMORY)[ROLE], lit(VERSION)) if native else lit(_role_word(table.shape.layout))
         stored = table.shape.table
         rows = store.spark.table(name) if snapshot is None else rows_at(store, stored, snapshot)
-        found = rows.where(condition).groupBy(role.alias("role")).count()
-        return {row["role"]: row["count"] for row in found.collect()}
+        counts = rows.where(condition).groupBy(role.alias("role")).count()
+        return {row["role"]: row["count"] for row in counts.collect()}
 
 
 def _role_word(layout: Layout) -> str:

@@ -1,10 +1,6 @@
-"""Keep a table small and quick: compact, settle, let old snapshots expire; no answer changes (V91).
+"""Keep a table small and quick: compact files, settle memory, expire old snapshots (V33, V34, V90, V91).
 
-What the newest commit says of a table, for a commit that changes no answer to say after it.
-
-Which commits of a table have to stay, and which may expire (native.md V91).
-
-Settle what a table of versions remembers up to a time, and prune what it knew (V33, V34, V90).
+No answer about the table changes, except about times that were settled or pruned on request.
 """
 
 import json
@@ -49,27 +45,31 @@ from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_s
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.port import LOADING
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
 OURS: Final = "backstory."
-# Of a commit that took rows back; it counts from where it stands.
+# A load that was taken back; only its own commit has this property.
 UNDONE: Final = "backstory.undone"
 _OF_ONE_COMMIT: Final = (UNDONE, NOTE, AUTHOR)
 
 
 def carried_properties(table: StoredTable, counts: Mapping[str, int]) -> dict[str, str]:
-    """The properties of the commit: what makes a delivery known again stays where it is looked for.
+    """The properties of a commit of upkeep, including the properties of the newest commit.
 
-    A block of a chain is not told twice.
+    So the token of the last delivery stays in the newest commit, where it is looked up. The properties of a
+    chain's block are not repeated.
     """
     snapshot, layout = newest_snapshot(table), table.shape.layout
-    told = {} if snapshot is None or layout is Layout.ODF else dict(snapshot.summary)
-    kept = {
+    summary = {} if snapshot is None or layout is Layout.ODF else dict(snapshot.summary)
+    carried = {
         name: str(value)
-        for name, value in told.items()
+        for name, value in summary.items()
         if name.startswith(OURS) and not name.startswith(BLOCK) and name not in _OF_ONE_COMMIT
     }
     return {
         TOKEN: "",
-        **kept,
+        **carried,
         **remark_properties(),
         DOOR: layout.door,
         COUNTS: json.dumps(dict(counts)),
@@ -79,15 +79,16 @@ def carried_properties(table: StoredTable, counts: Mapping[str, int]) -> dict[st
 
 MAX_AGE, AT_LEAST = "history.expire.max-snapshot-age-ms", "history.expire.min-snapshots-to-keep"
 GC: Final = "gc.enabled"
-# How long commits and cursors stay, unless the table says otherwise.
-STAYS: Final = timedelta(days=30)
+# How long commits and cursors are kept by default.
+KEPT_FOR: Final = timedelta(days=30)
 
 
 @dataclass(frozen=True, slots=True)
 class Expiry:
-    """Commits before an instant may go, `snapshots` of them; and cursors that nobody moved for too long.
+    """The commits and cursors that may expire.
 
-    `renewed` are cursors that have read all there is, and how many milliseconds they are kept for now.
+    `snapshots` is the number of commits before the instant `before`. `cursors` were not moved for too long.
+    `renewed` has the cursors that are up to date, with their new age limit in milliseconds.
     """
 
     before: datetime
@@ -97,61 +98,58 @@ class Expiry:
 
     @property
     def milliseconds(self) -> int:
-        """The instant in milliseconds from 1970-01-01T00:00:00Z, rounded down."""
+        """The instant `before` in milliseconds since 1970-01-01T00:00:00Z, rounded down."""
         return int(self.before.timestamp() * 1000)
 
 
 def plan_expiry(
     table: StoredTable, needed: Collection[str] = (), now: datetime | None = None
 ) -> Expiry | None:
-    """What may go; None if nothing may, as of a table that may not delete files.
+    """The commits and cursors that may expire; None if there are none, or if the table may not delete files.
 
-    Commits stay from the oldest one on that a cursor, somebody's branch or tag, or a token of `needed` asks
-    for, without a gap: who looks for a commit among those that made the table must not miss one.
+    Commits are kept from the oldest one that a cursor, a branch, a tag or a token in `needed` requires. All
+    later commits are kept, too: a search through the table's history must not have gaps.
     """
     now, current = now or datetime.now(UTC), newest_snapshot(table)
     if current is None or table.properties.get(GC, "true").lower() == "false":
         return None
-    stale, renewed, kept = list[str](), dict[str, int](), [current.committed_at]
-    for each in references(table):
-        stays, age = _cursor_age(table, each.max_age_ms), now - each.committed_at
-        old = each.name.startswith(CURSOR) and age > stays
-        if old and each.snapshot_id != current.id:
-            stale.append(each.name)
+    stale, renewed, times_to_keep = list[str](), dict[str, int](), [current.committed_at]
+    for reference in references(table):
+        age_limit, age = _cursor_age(table, reference.max_age_ms), now - reference.committed_at
+        old = reference.name.startswith(CURSOR) and age > age_limit
+        if old and reference.snapshot_id != current.id:
+            stale.append(reference.name)
             continue
-        kept.append(each.committed_at)
-        if old and each.max_age_ms is not None:
-            renewed[each.name] = int((age + stays) / timedelta(milliseconds=1))
+        times_to_keep.append(reference.committed_at)
+        if old and reference.max_age_ms is not None:
+            renewed[reference.name] = int((age + age_limit) / timedelta(milliseconds=1))
     past = list(ancestry(table))
     at_least = table.number(AT_LEAST, 1)
-    kept += [each.committed_at for each in past[:at_least]]
-    kept += [each.committed_at for each in past if each.get_property(TOKEN) in needed]
-    before = min(now - _age(table), *kept)
-    old_ones = sum(each.committed_at < before for each in all_snapshots(table))
+    times_to_keep += [commit.committed_at for commit in past[:at_least]]
+    times_to_keep += [commit.committed_at for commit in past if commit.get_property(TOKEN) in needed]
+    before = min(now - _age(table), *times_to_keep)
+    old_ones = sum(snapshot.committed_at < before for snapshot in all_snapshots(table))
     return Expiry(before, old_ones, stale, renewed) if old_ones or stale else None
 
 
 def _age(table: StoredTable) -> timedelta:
-    return timedelta(milliseconds=table.number(MAX_AGE, STAYS // timedelta(milliseconds=1)))
+    return timedelta(milliseconds=table.number(MAX_AGE, KEPT_FOR // timedelta(milliseconds=1)))
 
 
-def _cursor_age(table: StoredTable, told: int | None) -> timedelta:
-    if told is not None:
-        return timedelta(milliseconds=told)
-    asked = table.properties.get(CURSOR_MAX_AGE)
-    return STAYS if asked is None else timedelta(milliseconds=milliseconds_of(asked))
+def _cursor_age(table: StoredTable, own_age_ms: int | None) -> timedelta:
+    if own_age_ms is not None:
+        return timedelta(milliseconds=own_age_ms)
+    text = table.properties.get(CURSOR_MAX_AGE)
+    return KEPT_FOR if text is None else timedelta(milliseconds=milliseconds_of(text))
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-# Beyond this share of a table's rows it is time to settle what they remember.
+# If memory is a larger share of a table's rows, settling is proposed.
 SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """Up to when a table's memory is to be settled, and from when on it is to know what it knew."""
+    """The time up to which to settle a table's memory, and the time from which to keep its earlier states."""
 
     settle_before: datetime | None = None
     known_from: datetime | None = None
@@ -159,31 +157,31 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """The share of a table's rows that are no versions, and where to settle if that is much."""
+    """The share of a table's rows that are memory, and a time up to which to settle if the share is large."""
 
     share: float
     propose: str | None
 
 
 def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> int:
-    """Remove what is remembered of facts up to the one time and of knowledge up to the other; how many rows.
+    """Remove remembered facts up to one bound and earlier states up to the other; the number of rows removed.
 
-    One commit, also where a bound moves and no row goes (V13); none where neither moves. What is settled
-    stays so, and a table that keeps no memory has nothing to settle.
+    Makes one commit, even if a bound moves and no row is removed (V13), and none if no bound moves. Bounds
+    never move back, and a table without memory has nothing to settle.
     """
     removed = [0]
 
     def plan() -> tuple[StoredTable, Change | None]:
         table = existing(store, name)
         moving = _bounds_to_move(store, table, bounds)
-        gone = [
+        removable = [
             each
             for each in (_facts_before(moving.settle_before), _past_before(moving.known_from))
             if each is not None
         ]
-        if not gone:
+        if not removable:
             return table, None
-        condition = gone[0] if len(gone) == 1 else gone[0] | gone[1]
+        condition = removable[0] if len(removable) == 1 else removable[0] | removable[1]
         if moving.settle_before is not None and LOG in table.properties:
             change = _settle_log(store, table, condition, moving.settle_before) or Change(snapshot=True)
         else:
@@ -193,21 +191,19 @@ def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> i
             {"settled": removed[0]}, change.removed, properties=_properties(moving), snapshot=change.snapshot
         )
 
-    properties = {
-        name: value
-        for name, value in carried_properties(existing(store, name), {}).items()
-        if name not in _NOTED
-    }
-    note = Note("native", carried_properties(existing(store, name), {})["backstory.token"], properties)
+    carried = carried_properties(existing(store, name), {})
+    properties = {name: value for name, value in carried.items() if name not in _NOTED}
+    note = Note("native", carried[TOKEN], properties)
     deliver(store, TableChange([name], note, plan, dry_run))
     return removed[0]
 
 
+# Properties that `Note` itself adds to the commit.
 _NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backstory.version")
 
 
 def _bounds_to_move(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
-    """Those of the bounds that move forward; None for the others, and for settling a table without memory."""
+    """The bounds that move forward, None for each other one; without memory nothing can be settled."""
     settled, known_from = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
     before, since = bounds.settle_before, bounds.known_from
     after = table.properties.get(SETTLE_AFTER)
@@ -224,12 +220,12 @@ def _bounds_to_move(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
 
 
 def _interval(settled: str) -> tuple[datetime | None, datetime] | None:
-    told = json.loads(settled)
-    return (None if told[0] is None else parse_instant(told[0]), parse_instant(told[1])) if told else None
+    ends = json.loads(settled)
+    return (None if ends[0] is None else parse_instant(ends[0]), parse_instant(ends[1])) if ends else None
 
 
 def _after_settled(before: datetime, interval: tuple[datetime | None, datetime] | None) -> datetime | None:
-    """Up to when is settled then; None where nothing moves: the interval has no gap and never shrinks."""
+    """The new end of the settled interval, which never shrinks and has no gap; None if it stays."""
     if interval is None:
         return before
     first, last = interval
@@ -254,9 +250,9 @@ def _facts_before(before: datetime | None) -> "Column | None":
 
 
 def _settle_log(store: Store, table: StoredTable, condition: "Column", before: datetime) -> Change | None:
-    """The rows go, but for the last settled place of each record in its log, and for truncates (V135).
+    """Remove the rows except truncates and each record's last settled position in its log (V135).
 
-    A record has its own instant of each truncate. None if there are none.
+    Each record has its own instant for a truncate. None if there are no rows to remove.
     """
     from pyspark.sql import Window
     from pyspark.sql.functions import coalesce, lit, when
@@ -297,7 +293,7 @@ def _newest_instant(store: Store, table: StoredTable) -> datetime | None:
 
 
 def memory_share(store: Store, table: StoredTable) -> MemoryShare:
-    """What part of a table of versions is memory; beyond a fifth, a time up to which to settle."""
+    """Measure the share of rows that are memory; beyond a fifth, propose a time up to which to settle."""
     from pyspark.sql.functions import avg, percentile_approx, unix_micros, when
 
     role = column(MEMORY)[ROLE]
@@ -310,18 +306,19 @@ def memory_share(store: Store, table: StoredTable) -> MemoryShare:
     return MemoryShare(share, iso(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until)))
 
 
-# The tokens of commits that no log tells of, so that they have to stay.
+# Gives the tokens of commits that must be kept because no log records them.
 Needed = Callable[[Store, StoredTable], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Maintained(Receipt):
-    """What was done to a table, or would be in a dry run.
+    """The result of maintaining a table, or the plan of it in a dry run.
 
-    Data files before and after, the bytes of those that were rewritten, snapshots that expired, cursors that
-    were dropped for their age, files outside of the table's folder that nothing needs any more and that are
-    not deleted (`left`), rows of memory that were settled or pruned, the share of rows that are memory, and a
-    time up to which to settle where that is more than a fifth. Of a failed one no more is known.
+    `files` and `files_after` count data files, `bytes_rewritten` the bytes of the rewritten ones.
+    `cursors_dropped` were too old. `left` are unused files outside of the table's folder, which are not
+    deleted. `rows_settled` counts rows of memory that were settled or pruned. `memory_share` is the share of
+    rows that are memory; if it is more than a fifth, `propose_settle_before` is a time up to which to settle.
+    A failed receipt has only the table and the error.
     """
 
     table: str
@@ -342,38 +339,40 @@ class Maintained(Receipt):
 def maintain(
     store: Store, name: TableName, bounds: Bounds, needed: Needed, *, dry_run: bool = False
 ) -> Maintained:
-    """Settle what is asked for, compact, and let expire what nothing needs; each is one commit, or none.
+    """Settle up to the bounds, compact, and expire unneeded commits; each step is one commit, or none.
 
-    Raises UsageError for bounds of a table that is none of versions, TryAgain where another writer came
-    first each time, and while a load stands between its commits.
+    Raises UsageError if the bounds are for a table without versions. Raises TryAgain if another writer
+    committed first each time, or while a load is between its two commits.
     """
     table = existing(store, name)
     native = table.shape.layout is Layout.VERSIONS
     if bounds != Bounds() and not native:
         layout = table.shape.layout
         raise UsageError("no-memory", f"{name} keeps no memory: its layout is {layout}.", "Omit the time.")
-    _refuse_loading(store, table)
+    refuse_loading(store, table)
     done = Maintained(str(name), table.shape.layout.value)
     if native:
         done = replace(done, rows_settled=settle(store, name, bounds, dry_run=dry_run))
         share = memory_share(store, existing(store, name))
         done = replace(done, memory_share=round(share.share, 4), propose_settle_before=share.propose)
-    found = compact(store, name, lambda stored: carried_properties(stored, {}), dry_run=dry_run)
-    done = replace(done, files=found.files, files_after=found.files_after, bytes_rewritten=found.bytes)
-    old = plan_expiry(existing(store, name), needed(store, existing(store, name)))
-    if old is None:
+    compaction = compact(store, name, lambda stored: carried_properties(stored, {}), dry_run=dry_run)
+    done = replace(
+        done, files=compaction.files, files_after=compaction.files_after, bytes_rewritten=compaction.bytes
+    )
+    expiry = plan_expiry(existing(store, name), needed(store, existing(store, name)))
+    if expiry is None:
         return done
     if not dry_run:
-        gone = _expire(store, name, needed)
-        cursors, left = list(old.cursors), list(gone.left)
-        return replace(done, snapshots_expired=gone.snapshots, cursors_dropped=cursors, left=left)
-    return replace(done, snapshots_expired=old.snapshots, cursors_dropped=list(old.cursors))
+        expired = _expire(store, name, needed)
+        cursors, left = list(expiry.cursors), list(expired.left)
+        return replace(done, snapshots_expired=expired.snapshots, cursors_dropped=cursors, left=left)
+    return replace(done, snapshots_expired=expiry.snapshots, cursors_dropped=list(expiry.cursors))
 
 
 def run_for_each(
     names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
 ) -> list[Maintained]:
-    """The result of `act` for each table; an error of one is its receipt, and does not stop the others."""
+    """Run `act` for each table; an error becomes the receipt of its table and does not stop the others."""
     results = ((name, each) for name, each in attempt_each(names, act, every=every).items())
     return [
         Maintained(str(name), "", status="failed", error=each) if isinstance(each, BackstoryError) else each
@@ -382,24 +381,24 @@ def run_for_each(
 
 
 def _expire(store: Store, name: TableName, needed: Needed) -> Expired:
-    """Let go what nothing needs; the log of a dataset is written first, for it keeps the chain."""
+    """Expire unneeded commits; the log of a dataset is written first, because it keeps the chain."""
 
-    def chosen(table: StoredTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
-        found = plan_expiry(table, needed(store, table))
-        return None if found is None else (found.milliseconds, found.cursors, found.renewed)
+    def plan(table: StoredTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
+        expiry = plan_expiry(table, needed(store, table))
+        return None if expiry is None else (expiry.milliseconds, expiry.cursors, expiry.renewed)
 
     table = existing(store, name)
     if table.shape.layout is Layout.ODF:
         bring_up_to_date(store, table)
-    return expire(store, name, chosen)
+    return expire(store, name, plan)
 
 
-def _refuse_loading(store: Store, table: StoredTable) -> None:
+def refuse_loading(store: Store, table: StoredTable) -> None:
+    """Raise TryAgain if a load of the table, or of the history of a base, is between its two commits."""
     name = table.shape.table
-    beside = TableName(name.schema, name.name + HIST_SUFFIX) if table.shape.layout is Layout.BASE else name
-    history = load(store, beside)
-    told = history.properties.get(LOADING) if history else None
-    if told:
+    of_history = TableName(name.schema, name.name + HIST_SUFFIX)
+    history = load(store, of_history if table.shape.layout is Layout.BASE else name)
+    if history and history.properties.get(LOADING):
         raise TryAgain(
             "CONCURRENT_RUN",
             f"A run is loading {name}, or was interrupted.",

@@ -1,10 +1,8 @@
-"""Take old closed versions out of a history, into its archive (section 7.5).
+"""Move old closed versions of a history into its archive, and erase records from both (section 7.5).
 
-Versions are copied, compared in every column, and only then deleted. An archived version that still
-stands in the history is copied anew, so an interrupted run can be made again where there are no
-transactions; the watermark is told before anything is deleted, so it is never too early.
-
-Forget a record's values, or the record, in a history and its archive (section 7.5).
+Versions are copied, compared in every column, and deleted last. A version that is in both tables is copied
+again, so that an interrupted run can be repeated without transactions. The watermark is stored before
+anything is deleted, so that it is never too early.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,9 +25,9 @@ _MADE = (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """What to prune: closed versions that ended before `before`, but for records under legal hold.
+    """The closed versions to prune: they ended before `before`, and their records are not under legal hold.
 
-    With `keep_last` the last version of a record stays, whenever it ended.
+    With `keep_last` the last version of each record is kept.
     """
 
     before: datetime
@@ -39,14 +37,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """How many versions were pruned, or would be, and the instant since which the history is whole then."""
+    """The number of pruned versions, and the instant from which the history is complete afterwards."""
 
     versions: int
     watermark: datetime | None
 
 
 def prunable_condition(history: StoredHistory, cut: Cut, alias: str = "h") -> str:
-    """Whether a version may be pruned; an open one never may."""
+    """The condition that a version may be pruned, which no open version meets."""
     started, ended = history.start_of(alias), history.end_of(alias)
     parts = [f"{ended} < {history.dialect.timestamp_literal(cut.before)}"]
     if cut.keep_last:
@@ -58,15 +56,15 @@ def prunable_condition(history: StoredHistory, cut: Cut, alias: str = "h") -> st
 
 
 def preview_query(history: StoredHistory, cut: Cut) -> str:
-    """The query of how many versions would be pruned, and the greatest end of them."""
+    """The query for the number of versions to prune, and their greatest end."""
     ended = history.end_of("h")
     return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {prunable_condition(history, cut)}"
 
 
 def archive_columns(history: StoredHistory) -> list[TableColumn]:
-    """The columns of the archive: those of the history, all nullable, and two of its own."""
+    """The columns of the archive: the history's columns, all nullable, and two more."""
     columns = (*history.columns, *_MADE)
-    names = distinct(each.name for each in columns)
+    names = distinct(column.name for column in columns)
     return [
         TableColumn(
             name,
@@ -81,9 +79,9 @@ def archive_columns(history: StoredHistory) -> list[TableColumn]:
 
 
 def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: datetime) -> list[str]:
-    """Statements that copy what may be pruned; a copy that an interrupted run left is made anew."""
+    """The statements that copy versions to the archive, replacing copies of an interrupted run."""
     names = [history.dialect.render_identifier(each.name) for each in archive_columns(history)]
-    values = [history.of("h", each.name) for each in history.columns]
+    values = [history.of("h", column.name) for column in history.columns]
     values += [history.dialect.timestamp_literal(instant), history.text(run_id)]
     left = f"EXISTS (SELECT 1 FROM {history.table} AS h WHERE {_same_version(history)})"
     return [
@@ -95,10 +93,12 @@ def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: date
 
 
 def uncopied_query(history: StoredHistory, cut: Cut) -> str:
-    """The query of how many versions may be pruned and do not stand in the archive as they are."""
-    pairs = [(each, history.of("a", each.name), history.of("h", each.name)) for each in history.columns]
+    """The query for the number of versions to prune that the archive does not contain unchanged."""
+    pairs = [
+        (column, history.of("a", column.name), history.of("h", column.name)) for column in history.columns
+    ]
     equal = " AND ".join(
-        f"NOT ({history.dialect.null_safe_ne(*(_comparable(history, column, each) for each in sides))})"
+        f"NOT ({history.dialect.null_safe_ne(*(_comparable(history, column, side) for side in sides))})"
         for column, *sides in pairs
     )
     copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)} AND {equal})"
@@ -108,7 +108,7 @@ def uncopied_query(history: StoredHistory, cut: Cut) -> str:
 
 
 def delete_statement(history: StoredHistory, cut: Cut) -> str:
-    """The statement that deletes what may be pruned and stands in the archive."""
+    """The statement that deletes the versions to prune that are in the archive."""
     copied = f"EXISTS (SELECT 1 FROM {history.archive} AS a WHERE {_same_version(history)})"
     where = f"{prunable_condition(history, cut)} AND {copied}"
     return history.dialect.render_delete_detection_statement(history.table, "h", where)
@@ -123,12 +123,12 @@ def _comparable(history: StoredHistory, column: SqlColumn, sql: str) -> str:
 
 
 def prepare_archive(history: StoredHistory, engine: Engine) -> None:
-    """Make the archive, or bring it to the history's columns; one of a former name takes the new one."""
+    """Create the archive, rename it from a former name, or give it the history's columns."""
     name = f"{history.model.name}{ARCHIVE_SUFFIX}"
     stored, columns = engine.introspect_table(history.schema, name), archive_columns(history)
     if stored is None:
-        former = [f"{each}{ARCHIVE_SUFFIX}" for each in history.model.former_names]
-        old = next((each for each in former if engine.introspect_table(history.schema, each)), None)
+        former = [f"{former_name}{ARCHIVE_SUFFIX}" for former_name in history.model.former_names]
+        old = next((memory for memory in former if engine.introspect_table(history.schema, memory)), None)
         if old is None:
             into = history.name_with_suffix(ARCHIVE_SUFFIX)
             built = history.dialect.render_create_table_if_not_exists_from_columns(into, columns)
@@ -149,9 +149,9 @@ def prune(
     instant: datetime,
     remember: Callable[[datetime], None],
 ) -> Pruned:
-    """Copy, compare and delete; the caller's transaction holds it together.
+    """Copy, compare and delete versions, within the caller's transaction.
 
-    `remember` is told the watermark before anything is deleted. Raises Failed if a copy is not equal.
+    `remember` is called with the watermark before anything is deleted. Raises Failed if a copy differs.
     """
     count, newest = engine.fetch_all(preview_query(history, cut))[0]
     if not count:
@@ -173,7 +173,7 @@ def prune(
 
 
 def in_utc(time: datetime) -> datetime:
-    """A time as a database gave it: without zone it is UTC."""
+    """A time from a database in UTC; a time without zone is UTC."""
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
@@ -181,12 +181,12 @@ ERASED = "erased"
 
 
 def forget_values(history: StoredHistory, table: str, stored: Sequence[str], key: Key) -> str:
-    """The statement that leaves of a record its keys and intervals: values NULL, `row_hash` `erased`."""
-    users = {each.name for each in history.model.attributes}
-    kept = {name for name in history.names if name not in users}
-    kept |= {each.name for each in archive_columns(history)[len(history.columns) :]}
+    """The statement that sets a record's values to NULL and `row_hash` to `erased`; keys and times stay."""
+    attributes = {attribute.name for attribute in history.model.attributes}
+    own_columns = {name for name in history.names if name not in attributes}
+    own_columns |= {each.name for each in archive_columns(history)[len(history.columns) :]}
     name = history.dialect.render_identifier
-    values = {name(each): "NULL" for each in stored if each not in kept}
+    values = {name(each): "NULL" for each in stored if each not in own_columns}
     values[name(ROW_HASH)] = history.text(ERASED)
     return history.dialect.render_update_exists(table, "h", values, history.is_record("h", key))
 
@@ -197,21 +197,21 @@ def forget_rows(history: StoredHistory, table: str, key: Key) -> str:
 
 
 def versions_of(history: StoredHistory, table: str, key: Key) -> str:
-    """The query of how many versions of a record a table has."""
+    """The query for the number of versions of a record in a table."""
     return f"SELECT COUNT(*) FROM {table} AS h WHERE {history.is_record('h', key)}"
 
 
 def stored_tables(history: StoredHistory, engine: Engine) -> dict[str, list[str]]:
-    """History and archive, as far as they are there, with the columns that stand in them."""
-    found = {
+    """The history and the archive, if they exist, with their stored columns."""
+    columns = {
         history.table: engine.introspect_table(history.schema, history.model.name),
         history.archive: engine.introspect_table(history.schema, history.model.archive_name),
     }
-    return {table: list(stored) for table, stored in found.items() if stored}
+    return {table: list(stored) for table, stored in columns.items() if stored}
 
 
 def erase_record(history: StoredHistory, engine: Engine, key: Key, *, rows: bool = False) -> int:
-    """Erase a record's values, or its rows, wherever they stand; the count of its versions."""
+    """Erase a record's values, or its rows, from history and archive; the number of its versions."""
     count = 0
     for table, stored in stored_tables(history, engine).items():
         count += int(engine.execute_scalar(versions_of(history, table, key)))

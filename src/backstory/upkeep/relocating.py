@@ -1,9 +1,9 @@
 """Relocate a warehouse whose folder was copied or moved: all of its tables, or none.
 
-The metadata of each table is rewritten beside the old. Then one transaction switches the catalog to the new
-files and forgets the former folder; the old files are removed last. A kill before that transaction has
-changed nothing that anybody reads, and a second run writes the same files again; after it everything is done,
-except that unused files may remain. The catalog is locked for writers throughout; readers do not wait.
+New metadata files are written next to the old ones. Then one transaction switches the catalog to them, and
+the old files are removed. A kill before the transaction changes nothing that is read, and a second run writes
+the same files again. After the transaction only unused files may remain. The catalog is locked for writers
+throughout; readers do not wait.
 """
 
 import os
@@ -40,9 +40,9 @@ _NAMESPACES: Final = "iceberg_namespace_properties"
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """What was relocated, or would be in a dry run; `files` is how many files of metadata are written.
+    """The result of a relocation, or its plan in a dry run; `files` is the number of metadata files written.
 
-    `warnings` name each table that has files outside of the folder: these are in no copy of the folder.
+    `warnings` name each table with files outside of the folder, which a copy of the folder does not contain.
     """
 
     warehouse: str
@@ -68,9 +68,9 @@ def relocate(
 ) -> Relocated:
     """Relocate an embedded warehouse whose folder was copied or moved: all of its tables, or none.
 
-    Until then its tables are refused. `from_` is the former folder; by default what the warehouse remembers.
-    Raises UsageError if there is no embedded warehouse, or no table in `from_`; Failed, with nothing changed,
-    if a file of a table is missing here.
+    Its tables cannot be used before that. `from_` is the former folder; the default is the one that the
+    catalog records. Raises UsageError if there is no embedded warehouse, or no table in `from_`. Raises
+    Failed, with nothing changed, if a file of a table is missing.
     """
     settings, former = load(warehouse, config), from_
     folder = _folder(settings)
@@ -84,7 +84,7 @@ def relocate(
             )
         return Relocated(str(folder), applied=not dry_run)
     java = cache(lambda: _java(settings, verbose=verbose))
-    java()  # which takes long: no writer need wait for it
+    java()  # it starts slowly, so start it before writers have to wait
     with _lock_catalog(folder / CATALOG_FILE, dry_run=dry_run) as connection:
         catalog = catalog_contents(connection)
         stands = _whereabouts_of(folder, catalog, former)
@@ -100,10 +100,10 @@ def relocate(
         _remove(files.values())
     return Relocated(
         str(folder),
-        sorted({stands.former_of(each.location) or "" for each in files}),
-        [str(each.table) for each in files if each.kind == TABLE],
-        [str(each.table) for each in files if each.kind != TABLE],
-        sum(len(each.written) for each in files.values()),
+        sorted({stands.former_of(file.location) or "" for file in files}),
+        [str(file.table) for file in files if file.kind == TABLE],
+        [str(file.table) for file in files if file.kind != TABLE],
+        sum(len(file.written) for file in files.values()),
         applied=not dry_run,
         warnings=sorted(_warnings(stands, catalog, files)),
     )
@@ -112,7 +112,7 @@ def relocate(
 def _warnings(
     stands: WarehouseFolders, catalog: CatalogFile, files: Mapping[CatalogEntry, TableRelocation]
 ) -> Iterator[str]:
-    """What is not in this folder, by table: original and copy share it."""
+    """A warning for each table with files outside of the folder, which original and copy share."""
     where = f"are outside of {stands.folder}"
     shared = "they are not in a copy of the folder, and the original's table uses them too"
     for entry in catalog.entries:
@@ -124,7 +124,7 @@ def _warnings(
 
 
 def _folder(settings: Settings) -> Path:
-    """The folder of the warehouse; UsageError if its catalog is not a file in it, or is linked elsewhere."""
+    """The folder of the warehouse; UsageError if its catalog is not a file in it, or is a link."""
     folder, properties = settings.warehouse, settings.catalogs[CATALOG]
     if properties:
         folder = home_of(Path(properties.get("warehouse", "")), properties.get("uri", "")) or Path()
@@ -146,7 +146,7 @@ def _folder(settings: Settings) -> Path:
 
 
 def _whereabouts_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> WarehouseFolders:
-    """Where the warehouse is and was; `former`, if given, is the only former folder."""
+    """The folder of the warehouse and its former ones; a given `former` is the only former folder."""
     stands = warehouse_folders(folder, catalog)
     if former is None:
         return stands
@@ -154,24 +154,25 @@ def _whereabouts_of(folder: Path, catalog: CatalogFile, former: str | Path | Non
 
 
 def _moved_entries(stands: WarehouseFolders, catalog: CatalogFile) -> list[CatalogEntry]:
-    return [each for each in catalog.entries if stands.former_of(each.location) is not None]
+    return [entry for entry in catalog.entries if stands.former_of(entry.location) is not None]
 
 
 def _refuse_split(stands: WarehouseFolders, catalog: CatalogFile) -> None:
-    """Raise UsageError for a table with files in a former folder, and its metadata elsewhere."""
-    for each in catalog.entries:
-        if each.kind == TABLE and stands.former_of(each.location) is None:
-            with suppress(OSError, ValueError):  # unreadable where it is: not because of the move
-                metadata = read_metadata(Path(bare_path(each.location)))
+    """Raise UsageError for a table with files in a former folder and metadata elsewhere."""
+    for entry in catalog.entries:
+        if entry.kind == TABLE and stands.former_of(entry.location) is None:
+            with suppress(OSError, ValueError):  # it was unreadable before the move, too
+                metadata = read_metadata(Path(bare_path(entry.location)))
                 properties = metadata.get("properties") or {}
                 places = (
                     str(metadata.get("location")),
                     *(properties.get(name, "") for name in LOCATION_PROPERTIES),
                 )
                 if any(stands.former_of(place) for place in places):
+                    table = entry.table
                     raise UsageError(
                         "linked-folder",
-                        f"The metadata of {each.table} is outside of the warehouse, and its files are in it.",
+                        f"The metadata of {table} is outside of the warehouse, and its files are in it.",
                         "Nothing was changed; keep them together in the former folder, then copy that again.",
                     )
 
@@ -185,7 +186,7 @@ def _java(settings: Settings, *, verbose: bool) -> Any:
 
 @contextmanager
 def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
-    """The catalog, locked for other writers."""
+    """A connection to the catalog, locked for other writers."""
     try:
         with open_to_read(file) if dry_run else begin_change(file) as connection:
             yield connection
@@ -209,11 +210,11 @@ def _files_of(entry: CatalogEntry, stands: WarehouseFolders, java: Any, *, dry_r
 
 @contextmanager
 def _remove_on_failure(files: Iterable[TableRelocation]) -> Iterator[None]:
-    """A refusal leaves no file behind."""
+    """Remove the written files if an error stops the relocation."""
     try:
         yield
     except BaseException:
-        _unlink(path for each in files if not each.dry_run for path in each.written)
+        _unlink(path for file in files if not file.dry_run for path in file.written)
         raise
 
 
@@ -238,12 +239,12 @@ def _switch(
 
 
 def _remove(files: Iterable[TableRelocation]) -> None:
-    """Remove the files that were replaced; one that cannot be removed harms nobody."""
-    written = {path for each in files for path in each.written}
-    _unlink({path for each in files for path in each.replaced} - written)
+    """Remove the replaced files; a file that cannot be removed does no harm."""
+    written = {path for file in files for path in file.written}
+    _unlink({path for file in files for path in file.replaced} - written)
 
 
 def _unlink(paths: Iterable[Path]) -> None:
-    for each in paths:
+    for path in paths:
         with suppress(OSError):
-            each.unlink()
+            path.unlink()

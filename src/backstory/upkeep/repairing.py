@@ -1,4 +1,4 @@
-"""`repair`: the smallest mending of a spoilt history, in one commit that tells of itself (V117, V118)."""
+"""`repair`: the smallest repair of a broken history, in one commit that records it (V117, V118)."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import UsageError
@@ -23,6 +23,7 @@ from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
 from backstory.upkeep.laws.frames import broken_in_frame, find_suspects, read_terms
@@ -30,11 +31,8 @@ from backstory.upkeep.laws.table_terms import TableTerms
 from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally, mend_records
 from backstory.upkeep.laws.terms import PREFIX, Law
 
-if TYPE_CHECKING:
-    from backstory.stores.metadata.table_rows import TableReader
-
 Table = TypeVar("Table", bound=TableLike)
-# What a mending commit says of itself: laws that were broken, records and rows; never a key or a value.
+# The property of a repairing commit: broken laws, and counts of records and rows; never a key or a value.
 REPAIR: Final = "backstory.repair"
 DOOR: Final = "native"
 REMEDIES: Final[Mapping[Layout, str]] = {
@@ -46,11 +44,11 @@ REMEDIES: Final[Mapping[Layout, str]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Repair(Receipt):
-    """What a mending did, or would do.
+    """The result of a repair, or its plan.
 
-    `counts` are rows `dropped` and `rewritten`, `laws` how often each was broken, `keys` the
-    number of records; `samples` are up to ten of these before and after. `left` are laws
-    that stay broken, with keys.
+    `counts` are the rows `dropped` and `rewritten`, `laws` how often each law was broken, and `keys` the
+    number of records. `samples` has up to ten records before and after. `left` are the laws that stay
+    broken, with keys.
     """
 
     table: str
@@ -64,17 +62,17 @@ class Repair(Receipt):
 
 
 def repair(store: Store, table: TableName, *, apply: bool = False) -> Repair:
-    """What would mend the table; with `apply` it is done, in one commit, or none on a healthy table.
+    """Plan the repair of a table; with `apply` commit it. A healthy table needs no commit.
 
-    Healthy records keep their bytes and row ids, mended rows their ids. The commit's property
-    `backstory.repair` tells the laws that were broken and how many records and rows were mended. UsageError
-    for a table of a layout whose rows cannot be mended: event logs, and tables without versions.
+    Healthy records keep their bytes and row ids, repaired rows their ids. The commit's property
+    `backstory.repair` contains the broken laws and the number of repaired records and rows. Raises UsageError
+    for event logs and tables without versions, which cannot be repaired.
     """
     return deliver(store, _Repairing(table, apply=apply))
 
 
-def repair_small(files: "TableReader") -> Repair:
-    """What would mend a small table that breaks no law of rows: nothing; Unreadable for any other table."""
+def repair_small(files: TableReader) -> Repair:
+    """The empty repair of a small table without broken rows; Unreadable for any other table."""
     from backstory.upkeep.laws.files import broken_spans
 
     table = _require_mendable(files.table)
@@ -90,20 +88,20 @@ class _Repairing:
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The table that is mended."""
+        """The table to repair."""
         return [self.table]
 
     @contextmanager
     def open_plan(self, store: Store) -> Iterator[Plan[Repair]]:
-        """Mend what is spoilt in the table as it stands."""
+        """Plan the repair of the table's broken records in Spark's tasks."""
         table = _require_mendable(existing(store, self.table))
-        judged = read_terms(store, table)
+        table_terms = read_terms(store, table)
         rows, names = _rows(store, table)
-        suspects = find_suspects(rows, judged)
+        suspects = find_suspects(rows, table_terms)
         laws = [name for name in suspects.columns if name.startswith(PREFIX)]
         suspects = suspects.select(*map(quote, [*names, *laws]))
         acts = persist_on_disk(
-            map_batches(suspects, partial(mend_records, judged, names), _schema(suspects, names))
+            map_batches(suspects, partial(mend_records, table_terms, names), _schema(suspects, names))
         )
         try:
             with translate_faults(self.table):
@@ -112,16 +110,16 @@ class _Repairing:
             for text in records[REPORTED].to_pylist():
                 tally.add(text)
             after = acts.where(column(ACT).isin(STAY, ADD)).drop(ACT, REPORTED)
-            left = broken_in_frame(after, judged) if tally.keys else {}
+            left = broken_in_frame(after, table_terms) if tally.keys else {}
             about = _summarize(table, tally, {law: keys for law, (_, keys) in left.items()})
-            yield self._plan(table, judged, acts, about)
+            yield self._plan(table, table_terms, acts, about)
         finally:
             acts.unpersist()
 
-    def _plan(self, table: StoredTable, judged: TableTerms, acts: Any, about: Repair) -> Plan[Repair]:
+    def _plan(self, table: StoredTable, table_terms: TableTerms, acts: Any, about: Repair) -> Plan[Repair]:
         counts = about.counts
         summary = {"laws": about.laws, "keys": about.keys, **counts}
-        more = {REPAIR: json.dumps(summary), **_recorded_property(judged)}
+        more = {REPAIR: json.dumps(summary), **_recorded_property(table_terms)}
         orderly = table.disorderly and not set(about.left) - {Law.PROPERTIES.value}
         change = (
             _change(table, acts, counts, {DISORDER: None} if orderly else NOTHING)
@@ -139,7 +137,7 @@ class _Repairing:
 
 
 def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[str]] = NOTHING) -> Repair:
-    """The receipt of a repair that is not yet applied: what it would do, and what would stay broken."""
+    """The receipt of a repair that is not applied yet."""
     left = {**left, **_properties(table)}
     counts = {name: tally.counts[name] for name in ("dropped", "rewritten")}
     name, laws = str(table.shape.table), dict(tally.laws)
@@ -147,7 +145,7 @@ def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[s
 
 
 def _require_mendable(table: Table) -> Table:
-    """The table, if its rows can be mended; UsageError for another one."""
+    """The table; UsageError if its rows cannot be repaired."""
     table = require_known_layout(table)
     name, layout = table.shape.table, table.shape.layout
     if layout.span is None:
@@ -166,17 +164,17 @@ def _require_mendable(table: Table) -> Table:
 
 
 def _rows(store: Store, table: StoredTable) -> tuple[Any, list[str]]:
-    """Every row with its place, and its id if it has one; the names of all these columns."""
+    """All rows with their places, and ids if they have them; the names of all these columns."""
     rows = rows_with_ids(store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     rows = rows.withColumns({FILE: column(FILE), POSITION: column(POSITION)})
     return rows, [*table.shape.names, FILE, POSITION, *ids]
 
 
-def _schema(found: Any, names: Sequence[str]) -> Any:
+def _schema(frame: Any, names: Sequence[str]) -> Any:
     from pyspark.sql.types import ByteType, StringType, StructField, StructType
 
-    stored = [StructField(name, found.schema[name].dataType) for name in names]
+    stored = [StructField(name, frame.schema[name].dataType) for name in names]
     return StructType([StructField(ACT, ByteType()), StructField(REPORTED, StringType()), *stored])
 
 
@@ -184,22 +182,22 @@ def _change(
     table: StoredTable, acts: Any, counts: Mapping[str, int], properties: Mapping[str, None]
 ) -> Change:
     ids = [ROW_ID] if ROW_ID in acts.columns else []
-    gone = acts.where(column(ACT) == REMOVE).select(FILE, POSITION)
-    come = acts.where(column(ACT) == ADD).select(*map(quote, [*table.shape.names, *ids]))
+    removed = acts.where(column(ACT) == REMOVE).select(FILE, POSITION)
+    added = acts.where(column(ACT) == ADD).select(*map(quote, [*table.shape.names, *ids]))
     rewritten = counts["rewritten"]
-    return Change(counts, gone, come if rewritten else None, properties=properties, expected=rewritten)
+    return Change(counts, removed, added if rewritten else None, properties=properties, expected=rewritten)
 
 
-def _recorded_property(judged: TableTerms) -> Mapping[str, str]:
-    """The recorded time of a commit on a native table (V10); mending writes it into no row (V118)."""
-    if not judged.terms.remembers:
+def _recorded_property(table_terms: TableTerms) -> Mapping[str, str]:
+    """The recorded time of a commit on a native table (V10); a repair writes it into no row (V118)."""
+    if not table_terms.terms.remembers:
         return NOTHING
-    newest = judged.terms.newest
+    newest = table_terms.terms.newest
     after = EPOCH if newest is None else EPOCH + timedelta(microseconds=newest + 1)
     return {RECORDED: iso(max(datetime.now(UTC), after))}
 
 
 def _properties(table: TableLike) -> dict[str, list[str]]:
-    """What no mending of rows brings into agreement."""
+    """The properties and columns that no repair of rows corrects."""
     wrong = sorted(set(misfits(table)))
     return {Law.PROPERTIES.value: wrong} if wrong else {}

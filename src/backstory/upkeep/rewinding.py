@@ -1,11 +1,7 @@
-"""Rewind a table of versions: take back what it learnt after a time (native.md V84, V85).
+"""Rewind a table to an earlier state (native.md V84, V85).
 
-What a rewind takes back.
-
-Take a table back to an earlier commit, where rows do not say when the table learnt of them.
-
-Of an event log that is the reset of its chain: its log forgets the blocks of the commits that are taken back.
-A history goes back together with the base that it is made from.
+Rows of layout `versions` contain their recorded times, so that they are rewound one by one. Any other table
+goes back to an earlier commit: an event log together with its log of blocks, a history with its base.
 """
 
 import json
@@ -22,7 +18,7 @@ from backstory.engine.deliver import Plan, TableChange, attempt, deliver, delive
 from backstory.engine.plans import PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
-from backstory.errors import MAX_KEYS, Refused, TryAgain, UsageError
+from backstory.errors import MAX_KEYS, Refused, UsageError
 from backstory.formats.delivered import arrow_schema
 from backstory.journal.chain import SEQUENCE, SYSTEM_TIME, snapshots
 from backstory.journal.log_table import LOGGED, NUMBER, log_of
@@ -50,20 +46,24 @@ from backstory.stores.iceberg.literals import column, instant, micros_of, quote
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
-from backstory.stores.port import LOADING
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 from backstory.strategies.rewind import KEYS, RewindTerms, plan_rewind
+from backstory.upkeep.maintaining import refuse_loading
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+TOUCHED: Final = "touched"
 OUTCOMES = ("taken_back", "moved", "returned")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rewound(Receipt):
-    """What a rewind takes back, or took back where it was `applied`.
+    """The result of a rewind; if not `applied`, its plan.
 
-    `counts` are rows by outcome, `commits` those that are taken back, newest first; `keys` are up to ten of
-    the records that change, and `recorded_at` is when the table learnt of the rewind (layout `versions`).
-    `also` are the tables that go back with it.
+    `counts` are rows by outcome. `commits` are the ones taken back, newest first. `keys` are up to ten keys
+    of records that change. `recorded_at` is the recorded time of the rewind (layout `versions`). `also` has
+    the receipts of tables that are rewound with this one.
     """
 
     table: str
@@ -78,7 +78,7 @@ class Rewound(Receipt):
 
 
 def commit_fields(snapshot: IcebergSnapshot) -> dict[str, Any]:
-    """A commit as receipts show it."""
+    """The fields of a commit in receipts."""
     return {
         "snapshot_id": snapshot.id,
         "committed_at": iso(snapshot.committed_at),
@@ -91,10 +91,10 @@ LOGS = (Layout.RUN_LOG, Layout.ODF_LOG)
 
 
 def roll_back(store: Store, table: TableName, time: datetime, *, apply: bool) -> Rewound:
-    """Give the table the rows that it had at a time, by its commits; without `apply` only tell which go.
+    """Take the table back to the commit that it had at a time; without `apply` only list the later commits.
 
-    Raises UsageError for a log and for the base of a history, Refused where the commit of that time has
-    expired or the table had other columns, TryAgain while a load is between its commits.
+    Raises UsageError for a log and for the base of a history. Raises Refused if the commit of that time has
+    expired or had other columns, TryAgain while a load is between its two commits.
     """
     _refuse_derived(store, existing(store, table).shape.layout, table)
     base = TableName(table.schema, table.name.removesuffix(HIST_SUFFIX))
@@ -103,19 +103,19 @@ def roll_back(store: Store, table: TableName, time: datetime, *, apply: bool) ->
         stored = existing(store, table)
         if stored.shape.layout is not Layout.HIST:
             return _roll_back_one(store, stored, time, apply=apply)
-        _refuse_loading(stored)
+        refuse_loading(store, stored)
         made_from = load(store, base) if base != table else None
         done = _roll_back_one(store, stored, time, apply=apply)
         also = [_roll_back_one(store, made_from, time, apply=apply)] if made_from else []
         return Rewound(
             done.table,
             done.time,
-            done.applied or any(each.applied for each in also),
+            done.applied or any(receipt.applied for receipt in also),
             done.counts,
             done.commits,
             done.keys,
             snapshot_id=done.snapshot_id,
-            also=[each.to_dict() for each in also],
+            also=[receipt.to_dict() for receipt in also],
         )
 
     return attempt(store, [table, base, log_of(table)], act)
@@ -137,15 +137,6 @@ def _refuse_derived(store: Store, layout: Layout, table: TableName) -> None:
         )
 
 
-def _refuse_loading(table: StoredTable) -> None:
-    if table.properties.get(LOADING):
-        raise TryAgain(
-            "CONCURRENT_RUN",
-            f"A run is loading {table.shape.table}, or was interrupted.",
-            "Wait until it ends, or run the load again, which restores the base first.",
-        )
-
-
 def _roll_back_one(store: Store, table: StoredTable, time: datetime, *, apply: bool) -> Rewound:
     name = table.shape.table
     later, target = _split_commits(table, time)
@@ -159,7 +150,7 @@ def _roll_back_one(store: Store, table: StoredTable, time: datetime, *, apply: b
         done = _commit(store, table, change, Note(table.shape.layout.door, f"rewind {iso(time)}"))
         if table.shape.layout is Layout.ODF:
             _cut_log(store, existing(store, name))
-    commits = [commit_fields(each) for each in later]
+    commits = [commit_fields(commit) for commit in later]
     return Rewound(str(name), iso(time), bool(done), counts, commits, keys, None, then.id if done else None)
 
 
@@ -170,21 +161,21 @@ def _commit(store: Store, table: StoredTable, change: Change | None, note: Note)
 def _split_commits(
     table: StoredTable, time: datetime
 ) -> tuple[list[IcebergSnapshot], IcebergSnapshot | None]:
-    """The commits by which the table learnt something after the time, newest first, and the one before."""
+    """The commits that are recorded after the time, newest first, and the newest one before it."""
     later, pending = list[IcebergSnapshot](), list[IcebergSnapshot]()
     for snapshot in ancestry(table):
-        learnt = _learnt_at(table, snapshot)
+        time_recorded = _learnt_at(table, snapshot)
         pending.append(snapshot)
-        if learnt is None:
+        if time_recorded is None:
             continue  # rows that only moved, such as a compaction's, belong to the commit before
-        if learnt <= time:
+        if time_recorded <= time:
             return later, pending[0]
         later, pending = [*later, *pending], []
     return [*later, *pending], None
 
 
 def _learnt_at(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None:
-    """When the table learnt what a commit told: of a dataset's block its system time."""
+    """The recorded time of a commit: for a dataset the system time of its block, None without a block."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
     time = snapshot.get_property(SYSTEM_TIME)
@@ -194,7 +185,7 @@ def _learnt_at(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None
 def _target_commit(
     table: StoredTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
 ) -> IcebergSnapshot:
-    """The commit to go back to; Refused if it has expired, or if the columns were others then."""
+    """The commit to go back to; Refused if it has expired or had other columns."""
     name = table.shape.table
     if target is None and later[-1].java.parentId() is not None:
         raise Refused(
@@ -225,7 +216,7 @@ def _target_commit(
 def _count_lost(
     store: Store, table: StoredTable, then: IcebergSnapshot
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """How many rows there are and were, and up to ten keys of rows that came since, where rows tell."""
+    """Count the rows now and then, with up to ten keys of rows added since, if rows have ids."""
     name, key = table.shape.table, table.shape.key
     with translate_faults(name):
         rows = store.spark.table(store.sql_name(name))
@@ -238,7 +229,7 @@ def _count_lost(
 
 
 def _cut_log(store: Store, dataset: StoredTable) -> None:
-    """Take the blocks out of a dataset's log that are its own no more."""
+    """Remove the blocks after the dataset's newest one from its log."""
     head, log = next(snapshots(dataset), None), load(store, log_of(dataset.shape.table))
     if head is None or log is None or log.shape.layout is not Layout.ODF_LOG:
         return
@@ -247,17 +238,11 @@ def _cut_log(store: Store, dataset: StoredTable) -> None:
         _commit(store, log, change, Note("odf", "", {**head, LOGGED: head[SEQUENCE]}))
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-TOUCHED: Final = "touched"
-
-
 def rewind(store: Store, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
-    """Take back what the table learnt after a time; without `apply` only tell what would go.
+    """Take back everything recorded after a time; without `apply` only report it.
 
-    Raises UsageError (`known-pruned`) for a time that the table no longer knows of, Refused
-    (`snapshots-expired`) where a commit of that time is gone; a second time nothing is committed.
+    A second call commits nothing. Raises UsageError (`known-pruned`) if the state of that time was pruned,
+    and Refused (`snapshots-expired`) if the commit of that time has expired.
     """
     layout = existing(store, table).shape.layout
     if layout is Layout.VERSIONS:
@@ -278,22 +263,22 @@ class _Rewinding:
 
     @contextmanager
     def open_plan(self, store: Store) -> Iterator[Plan[Rewound]]:
-        """Read what was learnt since; None where there is nothing."""
+        """Plan the rewind from the rows recorded since; the change is None if there are none."""
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
-        commits = [each for each in ancestry(stored) if (_recorded_at(each) or self.time) > self.time]
+        commits = [commit for commit in ancestry(stored) if (_recorded_at(commit) or self.time) > self.time]
         change, counts, keys = None, dict[str, int](), list[dict[str, Any]]()
-        with ExitStack() as held, translate_faults(self.table):
-            rows = rows_with_ids(store, stored).withColumns({each: column(each) for each in PLACE.names})
+        with ExitStack() as stack, translate_faults(self.table):
+            rows = rows_with_ids(store, stored).withColumns({name: column(name) for name in PLACE.names})
             touched = rows.where(is_learnt_after(self.time))
             now = _next_recorded_at(stored, touched) if stored.rows else None
             if now is not None:
-                planned = held.enter_context(run_plan(_plan_terms(store, stored, touched, self.time, now)))
+                planned = stack.enter_context(run_plan(_plan_terms(store, stored, touched, self.time, now)))
                 counts = {name: count for name, count in planned.sums.counts.items() if count}
                 keys = _keys(planned.sums, stored.shape.key)
                 properties = memory_at(stored.properties, self.time, now)
-                gone, come = planned.places(REMOVED, stored), planned.rows(ADDED)
-                change = Change(counts, gone, come, properties=properties) if counts else None
+                removed, added = planned.places(REMOVED, stored), planned.rows(ADDED)
+                change = Change(counts, removed, added, properties=properties) if counts else None
             yield self._plan(stored, commits, change, now, counts, keys)
 
     def _plan(
@@ -311,7 +296,7 @@ class _Rewinding:
                 iso(self.time),
                 committed is not None,
                 {name: counts.get(name, 0) for name in OUTCOMES},
-                [commit_fields(each) for each in commits] if change else [],
+                [commit_fields(commit) for commit in commits] if change else [],
                 keys,
                 iso(now) if committed and now else None,
                 committed.snapshot_id if committed else None,
@@ -321,7 +306,7 @@ class _Rewinding:
 
 
 def is_learnt_after(known: datetime) -> "Column":
-    """Whether a row says something that the table did not say at this time (V85)."""
+    """Whether a row was recorded, or its end was recorded, after this time (V85)."""
     time = instant(micros_of(known))
     return (column(RECORDED_AT) > time) | (column(MEMORY)[ENDED_AT] > time)
 
@@ -355,7 +340,7 @@ def _refuse_pruned(table: StoredTable, time: datetime) -> None:
 
 
 def _next_recorded_at(table: StoredTable, touched: "DataFrame") -> datetime | None:
-    """The recorded time of the commit (V10); None if nothing was learnt since."""
+    """The recorded time of the rewind's commit (V10); None if nothing was recorded since."""
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as newest
 
@@ -363,21 +348,21 @@ def _next_recorded_at(table: StoredTable, touched: "DataFrame") -> datetime | No
     (row,) = touched.agg(latest).collect()
     if row[0] is None:
         return None
-    recorded = [_recorded_at(each) for each in ancestry(table)][:1]
+    recorded = [_recorded_at(commit) for commit in ancestry(table)][:1]
     times = [datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0]), *filter(None, recorded)]
     return max(datetime.now(UTC), max(times) + timedelta(microseconds=1))
 
 
 def _keys(sums: PlanSums, key: Sequence[str]) -> list[dict[str, Any]]:
-    """Up to ten keys of what a rewind changes, in order."""
+    """Up to ten keys of records that a rewind changes, in order."""
     few = sums.samples.get(KEYS)
     return [] if few is None else few.sort_by([(name, "ascending") for name in key]).to_pylist()
 
 
 def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> dict[str, str | None]:
-    """The properties of the memory that the table had at a time, and of those that it had since (V84, E20).
+    """The properties of the memory that the table had at a time; later ones become former (V84, E20).
 
-    What `maintain` settled stays settled.
+    An interval that `maintain` settled stays settled.
     """
     settled, since = properties.get(SETTLED), properties.get(MEMORY_SINCE)
     if settled and (json.loads(settled) or [""])[0] is None:
@@ -386,7 +371,12 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
         return {}
     former = json.loads(properties.get(FORMER_MEMORIES) or "[]")
     again = next(
-        (each for each in former if parse_instant(each["since"]) <= time < parse_instant(each["until"])), None
+        (
+            memory
+            for memory in former
+            if parse_instant(memory["since"]) <= time < parse_instant(memory["until"])
+        ),
+        None,
     )
     if since is None and again is None:
         return {}
@@ -400,10 +390,10 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
 
 
 def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
-    """What the commit says of deliveries that stand again: the newest copy's instant (V14), and absences."""
-    standing = [each for each in ancestry(table) if (_recorded_at(each) or time) <= time]
+    """The note of the commit, with the newest copy's instant (V14) and absences that hold again."""
+    standing = [commit for commit in ancestry(table) if (_recorded_at(commit) or time) <= time]
     at, lists = (
-        next(filter(None, (each.get_property(name) for each in standing)), None)
+        next(filter(None, (commit.get_property(name) for commit in standing)), None)
         for name in (COPIED_AT, LACKS)
     )
     more = {RECORDED: now and iso(now), COPIED_AT: at, LACKS: lists or "{}"}

@@ -1,4 +1,4 @@
-"""Views of a table in its catalog: whoever asks in Spark SQL reads as `current` and `as_of` do."""
+"""Views of a table in its catalog, so that Spark SQL can read it as `current` and `as_of` do."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,60 +13,65 @@ from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.iceberg.store import Store, existing, load
 
 CURRENT, VERSIONS = "_current", "_versions"
-OF = "backstory.view-of"  # a property of the view
+OF = "backstory.view-of"  # a property of the view: the table
 
 
 def views(store: Store, table: TableName, *, dry_run: bool = False) -> list[dict[str, Any]]:
-    """Make `<table>_current` and `<table>_versions`, anew if they are there; each with its SQL.
+    """Create or replace `<table>_current` and `<table>_versions`; each with its SQL.
 
-    The last is no view but the query of an instant on the versions, with the parameter `:time`: no Iceberg
-    catalog holds functions. A view has the columns that the table had when it was made. `made` is false
-    where nothing was: in a dry run, and where the catalog holds no views. Raises UsageError for a table that
-    keeps no history and for a session that cannot make views, and Refused for a name that something else has.
+    The last entry is not a view but a query on the versions with the parameter `:time`, because Iceberg
+    catalogs have no functions. A view has the columns that the table had when the view was created. `made` is
+    false in a dry run, and if the catalog does not support views. Raises UsageError if the table keeps no
+    history, or if the session cannot create views. Raises Refused if a name is in use.
     """
-    wanted = {TableName(table.schema, f"{table.name}{name}"): sql for name, sql in _definitions(store, table)}
-    told = make_views(store, table, wanted, dry_run=dry_run)
-    at = f"{VALID_FROM} <= :time AND ({VALID_TO} IS NULL OR :time < {VALID_TO})"
-    of = store.sql_name(TableName(table.schema, f"{table.name}{VERSIONS}"))
-    return [*told, {"view": None, "made": False, "sql": f"SELECT * FROM {of} WHERE {at}"}]
+    queries = {
+        TableName(table.schema, f"{table.name}{name}"): sql for name, sql in _definitions(store, table)
+    }
+    entries = make_views(store, table, queries, dry_run=dry_run)
+    condition = f"{VALID_FROM} <= :time AND ({VALID_TO} IS NULL OR :time < {VALID_TO})"
+    versions_view = store.sql_name(TableName(table.schema, f"{table.name}{VERSIONS}"))
+    return [
+        *entries,
+        {"view": None, "made": False, "sql": f"SELECT * FROM {versions_view} WHERE {condition}"},
+    ]
 
 
 def make_views(
-    store: Store, table: TableName, wanted: Mapping[TableName, str], *, dry_run: bool
+    store: Store, table: TableName, queries: Mapping[TableName, str], *, dry_run: bool
 ) -> list[dict[str, Any]]:
-    """Make views of a table, anew if they are there; for each its name, its SQL, and whether it was made.
+    """Create or replace views of a table; for each its name, its SQL, and whether it was created.
 
-    Raises Refused for a name that something else has, UsageError for a session that can make none.
+    Raises Refused if a name is in use, and UsageError if the session cannot create views.
     """
     if not dry_run:
         _require_extensions(store)
-    makes = not dry_run and holds_views(store.jvm, store.iceberg())
-    there = _views_of(store, table.schema) if makes else None
-    holds = there is not None
-    for name in wanted if there is not None else ():
-        _require_free(store, table, name, there or set())
-    for name, sql in wanted.items() if holds else ():
+    may_make = not dry_run and holds_views(store.jvm, store.iceberg())
+    existing_names = _views_of(store, table.schema) if may_make else None
+    can_make = existing_names is not None
+    for name in queries if existing_names is not None else ():
+        _require_free(store, table, name, existing_names or set())
+    for name, sql in queries.items() if can_make else ():
         marked = f"TBLPROPERTIES ('{OF}' = {text_literal(str(table))})"
         with translate_faults(name):
             store.spark.sql(f"CREATE OR REPLACE VIEW {store.sql_name(name)} {marked} AS {sql}")
-    return [{"view": str(name), "made": holds, "sql": sql} for name, sql in wanted.items()]
+    return [{"view": str(name), "made": can_make, "sql": sql} for name, sql in queries.items()]
 
 
 def _require_extensions(store: Store) -> None:
-    """Raises UsageError where the catalog holds views, but the session's SQL cannot make them."""
+    """Raise UsageError if the catalog supports views, but the session's SQL cannot create them."""
     setting = "spark.sql.extensions"
-    told = store.setting(setting) or ""
-    if EXTENSIONS not in told and holds_views(store.jvm, store.iceberg()):
-        both = ",".join(filter(None, [told, EXTENSIONS]))
+    extensions = store.setting(setting) or ""
+    if EXTENSIONS not in extensions and holds_views(store.jvm, store.iceberg()):
+        both = ",".join(filter(None, [extensions, EXTENSIONS]))
         raise UsageError(
             "no-extensions",
-            f"The session can make no views in the catalog {store.catalog}: it lacks Iceberg's extensions.",
+            f"The session cannot create views in the catalog {store.catalog}: it lacks Iceberg's extensions.",
             f'Start the session with .config("{setting}", "{both}").',
         )
 
 
 def _views_of(store: Store, schema: str) -> set[str] | None:
-    """The names of the schema's views; None where the catalog holds none beside tables."""
+    """The names of the schema's views; None if the catalog does not support views."""
     from pyspark.errors import AnalysisException, UnsupportedOperationException
 
     namespace = ".".join(map(quote, (store.catalog, schema)))
@@ -84,10 +89,10 @@ def _definitions(store: Store, table: TableName) -> list[tuple[str, str]]:
     ]
 
 
-def _require_free(store: Store, table: TableName, name: TableName, there: set[str]) -> None:
-    """Raise Refused if the name is a table's, or a view's that was not made here of this table."""
+def _require_free(store: Store, table: TableName, name: TableName, existing_names: set[str]) -> None:
+    """Raise Refused if a table has the name, or a view that backstory did not create for this table."""
     taken = load(store, name) is not None
-    if not taken and name.name in there:
+    if not taken and name.name in existing_names:
         properties = store.spark.sql(f"SHOW TBLPROPERTIES {store.sql_name(name)}").collect()
         taken = (OF, str(table)) not in {(row["key"], row["value"]) for row in properties}
     if taken:

@@ -1,12 +1,8 @@
 """The views of a history: all versions with the archived ones, labelled states, effective time (section 7).
 
-A view has the columns that the history had when it was made. So the views go before a history's columns
-change, and are made anew after that, and after pruning.
-
-What a history's views were made from, as a mark in each view's comment (section 7).
-
-A database keeps a view in words of its own, so its definition does not tell whether something else is
-asked for now. A comment comes and goes with its view, in the same transaction.
+A view has the columns that the history had when the view was created. So views are dropped before the
+columns change, and created again after a change or after pruning. A database rewrites the definition of a
+view, so a comment with a hash of our query marks each view.
 """
 
 from collections.abc import Iterator
@@ -23,22 +19,19 @@ SUFFIXES = (ALL, LABELED, EFFECTIVE)
 
 
 def drop_views(history: StoredHistory) -> list[str]:
-    """Statements after which the history has no view."""
+    """The statements that drop all views of the history."""
     return [f"DROP VIEW IF EXISTS {history.name_with_suffix(suffix)}" for suffix in reversed(SUFFIXES)]
 
 
 def create_views(history: StoredHistory) -> list[str]:
-    """Statements that make the views which the history asks for."""
+    """The statements that create the views of the history's model."""
     return [
         f"CREATE VIEW {history.name_with_suffix(suffix)} AS\n{sql}" for suffix, sql in definitions(history)
     ]
 
 
 def definitions(history: StoredHistory) -> Iterator[tuple[str, str]]:
-    """The suffixes of the views that the history asks for, and the query of each.
-
-    What was pruned asks for `_all`.
-    """
+    """The suffix and the query of each view of the history's model; a pruned history has `_all`."""
     if history.model.archive:
         everything = f"FROM {history.all_versions} AS v"
         yield ALL, select(history.dialect, columns_of(history, "v", history.names), everything).sql
@@ -48,7 +41,7 @@ def definitions(history: StoredHistory) -> Iterator[tuple[str, str]]:
         yield EFFECTIVE, effective(history, history.model.dating).sql
 
 
-# The cast cuts a name as PostgreSQL cut it when the view was made.
+# The cast truncates the name as PostgreSQL did when the view was created.
 _COMMENTS: dict[type[Dialect], str] = {
     DuckDB: "SELECT comment FROM duckdb_views() WHERE database_name = current_database() "
     "AND lower(schema_name) = lower({schema}) AND lower(view_name) = lower({view})",
@@ -59,18 +52,18 @@ _COMMENTS: dict[type[Dialect], str] = {
 
 
 def stored_view_marks(engine: Engine, history: StoredHistory) -> dict[str, str | None]:
-    """The suffixes of the views that are there, each with its mark; None for one that has none."""
-    found = {suffix: _comments(engine, history, suffix) for suffix in SUFFIXES}
-    return {suffix: comments[0] for suffix, comments in found.items() if comments}
+    """The suffix and the mark of each existing view; the mark is None if the view has no comment."""
+    comments_of = {suffix: _comments(engine, history, suffix) for suffix in SUFFIXES}
+    return {suffix: comments[0] for suffix, comments in comments_of.items() if comments}
 
 
 def defined_view_marks(history: StoredHistory) -> dict[str, str | None]:
-    """The suffixes of the views that the history defines, each with its mark."""
+    """The suffix and the mark of each view that the history's model defines."""
     return {suffix: _mark(sql) for suffix, sql in definitions(history)}
 
 
 def create_marked_views(history: StoredHistory) -> list[str]:
-    """Statements that make the views which the history asks for, and mark them where we can read marks."""
+    """The statements that create the views, and mark them if marks can be read in this dialect."""
     created = create_views(history)
     if _query(history.dialect) is None:
         return created
@@ -85,7 +78,7 @@ def _mark(sql: str) -> str:
 
 
 def _comments(engine: Engine, history: StoredHistory, suffix: str) -> list[str | None]:
-    """The comment of the view, in a list that is empty where there is no view."""
+    """The comment of the view in a list, which is empty if there is no view."""
     name = f"{history.model.name}{suffix}"
     query = _query(history.dialect)
     if query is None:

@@ -1,1 +1,1 @@
-"""The laws of layouts: what holds of the rows of each, and how rows that break it are mended."""
+"""The laws of layouts: conditions on the rows of each layout, and the repair of rows that break them."""

@@ -1,4 +1,4 @@
-"""The laws of a table's rows out of its files, by DuckDB: the queries that Spark runs, without Spark."""
+"""The laws of a table's rows, checked by DuckDB on its files: the queries of Spark, without Spark."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -56,19 +56,19 @@ _RECORD: Final = "record"
 
 @dataclass(frozen=True, slots=True)
 class LawRows:
-    """Rows of a table, whose columns have numbers in DuckDB, which takes `a` and `A` for one name."""
+    """Rows of a table. Their columns are numbered in DuckDB, for which `a` and `A` are the same name."""
 
     lease: MemoryLease
     table: pa.Table
 
     @property
     def engine(self) -> TableSql:
-        """How DuckDB writes the columns."""
+        """The SQL of the columns in DuckDB."""
         names = {name: f"c{place}" for place, name in enumerate(self.table.column_names)}
         return TableSql(DUCKDB, names.__getitem__, [_RECORD])
 
     def ask(self, query: str, records: np.ndarray) -> pa.Table:
-        """The answer to a query of the rows, their places and the numbers of their records."""
+        """The answer to a query on the rows, with their places and the numbers of their records."""
         own = {_PLACE: integers(np.arange(len(records))), _RECORD: integers(records)}
         columns = {f"c{place}": _zoneless(each) for place, each in enumerate(self.table.columns)}
         rows = pa.table(own | columns)
@@ -76,78 +76,86 @@ class LawRows:
             try:
                 return query_rows(rows, query)
             except duckdb.Error:
-                raise Unreadable("values that DuckDB has not") from None
+                raise Unreadable("values that DuckDB lacks") from None
 
 
 def _zoneless(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Instants as times in UTC."""
+    """Instants as times in UTC without zone."""
     return values.cast(pa.timestamp("us")) if pa.types.is_timestamp(values.type) else values
 
 
 def broken_spans(files: TableReader) -> Broken:
-    """The laws that versions of records break, as `broken_spans` of Spark gives them."""
+    """The laws that versions break, as `broken_spans` of `frames.py` gives them."""
     table, ways = files.table, _row_hashes(files)
-    judged = terms_of_versions(table, (), table.newest_property(RECORDED), numbers_of(table.fields))
-    span, values = table.shape.layout.span, judged.terms.tracked if judged.valued else ()
+    table_terms = terms_of_versions(table, (), table.newest_property(RECORDED), numbers_of(table.fields))
+    span, values = table.shape.layout.span, table_terms.terms.tracked if table_terms.valued else ()
     assert span is not None
     own = [span.start, span.end, span.flag, span.state]
-    own += [span.written, MEMORY] if judged.terms.remembers else []
-    names = [*judged.identity, *judged.naming, *filter(None, own), *_hash_inputs(ways, judged), *values]
+    own += [span.written, MEMORY] if table_terms.terms.remembers else []
+    names = [
+        *table_terms.identity,
+        *table_terms.naming,
+        *filter(None, own),
+        *_hash_inputs(ways, table_terms),
+        *values,
+    ]
     rows = _rows(files, names)
     engine = rows.engine
-    judged = replace(judged, hashes=_hashes(ways, rows, judged))
-    if judged.valued:
-        first = engine.column(judged.shape.key[0])
-        marks = f"SELECT * FROM {nest_steps(engine.steps(layout_columns(engine, judged)))} AS told"
+    table_terms = replace(table_terms, hashes=_hashes(ways, rows, table_terms))
+    if table_terms.valued:
+        first = engine.column(table_terms.shape.key[0])
+        marks = f"SELECT * FROM {nest_steps(engine.steps(layout_columns(engine, table_terms)))} AS told"
         marks += f" WHERE {first} IS NULL AND {DUCKDB.name(PREFIX + 'role')} = '{Role.FACT}'"
         none = np.zeros(len(rows.table), np.int64)
-        judged = judged.with_marks(rows_of(rows.ask(marks, none)))
-    return broken_lives(rows, judged)
+        table_terms = table_terms.with_marks(rows_of(rows.ask(marks, none)))
+    return broken_lives(rows, table_terms)
 
 
-def broken_lives(rows: LawRows, judged: TableTerms) -> Broken:
-    """The laws that versions break, for a table that is judged so."""
-    laws = _LawQuery(laws_of_lives(rows.engine, judged), judged.identity, judged.naming, f"{PREFIX}start")
-    return _count_broken(rows, laws, judged.count_broken if judged.terms.remembers else None)
+def broken_lives(rows: LawRows, table_terms: TableTerms) -> Broken:
+    """The laws that versions break, by the terms of their table."""
+    laws = _LawQuery(
+        laws_of_lives(rows.engine, table_terms), table_terms.identity, table_terms.naming, f"{PREFIX}start"
+    )
+    return _count_broken(rows, laws, table_terms.count_broken if table_terms.terms.remembers else None)
 
 
 def broken_rows(files: TableReader) -> Broken:
-    """The laws of keys of a table that has each record once; and of its hashes, if it has them."""
-    ways, judged = _row_hashes(files), terms_of_keys(files.table, ())
-    if not judged.identity:
+    """The laws of keys and hashes that rows break in a table with one row for each record."""
+    ways, table_terms = _row_hashes(files), terms_of_keys(files.table, ())
+    if not table_terms.identity:
         return {}
-    rows = _rows(files, [*judged.identity, *judged.naming, *_hash_inputs(ways, judged)])
-    judged = replace(judged, hashes=_hashes(ways, rows, judged))
-    return broken_keys(rows, judged)
+    rows = _rows(files, [*table_terms.identity, *table_terms.naming, *_hash_inputs(ways, table_terms)])
+    table_terms = replace(table_terms, hashes=_hashes(ways, rows, table_terms))
+    return broken_keys(rows, table_terms)
 
 
-def broken_keys(rows: LawRows, judged: TableTerms) -> Broken:
-    """The laws that rows break of which each record has one."""
-    steps = laws_of_keys(rows.engine, judged)
-    return _count_broken(rows, _LawQuery(steps, judged.identity, judged.naming, f"{PREFIX}keyed"))
+def broken_keys(rows: LawRows, table_terms: TableTerms) -> Broken:
+    """The laws of keys and hashes that rows break, by the terms of their table."""
+    steps = laws_of_keys(rows.engine, table_terms)
+    return _count_broken(rows, _LawQuery(steps, table_terms.identity, table_terms.naming, f"{PREFIX}keyed"))
 
 
 def broken_log(files: TableReader) -> Broken:
-    """The laws that a dataset's rows break, as `broken_log` of Spark gives them."""
+    """The laws that a dataset's rows break, as `broken_log` of `frames.py` gives them."""
     table = files.table
     names, shape = system_columns(table), table.shape
     log = log_facts(table, names, table.newest_property(WATERMARK))
-    asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
-    rows = _rows(files, [*asked, *shape.key])
+    columns = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
+    rows = _rows(files, [*columns, *shape.key])
     broken = broken_events(rows, shape, names, log)
-    missed = _offsets(files, rows.table[names["offset"]].cast(pa.int64()))
-    return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
+    offsets = _offsets(files, rows.table[names["offset"]].cast(pa.int64()))
+    return broken | ({Law.OFFSETS.value: offsets} if offsets[0] else {})
 
 
 def broken_events(rows: LawRows, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Broken:
-    """The laws that events break, but for that of offsets; `names` are the system columns."""
+    """The laws that events break, except the law `offsets`; `names` are the system columns."""
     identity = (shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
     steps = laws_of_events(rows.engine, shape, names, log)
     return _count_broken(rows, _LawQuery(steps, identity, shape.key or (names["offset"],), f"{PREFIX}offset"))
 
 
 def _rows(files: TableReader, names: Sequence[str]) -> LawRows:
-    """All rows with these columns; Unreadable for what only Spark reads."""
+    """All rows with these columns; Unreadable if only Spark can read them."""
     table = files.table
     return LawRows(
         files.lease, files.rows(table.snapshot, table.fields, list(dict.fromkeys(names)), MOST_IN_ARROW)
@@ -156,7 +164,7 @@ def _rows(files: TableReader, names: Sequence[str]) -> LawRows:
 
 @dataclass(frozen=True, slots=True)
 class _LawQuery:
-    """The steps of a query, what tells records apart, by what they are shown, and the order of their rows."""
+    """The steps of a query, and the columns by which records are identified, shown and ordered."""
 
     steps: Steps
     identity: Sequence[str]
@@ -165,62 +173,68 @@ class _LawQuery:
 
 
 def _count_broken(rows: LawRows, laws: _LawQuery, judge: Judge | None = None) -> Broken:
-    """How often rows break each law; those of records that break one are asked again, record by record."""
+    """Count how often rows break each law: find the broken records, then check their rows again."""
     records = identities(rows.table, laws.identity)
     anything = " OR ".join(map(DUCKDB.name, laws.steps[-1]))
-    relation = f"{nest_steps(laws.steps)} AS judged"
-    found = rows.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", records)
-    if not found.num_rows:
+    relation = f"{nest_steps(laws.steps)} AS table_terms"
+    broken_places = rows.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", records)
+    if not broken_places.num_rows:
         return {}
     is_broken = np.zeros(records.max() + 1, bool)
-    is_broken[records[whole_numbers(found[_PLACE])]] = True
+    is_broken[records[whole_numbers(broken_places[_PLACE])]] = True
     places = np.flatnonzero(is_broken[records])
     if judge is not None and len(places) > MOST_ROWS:
-        raise Unreadable("rows that are judged one by one")
+        raise Unreadable("rows that are table_terms one by one")
     lives = replace(rows, table=rows.table.take(integers(places)))
     columns = ", ".join(map(DUCKDB.name, [*laws.steps[0], *laws.steps[-1]]))
     if judge is not None:  # it judges whole records
         suspect = DUCKDB.name(SUSPECT)
         columns = columns.replace(suspect, f"MAX({suspect}) OVER (PARTITION BY {_RECORD}) AS {suspect}")
-    said = lives.ask(f"SELECT {columns} FROM {relation} ORDER BY {_PLACE}", records[places])
-    table = pa.table([*lives.table.columns, *said.columns], [*lives.table.column_names, *said.column_names])
+    answers = lives.ask(f"SELECT {columns} FROM {relation} ORDER BY {_PLACE}", records[places])
+    table = pa.table(
+        [*lives.table.columns, *answers.columns], [*lives.table.column_names, *answers.column_names]
+    )
     batches = sort_like_spark(table, [*laws.identity, laws.order]).combine_chunks().to_batches()
-    told = examine(judge, laws.identity, laws.naming, batches)
-    return add_up(row for each in told for row in each.to_pylist())
+    results = examine(judge, laws.identity, laws.naming, batches)
+    return add_up(row for result in results for row in result.to_pylist())
 
 
 def _offsets(files: TableReader, offsets: pa.ChunkedArray) -> tuple[int, list[str]]:
-    """How many offsets are missing, too many or of no block, and the first ten of them."""
-    told, wanted = wrong_offsets(log_rows_in_files(files), snapshots_in_files(files.table), len(offsets))
+    """How many offsets are missing, repeated or in no block, and the first ten of them."""
+    wrong_blocks, wanted = wrong_offsets(
+        log_rows_in_files(files), snapshots_in_files(files.table), len(offsets)
+    )
     query = f"{misplaced_query(DUCKDB.rows, wanted)} ORDER BY place NULLS FIRST"
     with hold_memory(files.lease, "laws", offsets.nbytes):
         wrong = query_rows(pa.table({_PLACE: offsets}), query)
     if not wrong.num_rows:
-        return len(told), told[:MAX_KEYS]
+        return len(wrong_blocks), wrong_blocks[:MAX_KEYS]
     total = pc.sum(wrong["times"]).as_py()
-    return int(total) + len(told), list(map(str, wrong[_PLACE].slice(0, MAX_KEYS).to_pylist()))
+    return int(total) + len(wrong_blocks), list(map(str, wrong[_PLACE].slice(0, MAX_KEYS).to_pylist()))
 
 
 def _row_hashes(files: TableReader) -> "tuple[RowHash, ...]":
     return read_row_hashes(files.table, numbers_of(files.table.fields))
 
 
-def _hash_inputs(ways: "Sequence[RowHash]", judged: TableTerms) -> list[str]:
-    """The columns of hashes, and those that go into them."""
+def _hash_inputs(ways: "Sequence[RowHash]", table_terms: TableTerms) -> list[str]:
+    """The column of hashes, and the columns that are hashed."""
     return (
-        [ROW_HASH, *(column.name for each in ways for column in each.columns)] if judged.terms.hashed else []
+        [ROW_HASH, *(column.name for way in ways for column in way.columns)]
+        if table_terms.terms.hashed
+        else []
     )
 
 
-def _hashes(ways: "Sequence[RowHash]", rows: LawRows, judged: TableTerms) -> tuple[str, ...]:
-    """The hashes that a row may have, in DuckDB's words; Unreadable where these are not Spark's."""
+def _hashes(ways: "Sequence[RowHash]", rows: LawRows, table_terms: TableTerms) -> tuple[str, ...]:
+    """The hashes that a row may have, as DuckDB SQL; Unreadable if they may differ from Spark's."""
     if not ways:
         return ()
     from backstory.stores.sql.dialects import DuckDB
     from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years
 
-    if any(column.datatype not in SAME_TEXT for each in ways for column in each.columns):
+    if any(column.datatype not in SAME_TEXT for way in ways for column in way.columns):
         raise Unreadable("values whose texts differ")
-    if not all(has_usual_years(rows.table[name]) for name in _hash_inputs(ways, judged)):
+    if not all(has_usual_years(rows.table[name]) for name in _hash_inputs(ways, table_terms)):
         raise Unreadable("years whose texts differ")
-    return tuple(each.sql(DuckDB(), rows.engine.column) for each in ways)
+    return tuple(way.sql(DuckDB(), rows.engine.column) for way in ways)

@@ -1,4 +1,4 @@
-"""The laws of a table's rows, found by Spark in one scan; the rule of memory judges the rest in its tasks."""
+"""The laws of a table's rows, checked by Spark in one scan, and by plain Python in its tasks."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial, reduce
@@ -46,26 +46,26 @@ from backstory.upkeep.laws.terms import PREFIX, TIMELY, Law
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation
 
-# Whether a row's record breaks a law, or is suspected.
+# The column that is true if a row's record breaks a law, or is suspected.
 _BROKEN: Final = PREFIX + "broken"
 _OFFSET: Final = PREFIX + "offset"
 
 
 def read_terms(store: Store, table: StoredTable) -> TableTerms:
-    """The terms of a table whose rows are versions: by its layout, its properties and its commits."""
-    newest = next((told for each in ancestry(table) if (told := each.get_property(RECORDED))), None)
-    judged = terms_of_versions(table, _hashes(store, table), newest, _numbers(store, table))
-    if not judged.valued:
-        return judged
+    """The terms of a table of versions, by its layout, properties, commits and marks."""
+    newest = next((text for commit in ancestry(table) if (text := commit.get_property(RECORDED))), None)
+    table_terms = terms_of_versions(table, _hashes(store, table), newest, _numbers(store, table))
+    if not table_terms.valued:
+        return table_terms
     from pyspark.sql.functions import expr
 
     # Iceberg prunes by the key, which is NULL in marks only.
     rows = _rows(store, table)
     rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
     with translate_faults(table.shape.table):
-        known = layout_columns(TableSql(SPARK, quote, ()), judged)
+        known = layout_columns(TableSql(SPARK, quote, ()), table_terms)
         marks = rows.select(*(expr(sql).alias(PREFIX + name) for name, sql in known.items()))
-        return judged.with_marks(arrow_of(marks).to_pylist())
+        return table_terms.with_marks(arrow_of(marks).to_pylist())
 
 
 def _rows(store: Store, table: StoredTable) -> "DataFrame":
@@ -77,30 +77,34 @@ def _numbers(store: Store, table: StoredTable) -> Mapping[str, int]:
 
 
 def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
-    """The hashes that a row may have, in Spark's words."""
+    """The hashes that a row may have, as Spark SQL."""
     if not (ways := read_row_hashes(table, _numbers(store, table))):
         return ()
     from backstory.stores.sql.dialects import Spark
 
-    return tuple(each.sql(Spark(), quote) for each in ways)
+    return tuple(way.sql(Spark(), quote) for way in ways)
 
 
-def find_suspects(rows: "DataFrame", judged: TableTerms) -> "DataFrame":
-    """The rows of records that break a law, or that the rule has to look at; with what their columns say."""
+def find_suspects(rows: "DataFrame", table_terms: TableTerms) -> "DataFrame":
+    """The rows of records that break a law or are suspected, with the columns of the first and last step."""
     from pyspark.sql.functions import expr
 
-    key, shape, span = list(map(quote, judged.identity)), judged.shape, judged.shape.layout.span
+    key, shape, span = (
+        list(map(quote, table_terms.identity)),
+        table_terms.shape,
+        table_terms.shape.layout.span,
+    )
     engine = TableSql(SPARK, quote, key)
     assert span is not None
     written = shape.column(span.written)
-    if written is not None and written.type.kind in TIMELY:  # by it some are mended
+    if written is not None and written.type.kind in TIMELY:  # a repair needs it
         rows = rows.withColumn(f"{PREFIX}written", expr(engine.micros(shape, span.written)))
-    steps = laws_of_lives(engine, judged)
+    steps = laws_of_lives(engine, table_terms)
     return _of_broken_records(rows, key, steps, f"{PREFIX}start")
 
 
 def _of_broken_records(rows: "DataFrame", key: Sequence[str], steps: Steps, order: str) -> "DataFrame":
-    """The rows of records of which a row is suspected, or breaks a law, record by record; with all laws."""
+    """The rows of records with a suspected row or a broken law, sorted by record, with all laws."""
     from pyspark.sql import Window
     from pyspark.sql.functions import expr
     from pyspark.sql.functions import max as greatest
@@ -117,30 +121,34 @@ def _of_broken_records(rows: "DataFrame", key: Sequence[str], steps: Steps, orde
 
 
 def broken_spans(store: Store, table: StoredTable) -> Broken:
-    """The laws that versions of records break, how often, and up to ten keys of each."""
+    """The laws that versions break, how often, and up to ten keys of each."""
     return broken_in_frame(_rows(store, table), read_terms(store, table))
 
 
-def broken_in_frame(rows: "DataFrame", judged: TableTerms) -> Broken:
-    """The same of versions in a frame."""
-    found = find_suspects(rows, judged)
-    judge = judged.count_broken if judged.terms.remembers else None
-    own = judged.terms.tracked if judged.valued else ()
-    asked = [each for each in found.columns if each.startswith(PREFIX) and (judge or each in LAW_OF)]
-    found = found.select(*map(quote, dict.fromkeys([*judged.identity, *judged.naming, *own, *asked])))
-    return _run(judged.shape, found, partial(examine, judge, judged.identity, judged.naming))
+def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
+    """The laws that versions in a frame break, how often, and up to ten keys of each."""
+    suspects = find_suspects(rows, table_terms)
+    judge = table_terms.count_broken if table_terms.terms.remembers else None
+    own = table_terms.terms.tracked if table_terms.valued else ()
+    columns = [each for each in suspects.columns if each.startswith(PREFIX) and (judge or each in LAW_OF)]
+    suspects = suspects.select(
+        *map(quote, dict.fromkeys([*table_terms.identity, *table_terms.naming, *own, *columns]))
+    )
+    return _run(
+        table_terms.shape, suspects, partial(examine, judge, table_terms.identity, table_terms.naming)
+    )
 
 
 def broken_rows(store: Store, table: StoredTable) -> Broken:
-    """The laws of keys of a table that has each record once; and of its hashes, if it has them."""
-    judged = terms_of_keys(table, _hashes(store, table))
-    if not (identity := judged.identity):
+    """The laws of keys and hashes that rows break in a table with one row for each record."""
+    table_terms = terms_of_keys(table, _hashes(store, table))
+    if not (identity := table_terms.identity):
         return {}
     key = list(map(quote, identity))
-    steps = laws_of_keys(TableSql(SPARK, quote, key), judged)
-    found = _of_broken_records(_rows(store, table), key, steps, f"{PREFIX}keyed")
-    found = found.select(*map(quote, dict.fromkeys([*identity, *judged.naming, *steps[-1]])))
-    return _run(judged.shape, found, partial(examine, None, identity, judged.naming))
+    steps = laws_of_keys(TableSql(SPARK, quote, key), table_terms)
+    rows = _of_broken_records(_rows(store, table), key, steps, f"{PREFIX}keyed")
+    rows = rows.select(*map(quote, dict.fromkeys([*identity, *table_terms.naming, *steps[-1]])))
+    return _run(table_terms.shape, rows, partial(examine, None, identity, table_terms.naming))
 
 
 def broken_log(store: Store, table: StoredTable) -> Broken:
@@ -148,24 +156,24 @@ def broken_log(store: Store, table: StoredTable) -> Broken:
     from pyspark.sql import Observation
 
     names, shape = system_columns(table), table.shape
-    newest = next((told for each in ancestry(table) if (told := each.get_property(WATERMARK))), None)
+    newest = next((text for commit in ancestry(table) if (text := commit.get_property(WATERMARK))), None)
     log = log_facts(table, names, newest)
     identity = list(shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
     shown, key = shape.key or (names["offset"],), list(map(quote, identity))
     steps = laws_of_events(TableSql(SPARK, quote, key), shape, names, log)
-    seen = Observation()
-    asked = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
-    rows = _rows(store, table).select(*map(quote, dict.fromkeys([*asked, *identity, *shown])))
-    rows = _observe_offsets(rows, steps[0][_OFFSET], seen)
-    found = _of_broken_records(rows, key, steps, _OFFSET)
-    found = found.select(*map(quote, dict.fromkeys([*identity, *shown, *steps[-1]])))
-    broken = _run(shape, found, partial(examine, None, identity, shown))
-    missed = _offsets(store, table, names["offset"], seen.get)
-    return broken | ({Law.OFFSETS.value: missed} if missed[0] else {})
+    observation = Observation()
+    columns = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
+    rows = _rows(store, table).select(*map(quote, dict.fromkeys([*columns, *identity, *shown])))
+    rows = _observe_offsets(rows, steps[0][_OFFSET], observation)
+    suspects = _of_broken_records(rows, key, steps, _OFFSET)
+    suspects = suspects.select(*map(quote, dict.fromkeys([*identity, *shown, *steps[-1]])))
+    broken = _run(shape, suspects, partial(examine, None, identity, shown))
+    offsets = _offsets(store, table, names["offset"], observation.get)
+    return broken | ({Law.OFFSETS.value: offsets} if offsets[0] else {})
 
 
 def _observe_offsets(rows: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
-    """The same rows; on the way their offsets are counted and added up."""
+    """The rows, with an observation of the count and the XOR of hashes of their offsets."""
     from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
 
     hashed = rows.withColumn(f"{PREFIX}hash", xxhash64(expr(offset)))
@@ -176,25 +184,25 @@ def _observe_offsets(rows: "DataFrame", offset: str, seen: "Observation") -> "Da
 
 
 def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, Any]) -> tuple[int, list[str]]:
-    """How many offsets are missing, too many or of no block, and the first ten of them.
+    """How many offsets are missing, repeated or in no block, and the first ten of them.
 
-    The numbers from 0 on have one count and one hash; only where the log has others is it read again.
+    Count and hash of the right offsets are known; only if the log has others is it read again.
     """
     from pyspark.sql.functions import bit_xor, xxhash64
 
-    told, wanted = wrong_offsets(log_rows(store, table.shape.table), snapshots(table), seen["rows"])
+    wrong_blocks, wanted = wrong_offsets(log_rows(store, table.shape.table), snapshots(table), seen["rows"])
     (whole,) = store.spark.range(wanted).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
     if (seen["rows"], seen["hash"]) == (wanted, whole["hash"]):
-        return len(told), told[:MAX_KEYS]
+        return len(wrong_blocks), wrong_blocks[:MAX_KEYS]
     source = f"(SELECT CAST({quote(offset)} AS BIGINT) AS place FROM {store.sql_name(table.shape.table)})"
     wrong = store.spark.sql(misplaced_query(source, wanted))
     with translate_faults(table.shape.table):
         keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
         (total,) = wrong.selectExpr("sum(times) AS times").collect()
-    return int(total["times"] or 0) + len(told), keys
+    return int(total["times"] or 0) + len(wrong_blocks), keys
 
 
-def _run(shape: Shape, found: "DataFrame", look: Any) -> Broken:
-    """What tasks find in the rows of a frame."""
+def _run(shape: Shape, rows: "DataFrame", check: Any) -> Broken:
+    """Run a check in the tasks of a frame, and add up its results."""
     with translate_faults(shape.table):
-        return add_up(arrow_of(map_batches(found, look, FOUND)).to_pylist())
+        return add_up(arrow_of(map_batches(rows, check, FOUND)).to_pylist())

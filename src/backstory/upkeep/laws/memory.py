@@ -1,4 +1,4 @@
-"""The rule of what a record of layout `versions` remembers, in plain Python (native.md V3, V6, V114)."""
+"""The laws of several rows of a record of layout `versions`, in plain Python (native.md V3, V6, V114)."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,12 +10,12 @@ from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow, Reme
 
 MARKS = frozenset({FactKind.COPY, FactKind.TRUNCATE})
 EVENTS = frozenset({FactKind.UPSERT, FactKind.DELETE})
-# The tracked values of a record that is there.
+# The tracked values of a record, None while it does not exist.
 State = Mapping[str, Any] | None
 
 
 def broken_together(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
-    """A law for each row or pair that breaks one of the three about several rows of a record."""
+    """One law for each row, or pair of rows, that breaks a law about several rows of a record."""
     keyed = [row for row in rows if row.keyed]
     yield from [Law.ONE_BELIEF] * count_overlaps(keyed)
     yield from [Law.ONE_FACT] * _count_repeated(rows, terms)
@@ -24,7 +24,10 @@ def broken_together(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]
 
 
 def is_of_its_kind(row: RecordRow) -> bool:
-    """Whether the row is one of V3's, and no other combination; a version without length is another law's."""
+    """Whether the row has a combination of role, kind and length that V3 lists.
+
+    A version without length breaks another law.
+    """
     without_length = row.start is not None and row.end == row.start
     if row.role is None:
         return row.kind in {None, FactKind.UPSERT} and row.scope is None
@@ -37,7 +40,7 @@ def is_of_its_kind(row: RecordRow) -> bool:
 
 
 def is_recorded(row: RecordRow, newest: int | None) -> bool:
-    """Whether it was told at a time, before its end was moved, and neither is after the newest commit."""
+    """Whether the row's recorded times are possible: in order, and not after the newest commit."""
     if row.written is None:
         return False
     times = [row.written, *([] if row.ended_at is None else [row.ended_at])]
@@ -46,7 +49,7 @@ def is_recorded(row: RecordRow, newest: int | None) -> bool:
 
 
 def is_settled(at: int | None, terms: LawTerms) -> bool:
-    """Whether an instant lies in the settled interval, bounds included (V29)."""
+    """Whether an instant is in the settled interval, including its bounds (V29)."""
     if terms.settled is None or at is None:
         return False
     first, last = terms.settled
@@ -57,28 +60,30 @@ Statement = tuple[int, int, int, int]
 
 
 def statements(row: RecordRow) -> list[Statement]:
-    """From and to which recorded time it was told that the version held from and to which instant (V6)."""
+    """The statements of a row: recorded from and to, valid from and to (V6)."""
     if row.role == Role.FACT or row.start is None or row.written is None:
         return []
     end = INFINITY if row.end is None else row.end
     if row.ended_at is None:
-        told = [(row.written, INFINITY, row.start, end)]
+        stated = [(row.written, INFINITY, row.start, end)]
     else:
         before = INFINITY if row.end_before is None else row.end_before
-        told = [(row.written, row.ended_at, row.start, before), (row.ended_at, INFINITY, row.start, end)]
-    return [each for each in told if each[0] < each[1] and each[2] < each[3]]
+        stated = [(row.written, row.ended_at, row.start, before), (row.ended_at, INFINITY, row.start, end)]
+    return [statement for statement in stated if statement[0] < statement[1] and statement[2] < statement[3]]
 
 
 def count_overlaps(rows: Sequence[RecordRow]) -> int:
-    """The pairs of rows of a record of which both were told at one time of one instant."""
-    told = sorted(((row.start or 0, place, row) for place, row in enumerate(rows)), key=lambda each: each[:2])
-    found = 0
+    """Count the pairs of a record's rows that stated something about one instant at one recorded time."""
+    ordered = sorted(
+        ((row.start or 0, place, row) for place, row in enumerate(rows)), key=lambda each: each[:2]
+    )
+    overlaps = 0
     open_: list[RecordRow] = []
-    for start, _, row in told:
+    for start, _, row in ordered:
         open_ = [each for each in open_ if max((one[3] for one in statements(each)), default=0) > start]
-        found += sum(_overlap(each, row) for each in open_)
+        overlaps += sum(_overlap(each, row) for each in open_)
         open_.append(row)
-    return found
+    return overlaps
 
 
 def _overlap(one: RecordRow, other: RecordRow) -> bool:
@@ -90,16 +95,16 @@ def _overlap(one: RecordRow, other: RecordRow) -> bool:
 
 
 def is_fact(row: RecordRow) -> bool:
-    """Whether a row stands for an event that still holds (V4)."""
+    """Whether a row is a fact that still holds (V4)."""
     if row.role is None:
         return row.kind == FactKind.UPSERT
     return row.role == Role.FACT and row.ended_at is None
 
 
 def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
-    """The facts of one instant and sequence beyond the first (V53), a truncate among those of every key.
+    """Count the facts with the same instant and sequence as another (V53); a truncate is a fact of every key.
 
-    Marks are rows of no key: of one kind, instant, sequence and scope there is one (V43).
+    Marks have no key: they are repeated if kind, instant, sequence and scope are the same (V43).
     """
     events = Counter(
         _place(row.start, row.time, row.sequence)
@@ -121,7 +126,7 @@ def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
 
 
 def _place(at: int | None, time: int | None, sequence: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What tells facts of a record apart: an instant and a sequence, in a log the position alone (V133)."""
+    """The identity of a fact of a record: instant and sequence, or in a log only the position (V133)."""
     return (at if time is None else None, time is not None, sequence)
 
 
@@ -131,7 +136,7 @@ def _is_event(row: RecordRow) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class LifeFacts:
-    """What tells a life: versions by their starts, events by instant, instants of copies, truncates."""
+    """The facts of a record: its versions, events and truncates by instant, and the instants of copies."""
 
     versions: Sequence[RecordRow]
     events: Mapping[int, Sequence[RecordRow]]
@@ -145,7 +150,7 @@ class LifeFacts:
 
     @property
     def instants(self) -> set[int]:
-        """The instants at which versions begin and end, and those of events and truncates."""
+        """The instants of events and truncates, and at which versions begin and end."""
         ended = {row.end for row in self.versions if row.end is not None}
         return self.begun | ended | set(self.events) | set(self.cleared)
 
@@ -159,9 +164,9 @@ class LifeFacts:
         return {name: covering[-1].values.get(name) for name in terms.tracked} if covering else None
 
     def after(self, state: State, instant: int, terms: LawTerms) -> State:
-        """What is known after the facts of an instant; a copy's is right by itself, as what is settled is.
+        """The state after the facts of an instant.
 
-        What a copy listed is read off the table (V31).
+        At the instant of a copy, or in the settled interval, it is the stored state (V31).
         """
         if instant in self.copied or is_settled(instant, terms):
             return self.at(instant, terms)
@@ -192,7 +197,7 @@ def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
 def _instant_in_log(
     mark: RememberedMark, marks: Sequence[RememberedMark], rows: Sequence[RecordRow], terms: LawTerms
 ) -> int | None:
-    """When a truncate was for a record; None where the record is settled beyond its position (V131, V135)."""
+    """The instant of a truncate for this record; None if the record is settled beyond it (V131, V135)."""
     if mark.time is None:
         return mark.at
     log = [row for row in rows if is_fact(row) and _is_event(row) and row.time is not None]
@@ -203,8 +208,8 @@ def _instant_in_log(
 
 
 def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark]:
-    """The marks that speak of a record: none that is void for it (V72)."""
-    # The void of a truncate names no columns, where that of a copy has no list.
+    """The marks that apply to a record and are not void for it (V72)."""
+    # The void of a truncate has an empty list of columns, and the void of a copy none.
     voided = {
         (
             _place(row.start, row.time, row.sequence),
@@ -223,19 +228,19 @@ def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark
 
 
 def same_state(one: State, other: State) -> bool:
-    """Whether two states are one; NaN, wherever it is, is NaN (V16)."""
+    """Whether two states are equal, also if they contain NaN (V16)."""
     return one == other or repr(one) == repr(other)
 
 
 def _count_unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
-    """The instants at which the life is not what the facts make of the state before (V23, V24)."""
-    said = facts_of_record(rows, terms)
-    begun, wrong = said.begun, 0
-    for at in sorted(said.instants):
+    """Count the instants at which the stored state does not follow from the facts (V23, V24)."""
+    facts = facts_of_record(rows, terms)
+    begun, wrong = facts.begun, 0
+    for at in sorted(facts.instants):
         if is_settled(at, terms):
             continue
-        before, after = said.at(at - 1, terms), said.at(at, terms)
-        expected = said.after(before, at, terms)
+        before, after = facts.at(at - 1, terms), facts.at(at, terms)
+        expected = facts.after(before, at, terms)
         wrong += not same_state(expected, after) or (at in begun and same_state(before, after))
     return wrong
 
@@ -243,7 +248,7 @@ def _count_unfolded(rows: Sequence[RecordRow], terms: LawTerms) -> int:
 def _state_after(
     state: State, events: Sequence[RecordRow], cleared: Sequence[tuple[Any, ...]], terms: LawTerms
 ) -> State:
-    """What is known after the events of one instant (V22), truncates among them by their sequences."""
+    """The state after the events and truncates of one instant, in the order of their sequences (V22)."""
     steps: list[tuple[tuple[Any, ...], RecordRow | None]] = [(row.sequence, row) for row in events]
     steps += [(sequence, None) for sequence in cleared]
     for _, row in sorted(steps, key=lambda each: each[0]):

@@ -1,8 +1,8 @@
-"""The laws of rows as SQL, which DuckDB and Spark run: for each law, which rows break it.
+"""The laws of rows as SQL for DuckDB and Spark.
 
-A query is a list of steps: each adds columns to the rows, by expressions over columns that are there.
-Instants are microseconds since 1970. In the last step a column with the name of a law is true in rows that
-break it, and `SUSPECT` in rows whose record the rule of memory has to look at.
+A query is a list of steps: each adds columns to the rows, as expressions over the columns so far. Instants
+are microseconds since 1970. The last step has a column for each law, which is true in rows that break it. Its
+column `SUSPECT` is true in rows whose records the laws of memory (`memory.py`) must check.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -20,8 +20,8 @@ from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms
 
 SUSPECT: Final = PREFIX + "suspect"
-HALF: Final = "half"  # a pair of operations that lacks its second row
-# The law that a column of the last step is of.
+HALF: Final = "half"  # a pair of operations without its second row
+# The law of each column of the last step.
 LAW_OF: Final = {PREFIX + law: law for law in Law} | {PREFIX + HALF: Law.OPERATIONS}
 Step = dict[str, str]
 Steps = list[Step]
@@ -49,20 +49,20 @@ _EVENTS: Final = "OVER (PARTITION BY {key} ORDER BY {offset})"
 
 @dataclass(frozen=True, slots=True)
 class TableSql:
-    """How an engine writes the columns of a table, and those by which it tells records apart."""
+    """The SQL of a table's columns in one engine, and the columns that identify records."""
 
     words: SqlSyntax
     column: Callable[[str], str]
     key: Sequence[str]
 
     def steps(self, known: Mapping[str, str], *steps: Mapping[str, str]) -> Steps:
-        """The steps behind columns that are known, with names for the words in braces."""
+        """The known columns and further steps, with column names in place of the words in braces."""
         names = _Names({"key": ", ".join(self.key)}, self.words)
-        filled = [{name: text.format_map(names) for name, text in each.items()} for each in steps]
+        filled = [{name: text.format_map(names) for name, text in step.items()} for step in steps]
         return [{PREFIX + name: sql for name, sql in each.items()} for each in (known, *filled) if each]
 
     def micros(self, shape: Shape, name: str) -> str:
-        """The instants in a column."""
+        """The instants of a column in microseconds."""
         column = shape.column(name)
         kind = Kind.UTC_DATETIME if column is None else column.type.kind
         return _MICROS[self.words].get(kind, _MICROS[self.words][Kind.UTC_DATETIME]).format(self.column(name))
@@ -71,18 +71,20 @@ class TableSql:
         """Whether no part of a key is NULL."""
         return " AND ".join(f"{self.column(name)} IS NOT NULL" for name in names) or "TRUE"
 
-    def hash_columns(self, judged: TableTerms) -> Step:
-        """The hash of a row, and whether it is one that the row may have."""
-        if not judged.terms.hashed:
+    def hash_columns(self, table_terms: TableTerms) -> Step:
+        """The columns of a row's hash, and of whether it fits the row's values."""
+        if not table_terms.terms.hashed:
             return {}
         own = self.column(ROW_HASH)
-        allowed = ", ".join(["'erased'", *judged.hashes])
-        return {"hash": own} | ({"rightly": f"{own} IN ({allowed})"} if judged.hashes else {})
+        allowed = ", ".join(["'erased'", *table_terms.hashes])
+        return {"hash": own} | ({"rightly": f"{own} IN ({allowed})"} if table_terms.hashes else {})
 
-    def valid_hash(self, judged: TableTerms) -> str:
-        """Whether a row has the hash of its values, or records that they were erased."""
+    def valid_hash(self, table_terms: TableTerms) -> str:
+        """Whether a row has a valid hash, or `erased` in place of it."""
         form = f"length({{hash}}) = 64 AND NOT {_ODD_LETTER[self.words]}"
-        return f"COALESCE({'{rightly}, ' if judged.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
+        return (
+            f"COALESCE({'{rightly}, ' if table_terms.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
+        )
 
 
 class _Names(dict[str, str]):
@@ -96,31 +98,31 @@ class _Names(dict[str, str]):
         return self.words.name(PREFIX + name)
 
 
-def layout_columns(engine: TableSql, judged: TableTerms) -> Step:
-    """The columns that the laws of versions are about, from those of the layout."""
-    shape, span = judged.shape, judged.shape.layout.span
+def layout_columns(engine: TableSql, table_terms: TableTerms) -> Step:
+    """The first step of the laws of versions: the layout's columns, by the names of `FIELDS`."""
+    shape, span = table_terms.shape, table_terms.shape.layout.span
     assert span is not None
     columns = {"start": engine.micros(shape, span.start), "end": engine.micros(shape, span.end)}
-    columns["keyed"] = engine.whole_key(judged.identity)
+    columns["keyed"] = engine.whole_key(table_terms.identity)
     columns |= {
         name: engine.column(each) for name, each in (("flag", span.flag), ("state", span.state)) if each
     }
-    if judged.terms.remembers:
+    if table_terms.terms.remembers:
         columns["written"] = engine.micros(shape, span.written)
         plain = (memory.ROLE, memory.KIND, memory.SCOPE, memory.COLUMNS)
         timed = (memory.ENDED_AT, memory.END_BEFORE, memory.OWN_TIME)
         within = {name: f"({engine.column(MEMORY)}).{engine.words.name(name)}" for name in (*plain, *timed)}
         columns |= {name: within[name] for name in plain}
         columns |= {name: _MICROS[engine.words][Kind.UTC_DATETIME].format(within[name]) for name in timed}
-        if judged.has_sequence:
+        if table_terms.has_sequence:
             columns["sequence"] = f"({engine.column(MEMORY)}).{engine.words.name(memory.SEQUENCE)}"
-    values = {f"value {place}": engine.column(name) for place, name in enumerate(judged.foldable)}
-    return columns | values | engine.hash_columns(judged)
+    values = {f"value {place}": engine.column(name) for place, name in enumerate(table_terms.foldable)}
+    return columns | values | engine.hash_columns(table_terms)
 
 
-def laws_of_lives(engine: TableSql, judged: TableTerms) -> Steps:
-    """The laws of versions, which follow on one another in a record."""
-    terms = judged.terms
+def laws_of_lives(engine: TableSql, table_terms: TableTerms) -> Steps:
+    """The laws of versions; in each record they are ordered by start."""
+    terms = table_terms.terms
     is_open, version, until, opened, endless = "{end} IS NULL", "{keyed}", "{end}", "{version} AND {open}", ""
     if terms.far is not None:
         is_open = f"COALESCE({{end}} >= {terms.far}, {'FALSE' if terms.grain else 'TRUE'})"
@@ -128,7 +130,7 @@ def laws_of_lives(engine: TableSql, judged: TableTerms) -> Steps:
         length = "{start} IS NOT NULL AND ({end} IS NULL OR {end} > {start})"
         version = f"{{keyed}} AND ({{role}} IS NULL OR COALESCE({length}, FALSE))"
     if terms.grain:
-        # A version without an end is open by its flag, and breaks the law of the marker.
+        # A flag marks a version without an end as open; it breaks the law of the marker.
         until = f"CASE WHEN {{end}} < {terms.far} THEN {{end}} + {terms.grain} END"
         opened = "{version} AND ({open} OR COALESCE({flag}, FALSE))"
         endless = " AND NOT ({end} IS NULL AND {start} IS NOT NULL)"
@@ -148,7 +150,7 @@ def laws_of_lives(engine: TableSql, judged: TableTerms) -> Steps:
     if terms.flagged:
         laws[Law.OPEN_MARKER] = "{version} AND {flag} IS DISTINCT FROM {open}"
     if terms.stated:
-        # A state is judged where the record has no words of a model's own.
+        # A state is checked unless the model has its own words for states.
         words = ", ".join(f"'{each}'" for each in sorted(WORDS))
         windows["own"] = f"MAX(CASE WHEN {{version}} AND {{state}} NOT IN ({words}) THEN 1 END) {_WHOLE}"
         wrong = f"{{own}} IS NULL AND {{state}} = CASE WHEN {{open}} THEN '{DELETED}' ELSE '{NEW}' END"
@@ -157,15 +159,15 @@ def laws_of_lives(engine: TableSql, judged: TableTerms) -> Steps:
         laws[Law.ROW_HASH] = "{keyed} AND {wrong hash}"
     same: dict[str, str] = {}
     if terms.remembers:
-        windows |= _windows_of_memory(judged)
-        same = _same_values(judged)
-        laws |= _laws_of_memory(terms) | {"suspect": _suspect(judged)}
+        windows |= _windows_of_memory(table_terms)
+        same = _same_values(table_terms)
+        laws |= _laws_of_memory(terms) | {"suspect": _suspect(table_terms)}
     until = f"CASE WHEN {{open}} THEN {INFINITY} ELSE COALESCE({{end}}, {{start}}, 0) END"
     ends = {"until": until, "lasting": lasting, "opened": opened}
-    known = layout_columns(engine, judged)
+    known = layout_columns(engine, table_terms)
     first = {"version": version, "open": is_open}
-    # What a row tells of itself is not sorted with the others.
-    first |= {"wrong hash": f"NOT {engine.valid_hash(judged)}"} if terms.hashed else {}
+    # Computed before the windows, so that the hashes are not sorted.
+    first |= {"wrong hash": f"NOT {engine.valid_hash(table_terms)}"} if terms.hashed else {}
     return engine.steps(known, first, ends, windows, same, laws)
 
 
@@ -194,55 +196,58 @@ def _laws_of_memory(terms: LawTerms) -> dict[str, str]:
     }
 
 
-def _windows_of_memory(judged: TableTerms) -> dict[str, str]:
-    """What is asked of the rows beside one, to see that a life is plain."""
+def _windows_of_memory(table_terms: TableTerms) -> dict[str, str]:
+    """The windows over neighbouring rows that show whether a record is plain."""
     windows = {
         "next": f"LEAD({{start}}) {_RECORD})",
         "floor": f"MIN({{written}}) {_AFTER}",
         "facts": f"MAX(CASE WHEN {{kind}} IS NOT NULL THEN 1 END) {_WHOLE}",
         "last end": f"LAG({{end}}) {_RECORD})",
     }
-    if judged.has_sequence:
+    if table_terms.has_sequence:
         windows["position"] = f"MAX(CASE WHEN {{time}} IS NOT NULL THEN {{sequence}} END) {_BEFORE}"
-    values = range(len(judged.foldable))
-    return windows | {f"before {each}": f"LAG({{value {each}}}) {_RECORD})" for each in values}
+    values = range(len(table_terms.foldable))
+    return windows | {f"before {value}": f"LAG({{value {value}}}) {_RECORD})" for value in values}
 
 
-def _same_values(judged: TableTerms) -> dict[str, str]:
-    """Whether each value is that of the version which ends where this one begins."""
+def _same_values(table_terms: TableTerms) -> dict[str, str]:
+    """Whether each value is the same as in the version that ends where this one begins."""
     before = "CASE WHEN {{last end}} = {{start}} THEN {{before {0}}} END"
     text = f"{{{{value {{0}}}}}} IS NOT DISTINCT FROM {before}"
-    return {f"same {each}": text.format(each) for each in range(len(judged.foldable))}
+    return {f"same {each}": text.format(each) for each in range(len(table_terms.foldable))}
 
 
-def _suspect(judged: TableTerms) -> str:
-    """Whether it is not sure of a row that its record has one belief, no fact twice, and is its facts' fold.
+def _suspect(table_terms: TableTerms) -> str:
+    """Whether SQL cannot show that a row's record keeps the laws one-belief, one-fact and fold.
 
-    It is sure of plain lives: of changes, whole or in part, each of which began a version, and of copies.
+    SQL can show it for plain records, in which each change began a version, and for copies.
     """
     position = "{sequence} IS NOT NULL AND ({position} IS NULL OR {sequence} > {position})"
     sure = (
         *("{keyed}", "{role} IS NULL", "{scope} IS NULL", _MAY_BE_VERSION, "{lasting}", _RECORDED),
         "({next} IS NULL OR (NOT {open} AND {next} > {start} AND {next} >= {end}))",
         "({ended_at} IS NULL OR {floor} IS NULL OR {ended_at} <= {floor})",
-        f"({{time}} IS NULL OR ({position}))" if judged.has_sequence else "{time} IS NULL",
-        _surely_folded(judged),
+        f"({{time}} IS NULL OR ({position}))" if table_terms.has_sequence else "{time} IS NULL",
+        _surely_folded(table_terms),
     )
     return f"NOT COALESCE({' AND '.join(sure)}, FALSE)"
 
 
-def _surely_folded(judged: TableTerms) -> str:
-    """Whether a version begins and ends as the facts say (V22 to V24). Without facts and copies none does."""
-    terms = judged.terms
-    if not judged.foldable:
+def _surely_folded(table_terms: TableTerms) -> str:
+    """Whether a version surely begins and ends as its facts require (V22 to V24).
+
+    A table without facts and copies has nothing to require.
+    """
+    terms = table_terms.terms
+    if not table_terms.foldable:
         return "FALSE" if terms.marks else "{kind} IS NULL"
-    values = range(len(judged.foldable))
+    values = range(len(table_terms.foldable))
     numbers = [terms.numbers[name] for name in terms.tracked]
     assigned = " AND ".join(
         f"(array_contains({{columns}}, {number}) OR {{same {each}}})"
         for each, number in zip(values, numbers, strict=True)
     )
-    other = " AND ".join(f"{{same {each}}}" for each in values)
+    other = " AND ".join(f"{{same {value}}}" for value in values)
     changed = f"({{last end}} IS DISTINCT FROM {{start}} OR NOT ({other}))"
     upserted = f"(COALESCE({{kind}} = '{FactKind.UPSERT}', FALSE) AND ({{columns}} IS NULL OR ({assigned})))"
     begins = f"({_is_copied('{start}', terms)} OR {upserted}) AND {changed}"
@@ -255,7 +260,7 @@ def _surely_folded(judged: TableTerms) -> str:
 def _is_copied(instant: str, terms: LawTerms) -> str:
     if not terms.marks:
         return "FALSE"
-    return f"COALESCE({instant} IN ({', '.join(str(each.at) for each in terms.marks)}), FALSE)"
+    return f"COALESCE({instant} IN ({', '.join(str(mark.at) for mark in terms.marks)}), FALSE)"
 
 
 def _is_settled(instant: str, terms: LawTerms) -> str:
@@ -266,16 +271,16 @@ def _is_settled(instant: str, terms: LawTerms) -> str:
     return f"COALESCE({instant} <= {last}{since}, FALSE)"
 
 
-def laws_of_keys(engine: TableSql, judged: TableTerms) -> Steps:
-    """The laws of rows of which each record has one."""
+def laws_of_keys(engine: TableSql, table_terms: TableTerms) -> Steps:
+    """The laws of tables with one row for each record."""
     laws: Step = {Law.NULL_KEY: "NOT {keyed}", Law.UNIQUE_KEY: "{keyed} AND {nth} > 1"}
-    laws |= {Law.ROW_HASH: f"NOT {engine.valid_hash(judged)}"} if judged.terms.hashed else {}
-    known = {"keyed": engine.whole_key(judged.identity), **engine.hash_columns(judged)}
+    laws |= {Law.ROW_HASH: f"NOT {engine.valid_hash(table_terms)}"} if table_terms.terms.hashed else {}
+    known = {"keyed": engine.whole_key(table_terms.identity), **engine.hash_columns(table_terms)}
     return engine.steps(known, {"nth": "ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {keyed})"}, laws)
 
 
 def laws_of_events(engine: TableSql, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Steps:
-    """The laws of events, which follow one another (odf-ingest.md 2.10); `names` are the system columns."""
+    """The laws of events, by their order in a record (odf-ingest.md 2.10); `names` are the system columns."""
     known = {
         "op": _operation(engine, names),
         "time": engine.micros(shape, names["event_time"]),
@@ -294,24 +299,24 @@ def laws_of_events(engine: TableSql, shape: Shape, names: Mapping[str, Any], log
         {"before": f"LAG({{known}}) {_EVENTS}", "last": f"LEAD(1) {_EVENTS} IS NULL"},
         {"follows": f"COALESCE({follows}, FALSE)"},
     ]
-    fits, gone = "{follows}", int(Op.CORRECT_FROM)
+    fits, correct_from = "{follows}", int(Op.CORRECT_FROM)
     if log.corrects:
-        # Whether the ledger has an event of this time, to correct it, or has none, to add it.
+        # A ledger corrects an event only if it has one of this time, and adds one only if it has none.
         then = "LAG({known}) OVER (PARTITION BY {key}, {time}, {follows} ORDER BY {offset})"
         steps.append({"then": then})
-        fits = f"{{follows}} AND COALESCE({{then}} <> {gone}, FALSE) = ({{known}} = {gone})"
+        fits = f"{{follows}} AND COALESCE({{then}} <> {correct_from}, FALSE) = ({{known}} = {correct_from})"
     halved = log.keyed and log.paired and log.strict
     laws = {
         Law.NULL_KEY: "NOT {keyed}",
         Law.OPERATIONS: f"NOT ({fits})",
         Law.WATERMARK: "FALSE" if log.watermark is None else f"COALESCE({{time}} > {log.watermark}, TRUE)",
-        HALF: f"{{last}} AND COALESCE({{known}} = {gone}, FALSE)" if halved else "FALSE",
+        HALF: f"{{last}} AND COALESCE({{known}} = {correct_from}, FALSE)" if halved else "FALSE",
     }
     return engine.steps(known, *steps, laws)
 
 
 def _operation(engine: TableSql, names: Mapping[str, Any]) -> str:
-    """What an event does, by its code."""
+    """The SQL of an event's operation code."""
     if names["op"] is not None:
         return engine.column(names["op"])
     if names["observed"] is None:
@@ -321,7 +326,7 @@ def _operation(engine: TableSql, names: Mapping[str, Any]) -> str:
 
 
 def nest_steps(steps: Steps) -> str:
-    """The steps as one relation of DuckDB."""
+    """The steps as one nested DuckDB query."""
     text = DUCKDB.rows
     for step in steps:
         more = ", ".join(f"{sql} AS {DUCKDB.name(name)}" for name, sql in step.items())

@@ -1,6 +1,6 @@
-"""How the records of a table are judged: what tells them apart, and what the table tells of all of them.
+"""The terms by which a table's records are checked: their identity, and the table's settings.
 
-The facts of an event log, and which of its events may follow on which (odf-ingest.md, section 2.10).
+For event logs, the terms include which events may follow each other (odf-ingest.md, section 2.10).
 """
 
 import json
@@ -27,17 +27,18 @@ from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, Rec
 if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
 
-# So many instants of copies are asked of each row.
+# The query compares each row with at most so many instants of copies.
 MOST_COPIES: Final = 1_000
-# Values that engines do not compare, or not alike.
+# Types whose values engines do not compare, or compare differently.
 _WITHOUT_ORDER: Final = ("map(", "map<", "variant")
 
 
 @dataclass(frozen=True, slots=True)
 class TableTerms:
-    """How the records of a table are told apart and shown, and by which terms they are judged.
+    """The identity of a table's records, and the terms of their laws.
 
-    `hashes` are the hashes that a row may have, as SQL; none where nobody knows how they were made.
+    `valued`: the table keeps memory, so that its values are checked, too. `hashes` are the hashes that a row
+    may have, as SQL; empty if the way of hashing is unknown.
     """
 
     shape: Shape
@@ -47,7 +48,7 @@ class TableTerms:
 
     @property
     def identity(self) -> tuple[str, ...]:
-        """The columns whose values make rows those of one record."""
+        """The columns whose values identify a record."""
         shape = self.shape
         record = f"{shape.table.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
         known = shape.layout in {Layout.HIST, Layout.BASE} and record in shape.names
@@ -55,26 +56,28 @@ class TableTerms:
 
     @property
     def naming(self) -> tuple[str, ...]:
-        """The columns by which people know a record."""
+        """The columns by which a record is shown to people."""
         return self.shape.key or self.identity
 
     @property
     def foldable(self) -> tuple[str, ...]:
-        """The columns by which a query sees that a plain life is the fold of its facts; none if it cannot."""
+        """The columns by which a query checks the law `fold`; empty if it cannot."""
         marks = self.terms.marks
-        types = [str(each.type).lower() for each in self.shape.columns if each.name in self.terms.tracked]
+        types = [
+            str(column.type).lower() for column in self.shape.columns if column.name in self.terms.tracked
+        ]
         ordered = not any(word in each for word in _WITHOUT_ORDER for each in types)
-        copies = all(each.kind == FactKind.COPY for each in marks) and len(marks) <= MOST_COPIES
+        copies = all(mark.kind == FactKind.COPY for mark in marks) and len(marks) <= MOST_COPIES
         return self.terms.tracked if self.valued and ordered and copies else ()
 
     @property
     def has_sequence(self) -> bool:
-        """Whether facts of one instant may have an order of their own."""
-        held = self.shape.column(MEMORY)
-        return held is not None and SEQUENCE in dict(held.type.parts)
+        """Whether facts of one instant have a sequence."""
+        column = self.shape.column(MEMORY)
+        return column is not None and SEQUENCE in dict(column.type.parts)
 
     def with_marks(self, rows: Iterable[Mapping[str, Any]]) -> "TableTerms":
-        """The same with the marks that rows without a key set for every key."""
+        """The terms with the marks in these rows, which have no key."""
         known = (self.row(0, values) for values in rows)
         marks = tuple(
             RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time)
@@ -84,25 +87,25 @@ class TableTerms:
         return replace(self, terms=replace(self.terms, marks=marks))
 
     def row(
-        self, place: int, told: Mapping[str, Any], twin: object = None, row_id: int | None = None
+        self, place: int, columns: Mapping[str, Any], twin: object = None, row_id: int | None = None
     ) -> RecordRow:
-        """A row of the rule, of what `told` gave."""
-        said: dict[str, Any] = {name: told.get(PREFIX + name) for name in FIELDS}
-        sequence = said["sequence"]
-        said["sequence"] = () if sequence is None else tuple(sequence.values())
-        values = {name: told.get(name) for name in self.terms.tracked} if self.valued else {}
-        return RecordRow(place, **said, values=values, twin=twin, row_id=row_id)
+        """A row of a record from the columns of the first step."""
+        fields: dict[str, Any] = {name: columns.get(PREFIX + name) for name in FIELDS}
+        sequence = fields["sequence"]
+        fields["sequence"] = () if sequence is None else tuple(sequence.values())
+        values = {name: columns.get(name) for name in self.terms.tracked} if self.valued else {}
+        return RecordRow(place, **fields, values=values, twin=twin, row_id=row_id)
 
     def count_broken(self, life: pa.Table) -> Mapping[str, int]:
-        """How often the rows of a record break the laws that are about several of them together."""
-        rows = [self.row(place, told) for place, told in enumerate(rows_of(life))]
+        """How often the rows of a record break each law about several rows."""
+        rows = [self.row(place, columns) for place, columns in enumerate(rows_of(life))]
         return Counter(law.value for law in broken_together(rows, self.terms))
 
 
 def terms_of_versions(
     table: TableLike, hashes: Sequence[str], newest: str | None, numbers: Mapping[str, int]
 ) -> TableTerms:
-    """The terms of a table whose rows are versions, but for its marks: by layout, properties and commits.
+    """The terms of a table of versions without its marks, by layout, properties and commits.
 
     `newest` is the newest recorded time, `numbers` are the ids of fields.
     """
@@ -125,16 +128,15 @@ def terms_of_versions(
 
 
 def terms_of_keys(table: TableLike, hashes: Sequence[str]) -> TableTerms:
-    """The terms of a table that has each record once."""
+    """The terms of a table with one row for each record."""
     hashed = Law.ROW_HASH in LAWS[table.shape.layout]
     return TableTerms(table.shape, LawTerms(hashed=hashed), hashes=tuple(hashes) if hashed else ())
 
 
 def read_row_hashes(table: TableLike, numbers: Mapping[str, int]) -> "tuple[RowHash, ...]":
-    """The ways in which a row may be hashed.
+    """The ways in which rows may be hashed.
 
-    None where rows have no hashes, where the table does not record all of them, or the SQL of models is not
-    installed.
+    Empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not installed.
     """
     if Law.ROW_HASH not in LAWS[table.shape.layout] or find_spec("sqlglot") is None:
         return ()
@@ -146,11 +148,11 @@ def read_row_hashes(table: TableLike, numbers: Mapping[str, int]) -> "tuple[RowH
 
 def numbers_of(fields: Iterable[Mapping[str, Any]]) -> dict[str, int]:
     """The ids of fields by their names."""
-    return {each["name"]: int(each["id"]) for each in fields}
+    return {field["name"]: int(field["id"]) for field in fields}
 
 
 def settled_interval(table: TableLike) -> tuple[int | None, int] | None:
-    """The settled interval; None where nothing is settled, or where the property cannot be read."""
+    """The settled interval; None if nothing is settled, or the property cannot be parsed."""
     try:
         first, last = json.loads(table.properties.get(SETTLED) or "[]")
         return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
@@ -159,11 +161,11 @@ def settled_interval(table: TableLike) -> tuple[int | None, int] | None:
 
 
 def tracked_columns(table: TableLike) -> tuple[str, ...]:
-    """The columns whose change makes a version: all but the key's and those that settings name."""
-    told = {name: json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)}
-    left = {*told[IGNORE], *told[OVERWRITE], *table.shape.key}
-    names = [each.name for each in table.shape.user_columns if each.name not in left]
-    return tuple(name for name in names if not told[TRACK] or name in told[TRACK])
+    """The columns whose change begins a version: all columns except the key, by the table's settings."""
+    settings = {name: json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)}
+    left_out = {*settings[IGNORE], *settings[OVERWRITE], *table.shape.key}
+    names = [column.name for column in table.shape.user_columns if column.name not in left_out]
+    return tuple(name for name in names if not settings[TRACK] or name in settings[TRACK])
 
 
 _MANIFEST: Final = "backstory.odf.manifest"
@@ -174,14 +176,14 @@ _FOLLOWING: Final[Mapping[Op | None, frozenset[Op]]] = {
     Op.CORRECT_TO: frozenset({Op.CORRECT_FROM, Op.RETRACT}),
     Op.RETRACT: frozenset({Op.APPEND}),
 }
-# A log that has no row for what was before a correction.
+# A log without a row for the values before a correction.
 _UNPAIRED: Final = {
     **_FOLLOWING,
     Op.APPEND: frozenset({Op.CORRECT_TO, Op.RETRACT}),
     Op.CORRECT_TO: frozenset({Op.CORRECT_TO, Op.RETRACT}),
     Op.CORRECT_FROM: frozenset[Op](),
 }
-# A ledger has many events of a key; one that is corrected goes before it stands there anew.
+# A ledger has many events of a key; a correction removes the old event before it adds the new one.
 _LEDGER: Final = {
     None: frozenset({Op.APPEND}),
     Op.APPEND: frozenset({Op.APPEND, Op.CORRECT_FROM}),
@@ -193,11 +195,11 @@ _LEDGER: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LogFacts:
-    """What a log says of itself: whether its rows have keys, how it writes corrections, its watermark.
+    """The settings of a log: whether its rows have keys, how it writes corrections, its watermark.
 
-    One that is not `strict` has a changelog as it came, whose operations follow no law (section 2.6).
-    With `corrects` it is a ledger that tells corrections: a key has an event for each time, and a correction
-    may move it to another time.
+    A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
+    2.6). If it `corrects`, it is a ledger with corrections: a key has an event for each time, and a
+    correction may move the event to another time.
     """
 
     keyed: bool
@@ -207,7 +209,7 @@ class LogFacts:
     corrects: bool = False
 
     def follows(self, before: Op | None, op: Op) -> bool:
-        """Whether an event may come after another of its record, or as the first."""
+        """Whether an event may follow another one of its record, or be the first."""
         if self.corrects:
             return op in _LEDGER[before]
         if not self.keyed:
@@ -217,16 +219,16 @@ class LogFacts:
         return op in (_FOLLOWING if self.paired else _UNPAIRED)[before]
 
 
-def log_facts(table: TableLike, names: Mapping[str, Any], told: str | None) -> LogFacts:
-    """What a log says of itself, of which its newest watermark is told."""
-    watermark = None if told is None else micros_of(parse_instant(told))
+def log_facts(table: TableLike, names: Mapping[str, Any], newest: str | None) -> LogFacts:
+    """The settings of a log by its properties and system columns; `newest` is its newest watermark."""
+    watermark = None if newest is None else micros_of(parse_instant(newest))
     keyed, paired = bool(table.shape.key), names["op"] is not None
     corrects = keyed and paired and bool(names["events"])
     return LogFacts(keyed, paired, _is_strict(table), watermark, corrects)
 
 
 def _is_strict(table: TableLike) -> bool:
-    """Whether no source takes a changelog as it comes, by the manifest that the table keeps."""
+    """Whether no source keeps a changelog as delivered, by the manifest in the table's properties."""
     return not any(
         str(each.get("validation", "")).lower() == "schema"
         for each in _all_objects(json.loads(table.properties.get(_MANIFEST) or "{}"))
@@ -238,27 +240,27 @@ def _all_objects(document: Any) -> Iterator[Mapping[str, Any]]:
         yield document
         document = list(document.values())
     if isinstance(document, list):
-        for each in document:
-            yield from _all_objects(each)
+        for part in document:
+            yield from _all_objects(part)
 
 
 def wrong_offsets(
     logged: Sequence[Mapping[str, Any]], properties: Iterable[Mapping[str, str]], rows: int
 ) -> tuple[list[str], int]:
-    """The first offsets of blocks whose offsets are wrong, and how many offsets there should be.
+    """The first offset of each block with wrong offsets, and the right number of offsets.
 
-    By the blocks, or as many as there are `rows` where no block has offsets.
+    The number is taken from the blocks; without offsets in them, it is the number of `rows`.
     """
     blocks, problems = read_history(logged, properties)
-    wrong = [str(each.offsets[0]) for each in problems if each.what == "offsets" and each.offsets]
+    wrong = [str(problem.offsets[0]) for problem in problems if problem.what == "offsets" and problem.offsets]
     ends = [block.offsets[1] for block in blocks if block.offsets]
     return wrong, ends[-1] + 1 if ends else rows
 
 
 def misplaced_query(offsets: str, wanted: int) -> str:
-    """The query for the offsets in a relation that are not there exactly once, and by how many rows each.
+    """The query for offsets that do not occur exactly once, and by how many rows each is wrong.
 
-    NULL is none of the numbers from 0 to before `wanted`.
+    The right offsets are the numbers from 0 to `wanted` - 1; NULL is never one of them.
     """
     due = "CASE WHEN number IS NULL THEN 0 ELSE 1 END"
     return f"""SELECT * FROM (

@@ -1,7 +1,4 @@
-"""How often rows break each law, and the first keys that do: on the driver and in Spark's tasks.
-
-The mending of records in Spark's tasks: stored rows that go, stay and come, and what was done.
-"""
+"""Count broken laws and mend rows, record by record, on the driver or in Spark's tasks."""
 
 import json
 from collections import Counter
@@ -26,13 +23,13 @@ from backstory.upkeep.laws.terms import PREFIX, REMEMBERED, Law, RecordRow
 
 FOUND: Final = "law string, violations bigint, keys array<string>"
 _FOUND: Final = pa.schema({"law": pa.string(), "violations": pa.int64(), "keys": pa.list_(pa.string())})
-# How often the rows of one record break the laws that no query judges.
+# Counts how often the rows of one record break the laws that no query checks.
 Judge = Callable[[pa.Table], Mapping[str, int]]
 Broken = dict[str, tuple[int, list[str]]]
 
 
 def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of each record, which come one after another."""
+    """Split rows that are ordered by record into one table for each record."""
     pending: pa.Table | None = None
     for batch in batches:
         rows = batch if pending is None else pa.concat_tables([pending, batch])
@@ -50,9 +47,9 @@ def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Itera
 def examine(
     judge: Judge | None, identity: Sequence[str], shown: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """How often each law is broken by rows in the order of their records, and up to ten keys of each.
+    """Count how often rows, ordered by record, break each law, with up to ten keys of each.
 
-    With a judge the records that the query suspects are judged by it, too.
+    A `judge` counts the laws of the records that the query suspects.
     """
     counts: Counter[str] = Counter()
     keys: dict[str, dict[str, None]] = {}
@@ -76,8 +73,8 @@ def examine(
     for life in split_records(suspects(), identity):
         for law, times in judge(life).items() if judge else ():
             add(law, times, life)
-    found = [{"law": law, "violations": times, "keys": [*keys[law]]} for law, times in counts.items()]
-    yield pa.RecordBatch.from_pylist(found, _FOUND)
+    results = [{"law": law, "violations": times, "keys": [*keys[law]]} for law, times in counts.items()]
+    yield pa.RecordBatch.from_pylist(results, _FOUND)
 
 
 def _key_texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
@@ -88,10 +85,10 @@ def _key_texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
             yield key_text(shown, values)
 
 
-def add_up(found: Iterable[Mapping[str, object]]) -> Broken:
-    """The counts of all tasks, and the first ten keys of each law."""
+def add_up(results: Iterable[Mapping[str, object]]) -> Broken:
+    """The sum of the results of `examine`, with the first ten keys of each law."""
     totals: Broken = {}
-    for row in found:
+    for row in results:
         law, times, more = row["law"], row["violations"], row["keys"]
         assert isinstance(law, str)
         assert isinstance(times, int)
@@ -110,7 +107,7 @@ _SHOWN: Final = tuple(dict.fromkeys([Law.MEMORY, Law.RECORDED, Law.SETTLED, *REM
 
 @dataclass
 class MendTally:
-    """What was mended: rows by outcome, laws that were broken, records, some of them before and after."""
+    """Counts of a repair: rows by outcome, broken laws, and records, with samples before and after."""
 
     counts: Counter[str] = field(default_factory=Counter)
     laws: Counter[str] = field(default_factory=Counter)
@@ -118,7 +115,7 @@ class MendTally:
     samples: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, text: str) -> None:
-        """Count what another task did, by its `to_json`."""
+        """Add the counts of another task, from its `to_json`."""
         other = json.loads(text)
         self.counts.update(other["counts"])
         self.laws.update(other["laws"])
@@ -126,19 +123,19 @@ class MendTally:
         self.samples = sorted([*self.samples, *other["samples"]], key=lambda each: each["key"])[:MAX_KEYS]
 
     def to_json(self) -> str:
-        """The same as text."""
+        """The counts as JSON text."""
         return json.dumps(self.__dict__)
 
 
 def mend_records(
-    judged: TableTerms, names: Sequence[str], batches: Iterable[pa.RecordBatch]
+    table_terms: TableTerms, names: Sequence[str], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """The acts of mending: rows of spoilt records that go, stay or come, and one row that tells of all."""
+    """The rows of broken records to remove, to keep and to add, and one row with the counts."""
     tally, schema = MendTally(), None
-    for life in split_records(map(_table, batches), judged.identity):
+    for life in split_records(map(_table, batches), table_terms.identity):
         stored = life.select(list(names))
         schema = stored.schema
-        for act, rows in _mend_record(judged, life, stored, tally).items():
+        for act, rows in _mend_record(table_terms, life, stored, tally).items():
             yield from _act(act, rows).to_batches()
     if schema is not None:
         nothing = {each.name: pa.nulls(1, each.type) for each in schema}
@@ -149,16 +146,16 @@ def _table(batch: pa.RecordBatch) -> pa.Table:
     return pa.Table.from_batches([batch])
 
 
-def _act(act: int, rows: pa.Table, said: str | None = None) -> pa.Table:
-    columns = [pa.array([act] * len(rows), pa.int8()), pa.array([said] * len(rows), pa.string())]
+def _act(act: int, rows: pa.Table, report: str | None = None) -> pa.Table:
+    columns = [pa.array([act] * len(rows), pa.int8()), pa.array([report] * len(rows), pa.string())]
     return pa.table([*columns, *rows.columns], names=[ACT, REPORTED, *rows.column_names])
 
 
 def _mend_record(
-    judged: TableTerms, life: pa.Table, stored: pa.Table, tally: MendTally
+    table_terms: TableTerms, life: pa.Table, stored: pa.Table, tally: MendTally
 ) -> dict[int, pa.Table]:
-    """The rows of a record by what becomes of them; none of a healthy record."""
-    times: Counter[str] = Counter(judged.count_broken(life) if judged.terms.remembers else {})
+    """The rows of a record by act; empty for a healthy record."""
+    times: Counter[str] = Counter(table_terms.count_broken(life) if table_terms.terms.remembers else {})
     for name in LAW_OF.keys() & set(life.column_names):
         times[LAW_OF[name].value] += life[name].to_pylist().count(True)
     laws = {law.value: times[law] for law in _SHOWN if times[law]}
@@ -167,41 +164,41 @@ def _mend_record(
     values, names = life.to_pylist(), stored.column_names
     places = {FILE, POSITION, *names[names.index(POSITION) + 1 :]}
     twins = [repr([row[name] for name in names if name not in places]) for row in values]
-    rows = [judged.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
-    after = mend_rows(rows, judged.terms, set(map(Law, laws)))
+    rows = [table_terms.row(place, each, twins[place], each.get(ROW_ID)) for place, each in enumerate(values)]
+    after = mend_rows(rows, table_terms.terms, set(map(Law, laws)))
     changed = [row for row in after if row != rows[row.place]]
     moved, left = {row.place for row in changed}, {row.place for row in after}
-    gone = [row.place for row in rows if row.place in moved or row.place not in left]
+    removed = [row.place for row in rows if row.place in moved or row.place not in left]
     tally.laws.update(laws)
     tally.keys += 1
     tally.counts.update(dropped=len(rows) - len(after), rewritten=len(changed))
     if len(tally.samples) < MAX_KEYS:
-        key = key_text(judged.naming, [values[0][name] for name in judged.naming])
-        shown = {"before": _cells(judged, rows), "after": _cells(judged, after)}
+        key = key_text(table_terms.naming, [values[0][name] for name in table_terms.naming])
+        shown = {"before": _cells(table_terms, rows), "after": _cells(table_terms, after)}
         tally.samples.append({"key": key, "laws": [*laws], **shown})
     written = [
-        _write_values(judged, {name: values[row.place][name] for name in names}, row) for row in changed
+        _write_values(table_terms, {name: values[row.place][name] for name in names}, row) for row in changed
     ]
     return {
-        REMOVE: stored.take(pa.array(gone, pa.int64())),
+        REMOVE: stored.take(pa.array(removed, pa.int64())),
         STAY: stored.take(pa.array(sorted(left - moved), pa.int64())),
         ADD: pa.Table.from_pylist(written, stored.schema),
     }
 
 
-def _write_values(judged: TableTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
-    """The values of a stored row with the end, flag, state and memory that it should have had."""
-    span = judged.shape.layout.span
+def _write_values(table_terms: TableTerms, values: dict[str, Any], row: RecordRow) -> dict[str, Any]:
+    """The values of a stored row with the repaired end, flag, state and memory."""
+    span = table_terms.shape.layout.span
     assert span is not None
     values |= {span.end: _instant(row.end)} | ({span.flag: row.flag} if span.flag else {})
     values |= {span.state: row.state} if span.state else {}
-    if judged.terms.remembers:
+    if table_terms.terms.remembers:
         values |= {RECORDED_AT: _instant(row.written), MEMORY: _memory(row, values[MEMORY])}
     return values | dict(row.values)
 
 
 def _memory(row: RecordRow, before: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    said = {
+    fields = {
         **(before or {}),
         memory.ROLE: row.role,
         memory.KIND: row.kind,
@@ -210,25 +207,25 @@ def _memory(row: RecordRow, before: Mapping[str, Any] | None) -> dict[str, Any] 
         memory.ENDED_AT: _instant(row.ended_at),
         memory.END_BEFORE: _instant(row.end_before),
     }
-    return None if all(value is None for value in said.values()) else said
+    return None if all(value is None for value in fields.values()) else fields
 
 
 def _instant(micros: int | None) -> datetime | None:
     return None if micros is None else EPOCH + timedelta(microseconds=micros)
 
 
-def _cells(judged: TableTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
-    """The rows by what the layout's own columns say of them, by their starts; never their values."""
-    span = judged.shape.layout.span
+def _cells(table_terms: TableTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
+    """The layout's own columns of the rows, by start; never their values."""
+    span = table_terms.shape.layout.span
     assert span is not None
     shown = []
     for row in sorted(rows, key=lambda row: (row.start or 0, row.place))[: 2 * MAX_KEYS]:
-        said: dict[str, Any] = {span.start: _time_text(row.start), span.end: _time_text(row.end)}
-        said |= {span.flag: row.flag} if span.flag else {}
-        said |= {span.state: row.state} if span.state else {}
-        if judged.terms.remembers:
-            said |= {RECORDED_AT: _time_text(row.written)} | ({memory.ROLE: row.role} if row.role else {})
-        shown.append(said)
+        cells: dict[str, Any] = {span.start: _time_text(row.start), span.end: _time_text(row.end)}
+        cells |= {span.flag: row.flag} if span.flag else {}
+        cells |= {span.state: row.state} if span.state else {}
+        if table_terms.terms.remembers:
+            cells |= {RECORDED_AT: _time_text(row.written)} | ({memory.ROLE: row.role} if row.role else {})
+        shown.append(cells)
     return shown
 
 

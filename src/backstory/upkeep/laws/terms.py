@@ -1,6 +1,6 @@
-"""The laws of each layout, as data, and what is known of a record's rows to judge them by.
+"""The laws of each layout as data, and the facts about a table and its rows by which laws are checked.
 
-Instants and recorded times are microseconds since 1970, so that each of them can be compared.
+Instants and recorded times are microseconds since 1970.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,8 +12,8 @@ from backstory.model.layout import Layout
 from backstory.model.types import Kind
 
 INFINITY: Final = (1 << 63) - 1
-PREFIX: Final = "law "  # no column of a table is called so
-# The columns, behind the prefix, that versions are judged by.
+PREFIX: Final = "law "  # no column of a table begins like this
+# The columns by which versions are checked, without the prefix.
 FIELDS: Final = (
     *("start", "end", "written", "ended_at", "end_before", "time", "keyed", "flag", "state", "hash"),
     *("rightly", "role", "kind", "scope", "columns", "sequence"),
@@ -25,7 +25,7 @@ WORDS: Final = frozenset({NEW, CHANGED, DELETED})
 
 
 class Law(StrEnum):
-    """What holds of a table, by the name that `check` gives it (interface, section 6)."""
+    """A law, by its name in `check` (interface, section 6)."""
 
     NULL_KEY = "null-key"
     UNIQUE_KEY = "unique-key"
@@ -60,13 +60,13 @@ LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
     Layout.ODF: (Law.NULL_KEY, Law.OFFSETS, Law.OPERATIONS, Law.WATERMARK, Law.PROPERTIES),
     Layout.ODF_LOG: KEYED,
     Layout.VERSIONS: (*SPANS, Law.OPEN_MARKER, *REMEMBERED, Law.PROPERTIES),
-    **{each: (*SPANS, Law.PROPERTIES) for each in Layout if each.is_adopted},
+    **{layout: (*SPANS, Law.PROPERTIES) for layout in Layout if layout.is_adopted},
 }
 
 
 @dataclass(frozen=True, slots=True)
 class RememberedMark:
-    """A remembered copy or truncate: it speaks of every key."""
+    """A remembered copy or truncate, which applies to every key."""
 
     at: int
     kind: str
@@ -77,12 +77,12 @@ class RememberedMark:
 
 @dataclass(frozen=True, slots=True)
 class LawTerms:
-    """What a table says of all its records.
+    """The facts that hold for all records of a table.
 
-    `flagged` and `stated`: rows say in a flag, or in a state, whether they are open. `grain` and `far` are
-    those of the layout's span. With `remembers` rows have a recorded time and may be memory: `newest` is the
-    newest commit's recorded time, `settled` the settled interval, `marks` speak of every key, `tracked` are
-    the columns that make a version, and `numbers` their field ids.
+    `flagged` and `stated`: a flag, or a state, of each row records whether it is open. `grain` and `far` come
+    from the layout's span. If the table `remembers`, rows have a recorded time and may be memory. Then
+    `newest` is the newest commit's recorded time, `settled` the settled interval, and `marks` apply to every
+    key. `tracked` are the columns whose change begins a version, and `numbers` their field ids.
     """
 
     flagged: bool = False
@@ -100,11 +100,12 @@ class LawTerms:
 
 @dataclass(frozen=True, slots=True)
 class RecordRow:
-    """A stored row of one record: `place` tells it from the others, `keyed` that its key is whole.
+    """A stored row of one record.
 
-    `rightly` says whether its hash is that of its values, NULL where nobody knows how that was made.
-    `twin` is the same for rows that are identical in all columns, and `row_id` tells which of them is the
-    oldest. The rest is what the layout's columns say; what a layout does not have is NULL.
+    `place` identifies it among the record's rows. `keyed`: no part of its key is NULL. `rightly`: its hash
+    fits its values, NULL if the way of hashing is unknown. `twin` is equal for rows that are identical in all
+    columns, and the smallest `row_id` is the oldest of them. The other fields are the layout's columns, NULL
+    if the layout lacks them.
     """
 
     place: int
