@@ -4,9 +4,8 @@ import pytest
 from depth import deep
 from pydantic import BaseModel
 
-from backstory.documents import DocumentKind, read_document, read_documents, validate
+from backstory.documents import LARGEST, DocumentKind, read_document, read_documents, validate
 from backstory.errors import UsageError
-from backstory.yaml_trees import LARGEST
 
 SORT = DocumentKind("model", "no-model", "wrong-model")
 # What the scanner makes of brackets grows with their square.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from backstory.upkeep.relocating import relocate
     from backstory.warehouse import Warehouse, open  # noqa: A004
 
-# Before pyarrow is loaded: memory that a delivery gave back is there for the next one (decision 0013).
+# Before pyarrow is loaded: memory freed by a delivery is kept for the next one (decision 0013).
 os.environ.setdefault("MIMALLOC_PURGE_DELAY", "-1")
 
 _LAZY = {

@@ -1,4 +1,4 @@
-"""Databases that histories are kept on: the dialects, and how to add one of your own."""
+"""The dialects of databases that hold histories, and the interface for your own dialect."""
 
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import (

@@ -1,4 +1,4 @@
-"""What a session and a catalog can do: each ability is tried on a scratch table, which is removed again."""
+"""The abilities of a session and a catalog, each tried on a scratch table that is removed again."""
 
 import platform
 import secrets
@@ -16,6 +16,7 @@ from backstory.errors import BackstoryError, Failed, TryAgain, internal_error
 from backstory.model.change import Change, Note
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
+from backstory.spark.versions import arrow_of
 from backstory.table import Table
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ _FIRST, _SECOND, _THIRD, _FOURTH = (datetime(2024, 1, day, tzinfo=UTC) for day i
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ability(Receipt):
-    """One ability, tried: its `status`, the seconds that it took, and its error if it fails.
+    """The result of one ability: its `status`, the seconds that it took, and its error if it fails.
 
-    An ability that needs another one, which fails, is `not tried`. Views are `absent` in a catalog that holds
-    none; nothing else needs them.
+    An ability is `not tried` if it needs another one that does not work. Views are `absent` in a catalog
+    without views; nothing else needs them.
     """
 
     ability: str
@@ -43,15 +44,15 @@ class Ability(Receipt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Diagnosis(Receipt):
-    """The versions of what a session consists of, and its abilities."""
+    """The versions of the parts of a session, and its abilities."""
 
     versions: Mapping[str, str | None]
     abilities: Sequence[Ability] = field(default_factory=list)
 
     @property
     def exit_code(self) -> int:
-        """0 if everything works, else that of an error."""
-        failed = any(each.status in {FAILS, UNTRIED} for each in self.abilities)
+        """0 if everything works or is absent, else 1."""
+        failed = any(ability.status in {FAILS, UNTRIED} for ability in self.abilities)
         return Failed.exit_code if failed else 0
 
 
@@ -61,7 +62,7 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
     abilities = dict[str, Ability]()
     with _remove_at_end(probe):
         for name, (needs, act) in _ABILITIES.items():
-            if any(abilities[each].status != WORKS for each in needs):
+            if any(abilities[needed].status != WORKS for needed in needs):
                 abilities[name] = Ability(name, UNTRIED)
             else:
                 abilities[name] = _try_ability(name, act, probe)
@@ -88,7 +89,7 @@ def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """The warehouse that is examined, and the name of the scratch table."""
+    """The examined warehouse, and the name of the scratch table."""
 
     warehouse: "Warehouse"
     name: TableName
@@ -102,20 +103,20 @@ class _Probe:
 
 
 def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) -> Ability:
-    """What comes of an ability; any error is its result."""
+    """The result of an ability; every error is a result."""
     began, status, error = time.monotonic(), WORKS, None
     try:
         status = act(probe) or WORKS
     except BackstoryError as stop:
         status, error = FAILS, stop
-    except Exception as stop:  # noqa: BLE001 - whatever a catalog does is what was asked
+    except Exception as stop:  # noqa: BLE001 - every error of a catalog is a result
         status, error = FAILS, internal_error(stop)
     return Ability(name, status, round(time.monotonic() - began, 2), error)
 
 
 @contextmanager
 def _remove_at_end(probe: _Probe) -> Iterator[None]:
-    """At the end the table and its schema go, whatever could be made of them."""
+    """Remove the table and its schema at the end, as far as they exist."""
     from backstory.stores.iceberg.create import drop
 
     store = probe.warehouse.store
@@ -128,7 +129,7 @@ def _remove_at_end(probe: _Probe) -> Iterator[None]:
         for view in ("current", "versions"):
             with suppress(Exception):
                 store.spark.sql(f"DROP VIEW {store.sql_name(TableName(SCHEMA, f'{probe.name.name}_{view}'))}")
-        with suppress(Exception):  # it has other tables, where two are examined at once
+        with suppress(Exception):  # the schema has other tables while two examinations run at once
             store.iceberg().dropNamespace(store.namespace(SCHEMA))
 
 
@@ -147,19 +148,22 @@ def _change(probe: _Probe) -> None:
 def _read(probe: _Probe) -> None:
     rows = (probe.table.current().count(), probe.table.as_of(_FIRST).count())
     if rows != (2, 3):
-        raise Failed("wrong-rows", f"2 rows are true now and 3 before, and {rows} were read.", _REPORT)
+        raise Failed(
+            "wrong-rows",
+            f"{rows[0]} current and {rows[1]} earlier rows were read instead of 2 and 3.",
+            _REPORT,
+        )
 
 
 def _task(probe: _Probe) -> None:
     from backstory.reading.queries import translate_query_faults
-    from backstory.spark.versions import arrow_of
     from backstory.stores.iceberg.workers import map_batches
 
     rows = probe.warehouse.spark.range(_ROWS, numPartitions=2)
     with translate_query_faults(probe.name):
         count = arrow_of(map_batches(rows, iter, "id BIGINT")).num_rows
     if count != _ROWS:
-        raise Failed("wrong-rows", f"Python workers got {_ROWS} rows and gave {count}.", _REPORT)
+        raise Failed("wrong-rows", f"Python workers got {_ROWS} rows and returned {count}.", _REPORT)
 
 
 def _columns(probe: _Probe) -> None:
@@ -177,7 +181,7 @@ def _conflict(probe: _Probe) -> None:
         commit(store, stale, Change(snapshot=True), note)
     except TryAgain:
         return
-    raise Failed("no-conflict", "A commit on an older state of the table was taken.", _ATOMIC)
+    raise Failed("no-conflict", "A commit on an older state of the table was accepted.", _ATOMIC)
 
 
 def _cursor(probe: _Probe) -> None:
@@ -190,7 +194,7 @@ def _maintain(probe: _Probe) -> None:
 
 
 def _views(probe: _Probe) -> str | None:
-    return None if any(each["made"] for each in probe.table.views()) else ABSENT
+    return None if any(view["made"] for view in probe.table.views()) else ABSENT
 
 
 def _forget(probe: _Probe) -> None:
@@ -209,9 +213,9 @@ def _drop(probe: _Probe) -> None:
     Table(store, name).drop(apply=True)
 
 
-_REPORT: Final = "Report it, with what `backstory doctor` printed."
+_REPORT: Final = "Report it, with the output of `backstory doctor`."
 _ATOMIC: Final = "Use a catalog that commits atomically, such as JDBC, REST, Hive or Glue."
-# Each ability with those that it needs, in their order.
+# Each ability, with the abilities that it needs, in the order of the trials.
 _ABILITIES: Final[Mapping[str, tuple[Sequence[str], Callable[[_Probe], str | None]]]] = {
     "create a table and write rows": ((), _create),
     "end rows and add versions": (("create a table and write rows",), _change),

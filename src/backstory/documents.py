@@ -1,4 +1,9 @@
-"""YAML documents: read with their lines and validated; errors name path and line."""
+"""YAML documents: read within bounds, and validated by pydantic; errors name file, path and line.
+
+A few lines of YAML can expand to a billion parts (aliases of aliases) or exhaust the stack, and a number can
+take minutes to read. The bounds are far above any document that people write. A document beyond them is
+refused before it is built.
+"""
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,18 +12,129 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from pydantic import BaseModel, ValidationError
+from ruamel.yaml import YAML
+from ruamel.yaml.composer import Composer
+from ruamel.yaml.constructor import RoundTripConstructor
+from ruamel.yaml.error import MarkedYAMLError, StringMark, YAMLError
+from ruamel.yaml.events import AliasEvent
 
 from backstory.errors import UsageError
-from backstory.yaml_trees import NotYaml, parse_trees, read_text
+
+LARGEST: Final = 16 << 20
+DEEPEST: Final = 100
+# The parts that all aliases of a document may repeat together.
+MOST_REPEATED: Final = 100_000
+MOST_DIGITS: Final = 100
+TAG_SHOWN: Final = 40
+CORE: Final = "tag:yaml.org,2002:"
+NUMBERS: Final = {f"{CORE}{name}" for name in ("int", "float")}
+# The allowed tags; others would make objects of programs, or sets and bytes that no document needs.
+KNOWN: Final = NUMBERS | {
+    f"{CORE}{name}" for name in ("null", "bool", "str", "seq", "map", "timestamp", "merge", "value")
+}
+
+
+class NotYaml(ValueError):
+    """The fault of a text as a clause, and its line; 0 if the line is not known."""
+
+    def __init__(self, why: str, line: int = 0) -> None:
+        super().__init__(why)
+        self.line = line
+
+
+def read_text(path: Path) -> str:
+    """The text of a file; raises OSError, UnicodeDecodeError, and NotYaml for a file that is too large."""
+    with path.open("rb") as file:
+        content = file.read(LARGEST + 1)
+    if len(content) > LARGEST:
+        raise NotYaml(f"the file is larger than {LARGEST >> 20} MiB")
+    return content.decode().replace("\r\n", "\n").replace("\r", "\n")
+
+
+def parse_trees(text: str, *, several: bool) -> list[Any]:
+    """The documents of a text, or the only one, as trees with line numbers; raises NotYaml."""
+    yaml = YAML(typ="rt")
+    yaml.Composer, yaml.Constructor = _BoundedComposer, _LineConstructor
+    try:
+        return list(yaml.load_all(text)) if several else [yaml.load(text)]
+    except MarkedYAMLError as broken:
+        raise NotYaml(
+            str(broken.problem), broken.problem_mark.line + 1 if broken.problem_mark else 1
+        ) from None
+    except YAMLError as broken:
+        raise NotYaml(str(broken)) from None
+
+
+class _BoundedComposer(Composer):
+    """Composes nodes within the bounds; an alias counts as all parts that it repeats."""
+
+    def __init__(self, loader: Any = None) -> None:
+        super().__init__(loader)
+        self.parts = self.repeated = 0
+        self.sizes: dict[int, int] = {}
+
+    def compose_document(self) -> Any:
+        """The next document; counting starts again."""
+        self.parts, self.repeated, self.sizes = 0, 0, {}
+        return super().compose_document()
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        """The next node; for an alias, the node that it names."""
+        event = self.parser.peek_event()
+        if isinstance(event, AliasEvent):
+            node = super().compose_node(parent, index)
+            self._repeat(node, event)
+            return node
+        if self.depth >= DEEPEST:
+            raise _marked_error(f"this is nested more than {DEEPEST} deep", event.start_mark)
+        before = self.parts
+        self.parts += 1
+        node = super().compose_node(parent, index)
+        self.sizes[id(node)] = self.parts - before
+        if node.tag not in KNOWN:
+            raise _marked_error(
+                f"the tag {str(node.tag).removeprefix(CORE)[:TAG_SHOWN]} is not allowed here",
+                event.start_mark,
+            )
+        if node.tag in NUMBERS and len(node.value) > MOST_DIGITS:
+            raise _marked_error(f"this number has more than {MOST_DIGITS} digits", event.start_mark)
+        return node
+
+    def _repeat(self, node: Any, event: Any) -> None:
+        size = self.sizes.get(id(node))
+        if size is None:
+            raise _marked_error(
+                "this alias is inside what it names: the document contains itself", event.start_mark
+            )
+        self.parts += size
+        self.repeated += size
+        if self.repeated > MOST_REPEATED:
+            raise _marked_error(f"aliases repeat more than {MOST_REPEATED:,} parts", event.start_mark)
+
+
+class _LineConstructor(RoundTripConstructor):
+    """Constructs values; an impossible value, such as a 31st of June, is an error with its line."""
+
+    def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as it is called
+        """The value of a node; MarkedYAMLError if it is impossible."""
+        try:
+            return super().construct_object(node, deep=deep)
+        except ValueError as wrong:
+            raise _marked_error(f"this is not a value ({wrong})", node.start_mark) from None
+
+
+def _marked_error(why: str, mark: StringMark) -> MarkedYAMLError:
+    return MarkedYAMLError(problem=why, problem_mark=mark)
+
 
 DocumentPath = Sequence[str | int]
 Part = TypeVar("Part", bound=BaseModel)
 
-# How a choice of a union is called in the paths of pydantic's errors; it is no step of the document.
+# The tag of a union's choice in the paths of pydantic's errors; it is not a step of the document.
 TAG: Final = "kind:"
 SHOWN: Final = 80
 
-# What pydantic says of a wrong type, in words of the document.
+# Pydantic's errors for wrong types, in words of the document.
 TYPES: Final[Mapping[str, str]] = {
     "tuple_type": "this must be a list",
     "list_type": "this must be a list",
@@ -30,11 +146,11 @@ TYPES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DocumentKind:
-    """What a document is called, and the codes of its errors.
+    """The noun for a kind of documents, and the codes of its errors.
 
-    A validator of a model may raise a PydanticCustomError whose context has `why`, `remedy` and `at`:
-    a clause, a sentence, and the steps from the part to the key that is wrong. With `columns` a place is
-    told to the letter.
+    `absent_code` is for a file that cannot be read, `wrong_code` for wrong content. A validator of a model
+    may raise a PydanticCustomError with `why`, `remedy` and `at` in its context: a clause, a sentence, and
+    the steps from the part to the wrong key. With `columns`, places include the column.
     """
 
     noun: str
@@ -44,7 +160,7 @@ class DocumentKind:
 
 
 class Document:
-    """A YAML text, and on which line each of its parts stands; with `start` 0 there are no lines to tell."""
+    """A YAML text and the lines of its parts; `start` is its first line, or 0 if lines are not known."""
 
     def __init__(self, name: str, tree: Any, sort: DocumentKind, start: int = 1) -> None:
         self.name = name
@@ -61,28 +177,28 @@ class Document:
         )
 
     def place(self, path: DocumentPath) -> str:
-        """Where a part stands: file, line and path."""
+        """The place of a part: file, line and path."""
         line, column = self._mark(path)
         at = f"line {line}, {f'column {column}, ' if self.sort.columns else ''}" if line else ""
         return f"{self.name}, {at}{path_text(path)}"
 
     def line(self, path: DocumentPath) -> int:
-        """The line of the part, or of the innermost part around it that is there."""
+        """The line of the part, or of the innermost existing part around it."""
         return self._mark(path)[0]
 
     def _mark(self, path: DocumentPath) -> tuple[int, int]:
-        """Line and column of the same, from 1."""
+        """The line and column of the part, or of the innermost existing part around it, from 1."""
         node, mark = self.tree, (self.start, 1)
         for step in path:
             marks = getattr(node, "lc", None)
             if isinstance(node, Mapping) and step not in node:
                 step = str(step).replace("_", "-")  # noqa: PLW2901 - as it may be spelled
             try:
-                found = node[step]
+                child = node[step]
                 place = marks.item(step) if isinstance(node, Sequence) else marks.key(step)  # type: ignore[union-attr]
             except (KeyError, IndexError, TypeError, AttributeError):
                 break
-            node, mark = found, (place[0] + 1, place[1] + 1)
+            node, mark = child, (place[0] + 1, place[1] + 1)
         return mark
 
 
@@ -95,19 +211,19 @@ def path_text(path: DocumentPath) -> str:
 
 
 def read_document(path: Path, sort: DocumentKind) -> Document:
-    """The one YAML (1.2) document of a file; UsageError if there is none or it is broken."""
+    """The one YAML (1.2) document of a file; UsageError if it cannot be read."""
     (tree,) = _parse_file(path, sort, several=False)
     return Document(path.name, tree, sort)
 
 
 def read_documents(path: Path, sort: DocumentKind) -> list[Document]:
-    """All YAML documents of a file that are not empty, each with its own lines; its name is the path."""
+    """All YAML documents of a file that are not empty, each with its lines in the file."""
     trees = [tree for tree in _parse_file(path, sort, several=True) if tree is not None]
     return [Document(str(path), tree, sort, _first_line(tree)) for tree in trees]
 
 
 def validate(part: type[Part], document: Document) -> Part:
-    """The document as a part of the model; UsageError with the first thing that is wrong."""
+    """The document as a pydantic model; UsageError for the first error in it."""
     try:
         return part.model_validate(_plain_values(document.tree))
     except ValidationError as wrong:
@@ -115,10 +231,10 @@ def validate(part: type[Part], document: Document) -> Part:
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
-    """The remedy for a name that nobody knows: the nearest one, in whatever case, or all."""
-    lower = {each.lower(): each for each in known}
-    found = difflib.get_close_matches(name.lower(), lower, 1)
-    return f"Did you mean {lower[found[0]]}?" if found else f"Known are {', '.join(known)}."
+    """The remedy for an unknown name: the nearest known name, ignoring case, or all known names."""
+    originals = {original.lower(): original for original in known}
+    nearest = difflib.get_close_matches(name.lower(), originals, 1)
+    return f"Did you mean {originals[nearest[0]]}?" if nearest else f"Known are {', '.join(known)}."
 
 
 def _parse_file(path: Path, sort: DocumentKind, *, several: bool) -> list[Any]:
@@ -126,7 +242,7 @@ def _parse_file(path: Path, sort: DocumentKind, *, several: bool) -> list[Any]:
         text = read_text(path)
     except NotYaml as broken:
         raise UsageError(sort.wrong_code, f"{path}: {broken}.", f"Make the {sort.noun} smaller.") from None
-    except (OSError, ValueError):  # no such file, no text, or a name that no file has
+    except (OSError, ValueError):  # no such file, not UTF-8, or not a file name
         raise UsageError(
             sort.absent_code, f"The {sort.noun} {path} cannot be read.", "Name an existing YAML file."
         ) from None
@@ -143,15 +259,15 @@ def _first_line(tree: Any) -> int:
 
 
 def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any]:
-    """The error to tell, with the path of the document: misspelled keys before missing ones."""
-    found = [
+    """The first error in the document, with its path there; unknown keys before missing ones."""
+    errors = [
         {**error, "loc": _error_path(document.tree, error)} for error in _innermost_errors(wrong.errors())
     ]
-    return min(found, key=lambda error: (error["type"] == "missing", document.line(error["loc"])))
+    return min(errors, key=lambda error: (error["type"] == "missing", document.line(error["loc"])))
 
 
 def _innermost_errors(errors: Sequence[Any]) -> list[Any]:
-    """The errors without those of parts that are wrong only because something in them is."""
+    """The errors without errors of parts that only contain another error."""
     paths = [error["loc"] for error in errors]
 
     def holds_another(path: DocumentPath) -> bool:
@@ -161,8 +277,8 @@ def _innermost_errors(errors: Sequence[Any]) -> list[Any]:
 
 
 def _error_path(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """The path of an error without the tags of unions, with the key that the error names itself."""
-    found: list[str | int] = []
+    """The path of an error in the document: without the tags of unions, and with `at` from its context."""
+    path: list[str | int] = []
     node = tree
     for step in error["loc"]:
         try:
@@ -171,12 +287,12 @@ def _error_path(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
             if isinstance(step, str) and step.startswith(TAG):
                 continue
             node = None
-        found.append(step)
-    return (*found, *error.get("ctx", {}).get("at", ()))
+        path.append(step)
+    return (*path, *error.get("ctx", {}).get("at", ()))
 
 
 def _validation_error(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -> UsageError:
-    """The error of a document for one of Pydantic's, with its path and line."""
+    """Pydantic's error as a UsageError with path and line."""
     path, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         names = _names_at(part, document.tree, path[:-1])
@@ -193,7 +309,7 @@ def _validation_error(part: type[BaseModel], document: Document, error: Mapping[
 
 
 def _excerpt(value: Any) -> str:
-    """A value as a message has it: of a long one, its beginning."""
+    """The beginning of a value, for a message."""
     text = repr(value)
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -212,15 +328,15 @@ def _names_at(part: type[BaseModel], tree: Any, path: DocumentPath) -> list[str]
 
 
 def _follow_references(schema: Mapping[str, Any], node: Mapping[str, Any], tree: Any) -> Mapping[str, Any]:
-    """The node that references lead to; of alternatives, the one of the document's own kind, or the last."""
+    """The node that references lead to; from several, the one with the document's `kind`, or the last."""
     options = list(_options(schema, node))
     kind = str(tree.get("kind", "")).lower() if isinstance(tree, Mapping) else ""
-    same = [each for each in options if kind in _kinds(each)]
+    same = [option for option in options if kind in _kinds(option)]
     return (same or options or [{}])[-1]
 
 
 def _options(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """What a node may be: itself, or what its references and alternatives lead to."""
+    """The schemas that a node may have: its own, or the targets of its references and alternatives."""
     if "$ref" in node:
         yield from _options(schema, schema["$defs"][node["$ref"].rsplit("/", 1)[1]])
     elif "anyOf" in node or "oneOf" in node:
@@ -232,13 +348,14 @@ def _options(schema: Mapping[str, Any], node: Mapping[str, Any]) -> Iterator[Map
 
 def _kinds(node: Mapping[str, Any]) -> set[str]:
     """The kinds that a node may have, in lower case."""
-    return {str(each).lower() for each in node.get("properties", {}).get("kind", {}).get("enum", ())}
+    kinds = node.get("properties", {}).get("kind", {}).get("enum", ())
+    return {str(kind).lower() for kind in kinds}
 
 
 def _plain_values(node: Any) -> Any:
-    """The tree in Python's own types, which pydantic knows."""
+    """The tree in Python's own types, for pydantic."""
     if isinstance(node, Mapping):
-        # The option `null` is a name, though YAML reads the word as no value.
+        # YAML reads the key `null` as no value, but it is the name of an option.
         return {"null" if name is None else str(name): _plain_values(value) for name, value in node.items()}
     if isinstance(node, Sequence) and not isinstance(node, str):
         return [_plain_values(value) for value in node]
@@ -247,4 +364,4 @@ def _plain_values(node: Any) -> Any:
             if isinstance(node, kind):
                 return kind(node)
         return None
-    return str(node)  # a date that YAML reads by itself
+    return str(node)  # a date that YAML has parsed

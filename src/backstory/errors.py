@@ -1,4 +1,4 @@
-"""The errors of backstory, sorted by who must act.
+"""The errors of backstory, by who must act.
 
 BackstoryError
 ├── Failed      1   something outside the input's control, or a bug
@@ -7,8 +7,8 @@ BackstoryError
 ├── Violated    4   the owner of a table: it breaks a law, or a delivery is late
 └── TryAgain   75   nobody: the same call may succeed later
 
-A message never shows row values of a Fivetran delivery, keys of a cipher or other secrets. Options stand in
-it as arguments of Python in backticks (`option`); the command line prints them as flags.
+A message never shows row values of a Fivetran delivery, keys of a cipher or other secrets. It names options
+as Python arguments in backticks (`option`); the command line prints them as flags.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from traceback import walk_tb
 from typing import Any, ClassVar, Final
 
 MAX_KEYS = 10
-# The modules of packages that come with extras, and the extras that have each, the smallest first.
+# The modules of optional packages, and the extras that install them, the smallest extra first.
 EXTRAS: Final = {
     "pyspark": ("spark",),
     "py4j": ("spark",),
@@ -35,23 +35,23 @@ EXTRAS: Final = {
     "starlette": ("explore",),
     "uvicorn": ("explore",),
 }
-# What comes from outside may be of any length; errors, answers and lines of logs quote so much of it.
+# The largest number of characters that errors, answers and log lines quote from outside.
 LONGEST = 4096
 
 
 class BackstoryError(Exception):
-    """What went wrong, where, and what to do; never raised itself, only its children are.
+    """The base of all errors; only its subclasses are raised.
 
-    `code` is stable and made for programs, `message` and `remedy` are one sentence each, `keys`
-    holds up to ten offending keys. `results` is what a call about several tables found of all of them.
+    `code` is stable and made for programs. `message` and `remedy` are one sentence each, and `keys` has up to
+    ten offending keys. `results` has the results of all tables, if a call was about several tables.
     """
 
     exit_code: ClassVar[int] = 1
-    # What a call about several tables found, where it is raised once all of them were looked at.
+    # Set by calls that raise only after they have worked on all of their tables.
     results: Sequence[Any] = ()
 
     def __init__(self, code: str, message: str, remedy: str = "", keys: Sequence[object] = ()) -> None:
-        shown = [shorten(each) if isinstance(each, str) else each for each in list(keys)[:MAX_KEYS]]
+        shown = [shorten(key) if isinstance(key, str) else key for key in list(keys)[:MAX_KEYS]]
         message, remedy = shorten(message), shorten(remedy)
         super().__init__(code, message, remedy, tuple(shown))
         self.code = code
@@ -63,11 +63,11 @@ class BackstoryError(Exception):
         return " ".join(part for part in (self.message, self.remedy) if part)
 
     def __getitem__(self, name: str) -> Any:
-        """A field of its JSON: receipts have the fields of theirs as attributes."""
+        """A field of `to_dict`."""
         return self.to_dict()[name]
 
     def to_dict(self) -> dict[str, Any]:
-        """Code, message, keys and remedy, as `--output json` prints them."""
+        """Code, message, keys and remedy, as in `--output json`."""
         return {
             "code": self.code,
             "message": self.message,
@@ -107,18 +107,18 @@ class TryAgain(BackstoryError):
 
 
 def option(name: str, value: object) -> str:
-    """An option and its value in the text of an error, such as `` `max_delete_ratio=0.8` ``."""
+    """An option and its value for the text of an error, such as `` `max_delete_ratio=0.8` ``."""
     return f"`{name}={value!r}`"
 
 
 def missing_part(fault: Exception) -> UsageError | None:
-    """What is said of a package that an installation without its extra lacks; None for any other error."""
+    """The error for a missing optional package, with the extras to install; None for any other error."""
     module = (fault.name or "").partition(".")[0] if isinstance(fault, ModuleNotFoundError) else ""
     if module not in EXTRAS:
         return None
     door = _called_door(fault)
-    extras = ["spark", door] if any(door in each for each in EXTRAS.values()) else []
-    if not any(each in extras for each in EXTRAS[module]):
+    extras = ["spark", door] if any(door in names for names in EXTRAS.values()) else []
+    if not any(extra in extras for extra in EXTRAS[module]):
         extras.append(EXTRAS[module][0])
     return UsageError(
         "no-package",
@@ -128,14 +128,17 @@ def missing_part(fault: Exception) -> UsageError | None:
 
 
 def _called_door(fault: Exception) -> str:
-    """The door that a command called when an error stopped it: with one package a door lacks its others."""
-    names = (str(frame.f_globals.get("__name__")).split(".") for frame, _ in walk_tb(fault.__traceback__))
-    called = next((each for each in names if each[0] == "backstory" and each[1:2] != ["cli"]), [])
+    """The door that the command called, from the error's trace; empty if it called none.
+
+    If one package of a door is missing, its others are missing, too: all are named by the door's extra.
+    """
+    modules = (str(frame.f_globals.get("__name__")).split(".") for frame, _ in walk_tb(fault.__traceback__))
+    called = next((names for names in modules if names[0] == "backstory" and names[1:2] != ["cli"]), [])
     return called[2] if called[1:2] == ["doors"] else ""
 
 
 def shorten(text: str) -> str:
-    """The text; of one that is too long its beginning and its end, and how long it is."""
+    """The text; a text of more than `LONGEST` characters as its beginning, its length and its end."""
     if len(text) <= LONGEST:
         return text
     half = LONGEST // 2
@@ -143,9 +146,9 @@ def shorten(text: str) -> str:
 
 
 def internal_error(bug: Exception) -> BackstoryError:
-    """What a door says of an error that nobody foresaw: its kind and its first words, on one line.
+    """The error for an unexpected exception: its kind and its first words, on one line.
 
-    A package that is not installed is no bug, and neither is a path that the system refuses.
+    A missing optional package is not a bug, nor is a path that the system refuses.
     """
     if (part := missing_part(bug)) is not None:
         return part
@@ -157,11 +160,11 @@ def internal_error(bug: Exception) -> BackstoryError:
         )
     if isinstance(bug, ValueError) and "embedded null" in str(bug):
         return UsageError(
-            "bad-option", "A name of a file has a NUL character.", "Remove the character from the name."
+            "bad-option", "A file name has a NUL character.", "Remove the character from the name."
         )
-    told = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # the trace that Java's errors have as text
+    text = f"{type(bug).__name__}: {bug}".partition("\n\tat ")[0]  # without Java's trace
     return Failed(
         "bug",
-        f"An internal error: {' '.join(told.split())}",
-        f"Run it again with {option('verbose', value=True)} and report what it shows.",
+        f"An internal error: {' '.join(text.split())}",
+        f"Run it again with {option('verbose', value=True)} and report its output.",
     )

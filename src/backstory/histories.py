@@ -1,4 +1,4 @@
-"""Ask histories that a model made, and keep them up: point in time, pruning, erasure (section 7)."""
+"""Queries and upkeep of a model's histories: point in time, joins, pruning, erasure (section 7)."""
 
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.reading.databases.history_queries import (

@@ -1,4 +1,4 @@
-"""Where the warehouse is and how Spark runs: flags, environment, `backstory.toml`."""
+"""Settings from options, the environment and `backstory.toml`: the warehouse, its catalogs, and Spark."""
 
 import os
 import re
@@ -24,15 +24,15 @@ MAY_CONTAIN = {
     "serve": 'batch-folder, such as "/data"',
 }
 Value = TypeVar("Value")
-# How much of it a container may have, by the two versions of Linux's control groups.
+# The memory limit of a container, in the two versions of Linux's control groups.
 _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def _quarter_of_memory() -> int:
-    """A quarter of what the machine has, or the container may have; at least 1 GiB."""
-    limits = (Path(each).read_text().strip() for each in _LIMITS if Path(each).exists())
+    """A quarter of the memory of the machine or container, in bytes; at least 1 GiB."""
+    limits = (Path(file).read_text().strip() for file in _LIMITS if Path(file).exists())
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(1 << 30, min([machine, *(int(each) for each in limits if each.isdigit())]) // 4)
+    return max(1 << 30, min([machine, *(int(limit) for limit in limits if limit.isdigit())]) // 4)
 
 
 DRIVER_MEMORY = _quarter_of_memory()
@@ -40,10 +40,10 @@ DRIVER_MEMORY = _quarter_of_memory()
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What manifests may do here, the section `[odf]`.
+    """The rights of manifests, from the section `[odf]`.
 
-    `allow_commands` lets them run the programs that they name; `unpacked_limit` is how many bytes a file may
-    have that was packed in a delivery, None the limit of every door.
+    `allow_commands` lets manifests run the programs that they name. `unpacked_limit` is the largest size of
+    an unpacked file, in bytes; None for the limit of all doors.
     """
 
     allow_commands: bool = False
@@ -54,10 +54,10 @@ class Rights:
 class Settings:
     """The warehouse folder, the Iceberg catalogs by name, Spark properties and table properties.
 
-    The catalog `backstory` comes first. Without a `[catalog]` section it is the embedded one, which
-    is named by no properties here. `driver_memory` is what all deliveries together may take of the
-    driver's memory, in bytes. `rights` are those of manifests. `batch_folder` is where the batch files of
-    requests lie; None for anywhere. `origin` says who named the warehouse.
+    The catalog `backstory` is the first one. Without a `[catalog]` section it is the embedded catalog, which
+    has no properties here. `driver_memory` is the driver's memory for all deliveries together, in bytes.
+    `batch_folder` is the folder of Fivetran's batch files; None for any folder. `origin` is the option,
+    variable or file that named the warehouse.
     """
 
     warehouse: Path
@@ -71,46 +71,47 @@ class Settings:
 
     @property
     def location(self) -> str:
-        """The warehouse and who named it, for people who may have meant another one."""
+        """The warehouse and its origin, for messages: the user may have meant another warehouse."""
         if self.catalogs[CATALOG]:
             return f"the catalog {CATALOG} ({self.origin})" if self.origin else f"the catalog {CATALOG}"
         return f"the warehouse {self.warehouse}" + (f" ({self.origin})" if self.origin else "")
 
     def with_choices(self, driver_memory: str | None, format_version: int | None) -> "Settings":
-        """These settings with what a caller chose himself; UsageError for a value that is none."""
-        chosen = self
+        """These settings with the values of a caller, unless None; UsageError for an invalid value."""
+        settings = self
         try:
             if driver_memory is not None:
-                chosen = replace(chosen, driver_memory=_bytes(driver_memory))
+                settings = replace(settings, driver_memory=_bytes(driver_memory))
             if format_version is not None:
-                chosen = replace(chosen, format_version=_format_version({"format-version": format_version}))
+                version = _format_version({"format-version": format_version})
+                settings = replace(settings, format_version=version)
         except ValueError:
             raise UsageError(
                 "bad-option",
                 "`driver_memory=` or `format_version=` has an unexpected value.",
                 'Give a size such as `driver_memory="512m"`, and `format_version=2` or 3.',
             ) from None
-        return chosen
+        return settings
 
 
 def load_for_session(config: str | Path | None) -> Settings:
-    """What holds in a session of the caller's: of a file that `config` or `BACKSTORY_CONFIG` names."""
-    named = config or os.environ.get("BACKSTORY_CONFIG")
-    return load(config=named) if named else Settings(Path())
+    """The settings for a session of the caller: the defaults, or the file of `config` or BACKSTORY_CONFIG."""
+    file = config or os.environ.get("BACKSTORY_CONFIG")
+    return load(config=file) if file else Settings(Path())
 
 
 def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:
-    """The settings of this process: a flag beats the environment, which beats the file.
+    """The settings of this process: options override the environment, which overrides the file.
 
-    The file is `config`, else `BACKSTORY_CONFIG`, else `backstory.toml` in the working folder if it
-    is there. `${NAME}` in a value stands for an environment variable, so that secrets need not be
-    in the file. Raises UsageError for a missing file, unknown sections or a missing variable.
+    The file is `config`, else `BACKSTORY_CONFIG`, else `backstory.toml` in the working folder if it exists.
+    `${NAME}` in a value is replaced with an environment variable, so that the file needs no secrets. Raises
+    UsageError for a missing file, an unknown section or a missing variable.
     """
     path = config or os.environ.get("BACKSTORY_CONFIG")
     document = _read(Path(path)) if path else _read_default(Path(DEFAULT_FILE))
     where = Path(path or DEFAULT_FILE)
     unknown = sorted(
-        name for name, each in document.items() if name not in SECTIONS or not isinstance(each, dict)
+        name for name, section in document.items() if name not in SECTIONS or not isinstance(section, dict)
     )
     if unknown:
         raise UsageError(
@@ -119,7 +120,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
             f"Use one of [{'], ['.join(sorted(SECTIONS))}].",
         )
     folder = Path(warehouse or os.environ.get(VARIABLE) or "warehouse").absolute()
-    # Options of the catalog's address begin with a question mark.
+    # In the catalog's address, a question mark would begin options.
     wrong = "has a question mark in its path" if "?" in str(folder) else "is a file, not a folder"
     if "?" in str(folder) or folder.is_file():
         raise UsageError(
@@ -143,7 +144,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
 
 
 def _origin(warehouse: str | Path | None, config: str | Path | None, *, configured: bool) -> str:
-    """Who named the warehouse; options stand as errors spell them."""
+    """The option, variable or file that named the warehouse; options are spelled as in errors."""
     if configured:
         return f"from [catalog] in {Path(config or DEFAULT_FILE).absolute()}"
     if warehouse:
@@ -173,7 +174,7 @@ def _read_default(path: Path) -> dict[str, Any]:
 
 
 def _section(where: Path, document: Mapping[str, Any], name: str, parse: Callable[[Any], Value]) -> Value:
-    """What a section sets; UsageError for anything else in it."""
+    """The parsed section; UsageError if `parse` raises ValueError."""
     try:
         return parse(document.get(name, {}))
     except ValueError:
@@ -185,13 +186,13 @@ def _section(where: Path, document: Mapping[str, Any], name: str, parse: Callabl
 
 
 def _require(holds: object) -> None:
-    """Raises ValueError otherwise, which `_section` says in words."""
+    """Raise ValueError unless `holds`; `_section` turns it into a UsageError."""
     if not holds:
         raise ValueError
 
 
 def _catalogs(catalogs: Mapping[str, Any]) -> dict[str, dict[str, str]]:
-    _require(all(isinstance(each, dict) for each in catalogs.values()))
+    _require(all(isinstance(properties, dict) for properties in catalogs.values()))
     return {name: _texts(properties) for name, properties in catalogs.items()}
 
 
@@ -237,8 +238,8 @@ def _text(value: Any) -> str:
 
 
 def _fill_in(text: str) -> str:
-    def variable(found: re.Match[str]) -> str:
-        name = found.group(1)
+    def read_variable(match: re.Match[str]) -> str:
+        name = match.group(1)
         if name not in os.environ:
             raise UsageError(
                 "missing-variable",
@@ -247,4 +248,4 @@ def _fill_in(text: str) -> str:
             )
         return os.environ[name]
 
-    return re.sub(r"\$\{(\w+)\}", variable, text)
+    return re.sub(r"\$\{(\w+)\}", read_variable, text)

@@ -1,4 +1,4 @@
-"""A table to read: its rows, and the lives of its records."""
+"""The Python interface of a table: read it, check it, and keep it in order."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 from backstory.model.change_feed import Cursor, Start
 from backstory.model.instant import instant_of, optional_instant
-from backstory.model.table import TableName
+from backstory.model.layout import Layout
+from backstory.model.table import TableName, table_name
 from backstory.reading.selection import ChangeKind, Comparison, Selection, require_times
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.spark.session_settings import in_settled_session
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 @in_settled_session
 @dataclass(frozen=True)
 class Table:
-    """A table that keeps the rows, or the history, of a source."""
+    """A table with the rows, or the history, of a source."""
 
     store: "Store"
     name: TableName
@@ -50,15 +51,16 @@ class Table:
         columns: str | Sequence[str] | None = None,
         known_at: str | date | None = None,
     ) -> "DataFrame":
-        """The rows that are true now; of a history with `valid_from` and `valid_to`.
+        """The rows that are true now; for a history with `valid_from` and `valid_to`.
 
-        With a `key`, as `timeline` takes it, that of one record; with `columns` only these and the key. With
-        `known_at` what the table held to be true then: UsageError or Refused where it no longer tells.
+        With a `key` (see `timeline`) only the row of this record; with `columns` only these columns and the
+        key. With `known_at` the rows that the table held to be true at that time: UsageError or Refused if
+        the table no longer has them.
         """
         from backstory.reading.frames import point_in_time
 
-        chosen = Selection.of(key, columns)
-        return point_in_time.current(self.store, self.name, optional_instant(known_at), chosen)
+        selection = Selection.of(key, columns)
+        return point_in_time.current(self.store, self.name, optional_instant(known_at), selection)
 
     def as_of(
         self,
@@ -68,14 +70,14 @@ class Table:
         columns: str | Sequence[str] | None = None,
         known_at: str | date | None = None,
     ) -> "DataFrame":
-        """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its start.
+        """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its first instant.
 
-        `key`, `columns` and `known_at` are those of `current`.
+        For `key`, `columns` and `known_at` see `current`.
         """
         from backstory.reading.frames import point_in_time
 
-        known, chosen = optional_instant(known_at), Selection.of(key, columns)
-        return point_in_time.as_of(self.store, self.name, instant_of(time), known, chosen)
+        known, selection = optional_instant(known_at), Selection.of(key, columns)
+        return point_in_time.as_of(self.store, self.name, instant_of(time), known, selection)
 
     def diff(
         self,
@@ -89,14 +91,15 @@ class Table:
         change: ChangeKind | None = None,
         through: bool = False,
     ) -> "DataFrame":
-        """What changed between two times: `key`, `change`, `before`, `after`, `changed`.
+        """The differences between two times: `key`, `change`, `before`, `after`, `changed`.
 
-        The column `change` is added, changed or removed; the option `change` gives only those. Key, before
-        and after are structs, and `changed` names the columns that differ. Only `columns` are compared.
-        `through` tells also what is the same at both ends: records that were gone in between (`returned`),
-        had other values (`reverted`), or were there in between alone (`passed`); its column `away` says
-        whether a record was gone and came back. On the axis `recorded` what was known at the first time is
-        compared with what was known at the second, of the instant `at` (now). Raises what `as_of` raises.
+        `key`, `before` and `after` are structs, `change` is added, changed or removed, and `changed` has the
+        names of the columns that differ. Only `columns` are compared, and only records with `change` are
+        returned. `through` adds records that are the same at both times but changed in between: they were
+        gone (`returned`), had other values (`reverted`), or existed only in between (`passed`). Its column
+        `away` shows whether a record was gone and returned. On the axis `recorded`, the times are recorded
+        time: knowledge at the first time is compared with knowledge at the second, for the valid time `at`
+        (now). Raises the errors of `as_of`.
         """
         from backstory.reading.frames import differences
         from backstory.reading.notebook import drawn_in_notebooks
@@ -120,12 +123,12 @@ class Table:
         known_at: str | date | None = None,
         how: Literal["left", "inner"] = "left",
     ) -> "DataFrame":
-        """The frame's rows with the columns of the version that was true at each row's own time.
+        """The rows of a frame with the columns of the version that was true at the time of each row.
 
-        `on` names the key's columns, in the frame as in the table, and `at` the column of times. `known_at`
-        is a time, or the name of a column: each row then sees what was known at its own time. No version
-        then: NULLs, or with `how="inner"` no row. A name that is taken gets a number (`name_2`). Where
-        versions of one record overlap, which `check` tells, a row stands beside each of them.
+        `on` names the key columns, which the frame and the table share, and `at` the frame's column of times.
+        `known_at` is a time, or the name of a column with a known time for each row. A row without a version
+        at its time gets NULLs, or is dropped with `how="inner"`. A repeated column name gets a number
+        (`name_2`). If versions of one record overlap, which `check` reports, a row is joined with each one.
         """
         from backstory.reading.frames import joins
 
@@ -143,21 +146,21 @@ class Table:
         columns: str | Sequence[str] | None = None,
         svg: str | Path | None = None,
     ) -> Timeline:
-        """One record's life; the key is a value, or a mapping of a key of several columns.
+        """The life of one record; the key is a value, or a mapping for a composite key.
 
-        A text or a value of Python names exactly one value of the key's type, or is refused (`other-key`).
-        What the table says of the record now, or said at `known_at`; on `axis` both all that it ever said.
-        Only `columns` are shown beside the key. `svg` names a file for the picture. UsageError for another
-        key, axis or a file that cannot be written.
+        The key must name exactly one value of the key's type, else it is refused (`other-key`). The life has
+        the statements that the table holds now, or held at `known_at`; on `axis` both, all statements that it
+        ever held. Only `columns` are shown with the key. `svg` is a file for the drawing. Raises UsageError
+        for a wrong key or axis, and for a file that cannot be written.
         """
         from backstory.reading.frames.point_in_time import life
 
         require_axis(axis, known_at)
         names = Selection.of(key, columns).columns
-        told = life(self.store, self.name, key, axis, optional_instant(known_at), names)
+        timeline = life(self.store, self.name, key, axis, optional_instant(known_at), names)
         if svg is not None:
-            told.save(svg)
-        return told
+            timeline.save(svg)
+        return timeline
 
     @overload
     def changes(
@@ -199,25 +202,25 @@ class Table:
     ) -> "ChangeFeed | Cursor":
         """The rows that changed after commit `since` up to `until`, or since a cursor: `feed.frame`.
 
-        A commit is named by its version, its snapshot id or a time. `net` tells the difference of the ends
-        instead of each commit, `current` sees only rows that are current. In a `with` block the cursor moves
-        when the block ends well; `advance` and `drop` do nothing but move or drop it, and give a `Cursor`.
-        Raises Refused for a range that has expired and for a cursor that is lost, UsageError for options that
-        do not go together, and TryAgain if another consumer moved the cursor meanwhile.
+        Name a commit by its version, its snapshot id or a time. `net` compares the two ends instead of each
+        commit; `current` reads only current rows. In a `with` block, the cursor moves if the block ends
+        without an error. `advance` only moves the cursor and `drop` only drops it; both return a `Cursor`.
+        Raises Refused for an expired range or a lost cursor, and UsageError for options that do not go
+        together. Raises TryAgain if another consumer moved the cursor meanwhile.
         """
         from backstory.reading.changes import feed, ranges
 
-        asked = feed.ChangesRequest(since, until, net, current, cursor, start)
+        request = feed.ChangesRequest(since, until, net, current, cursor, start)
         if advance is None and not drop:
-            return feed.changes(self.store, self.name, asked)
-        alone = asked == feed.ChangesRequest(cursor=cursor) and (advance is None or not drop)
-        return ranges.advance_or_drop(self.store, self.name, cursor if alone else None, advance)
+            return feed.changes(self.store, self.name, request)
+        only_cursor = request == feed.ChangesRequest(cursor=cursor) and (advance is None or not drop)
+        return ranges.advance_or_drop(self.store, self.name, cursor if only_cursor else None, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Views of the catalog for Spark SQL: what is true now, all versions, and the query of an instant.
+        """Create views for Spark SQL, of the current rows and of all versions; also a query for one time.
 
-        For each its name (NULL of the query, which has the parameter `:time`), whether it was made, and its
-        SQL. Where the catalog holds no views nothing is made. Refused where another table has the name.
+        Each record has the name of the view, whether it was made, and its SQL. The query has the parameter
+        `:time` and no name. A catalog that holds no views gets none. Refused if another table has the name.
         """
         from backstory.doors.historize.spark_runs import LOG, log_views
         from backstory.upkeep.table_views import views
@@ -227,10 +230,11 @@ class Table:
         return views(self.store, self.name, dry_run=dry_run)
 
     def export(self, file: str | Path, *, axis: Axis = "valid", overwrite: bool = False) -> "Export":
-        """Write the whole history into one file, CSV or Parquet by its ending; of a live table its rows.
+        """Write the whole history into one CSV or Parquet file; a live table is written as its rows.
 
-        Every version, with `valid_from` and `valid_to`; on `axis` both all that ever was told, and when. The
-        file is there at once or not at all. UsageError for one that is there, without `overwrite`.
+        The file has every version with `valid_from` and `valid_to`; on `axis` both, also every earlier
+        statement with its known times. It appears only when it is complete. UsageError for an existing file
+        without `overwrite`.
         """
         from backstory.reading.exports import Destination, export_table
 
@@ -250,7 +254,7 @@ class Table:
         return check_files_first(self.store, self.name)
 
     def repair(self, *, apply: bool = False, note: str | None = None, author: str | None = None) -> "Repair":
-        """The repair of the records that break a law; `apply` makes it, in one commit."""
+        """The fix for the records that break a law; `apply` writes it in one commit."""
         from backstory.engine.run_context import with_remark
         from backstory.upkeep.repairing import repair
 
@@ -260,10 +264,10 @@ class Table:
     def rewind(
         self, time: str | date, *, apply: bool = False, note: str | None = None, author: str | None = None
     ) -> "Rewound":
-        """Take back what the table learnt after a time; without `apply` only tell what would go.
+        """Undo everything that the table received after a time; without `apply` only return the plan.
 
-        On layout `versions` what was believed in between stays known. Raises UsageError (`known-pruned`) and
-        Refused (`snapshots-expired`) for a time that is known no more.
+        A table of layout `versions` keeps its earlier state for `known_at`. Raises UsageError
+        (`known-pruned`) or Refused (`snapshots-expired`) if the table no longer has its state at that time.
         """
         from backstory.engine.run_context import with_remark
         from backstory.upkeep.rewinding import rewind
@@ -280,14 +284,14 @@ class Table:
         note: str | None = None,
         author: str | None = None,
     ) -> "Maintained":
-        """Compact small files and let old snapshots expire; no answer changes.
+        """Compact small files and expire old snapshots; queries give the same answers as before.
 
-        On layout `versions` what is remembered of facts up to `settle_before` goes, and what was known before
-        `known_from`. Raises TryAgain while other writers come first.
+        On layout `versions`, `settle_before` deletes the rows that are kept for late copies and changes up to
+        that time. `known_from` deletes knowledge from before that time. Raises TryAgain if other writers
+        commit first.
         """
         from backstory.doors.historize.spark_runs import unlogged_tokens
         from backstory.engine.run_context import with_remark
-        from backstory.model.layout import Layout
         from backstory.stores.iceberg.store import existing
         from backstory.upkeep.maintaining import Bounds, maintain
 
@@ -306,10 +310,11 @@ class Table:
         note: str | None = None,
         author: str | None = None,
     ) -> "Certificate":
-        """Remove a record from every version, old snapshots and files included; a certificate.
+        """Erase a record from all versions, snapshots and files, and return a certificate.
 
-        The key is a value, or a mapping of a key of several columns. Without `apply` it is only looked for.
-        Raises Refused while a consumer or another program needs old rows, TryAgain while somebody may write.
+        The key is a value, or a mapping for a composite key. Without `apply` the record is only searched for.
+        Raises Refused while a consumer or another program needs old rows, and TryAgain while another program
+        may write to the table.
         """
         from backstory.engine.run_context import with_remark
         from backstory.upkeep.forgetting import forget
@@ -318,12 +323,11 @@ class Table:
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
 
     def drop(self, *, archive: str | None = None, apply: bool = False) -> "HistoryEnd":
-        """End the history: delete the table and its files, or with `archive` keep it under a name, read only.
+        """End the history: delete the table and its files, or keep it under the name `archive`, read only.
 
         Without `apply` nothing is changed. A name without a schema is in this table's schema. Raises Refused
-        for a table of a model, of a dataset or of another program, and for a name that is taken.
+        for a table of a model, of a dataset or of another program, and for a name that another table has.
         """
-        from backstory.model.table import table_name
         from backstory.upkeep.ending import end
 
         name = archive and table_name(archive if "." in archive else f"{self.name.schema}.{archive}")

@@ -1,4 +1,4 @@
-"""How a command comes to its answer: from metadata alone where that tells it, else from Spark."""
+"""Answers to a command's question: from metadata or files if they suffice, else by Spark."""
 
 import os
 import sys
@@ -11,6 +11,7 @@ from backstory.cli.options import Options
 from backstory.cli.output import print_line, show
 from backstory.cli.progress import show_activity, show_start
 from backstory.errors import BackstoryError
+from backstory.formats.memory import Memory
 from backstory.model.table import TableName, possible_names, resolve_name, table_name
 from backstory.settings import CATALOG
 from backstory.spark.versions import arrow_of
@@ -26,49 +27,50 @@ if TYPE_CHECKING:
     from backstory.warehouse import Warehouse
 
 Answer = TypeVar("Answer")
-# Java compiles no code twice that runs but once.
+# Java's fast compiler only: a short command is over before the slow one pays off.
 FAST_START = "-XX:TieredStopAtLevel=1"
 
 
 def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
-    """What the metadata of tables tells; Spark is started only where nothing else can read it."""
+    """The answer from the metadata of tables; Spark starts only if nothing else can read the catalog."""
     from backstory.stores.metadata.catalogs import SessionCatalog
 
-    found = _answer_without_spark(options, lambda catalog, _: (question(catalog),))
-    if found is not None:
-        return found[0]
-    with open_warehouse(options, brief=True) as started:
-        return question(SessionCatalog(started.store))
+    # A tuple, so that an answer that is None differs from no answer.
+    result = _answer_without_spark(options, lambda catalog, _: (question(catalog),))
+    if result is not None:
+        return result[0]
+    with open_warehouse(options, brief=True) as warehouse:
+        return question(SessionCatalog(warehouse.store))
 
 
 def answer_from_metadata(options: Options, question: Callable[["ReadableCatalog"], Answer]) -> Answer | None:
-    """What the metadata of tables tells; None where Spark alone knows their catalog."""
+    """The answer from the metadata of tables; None if only Spark can read the catalog."""
     return _answer_without_spark(options, lambda catalog, _: question(catalog))
 
 
 def answer_from_files(
     options: Options, table: str | TableName, question: Callable[["TableReader"], Answer]
 ) -> Answer | None:
-    """The answer that the files of a small table give without Spark; None where Spark must be asked.
+    """The answer from the files of a small table; None if Spark must read it.
 
-    What a table is refused for is raised, for Spark would refuse it too.
+    Errors of backstory are raised: Spark would refuse the table, too.
     """
 
-    def described(catalog: "ReadableCatalog") -> "TableMetadata | None":
-        meant = possible_names(table) if isinstance(table, str) else [table]
-        return next(filter(None, map(catalog.describe, meant)), None)
+    def describe(catalog: "ReadableCatalog") -> "TableMetadata | None":
+        names = possible_names(table) if isinstance(table, str) else [table]
+        return next(filter(None, map(catalog.describe, names)), None)
 
-    return _answer_from_table(options, described, question)
+    return _answer_from_table(options, describe, question)
 
 
 def answers_from_metadata(
     options: Options, question: Callable[["ReadableCatalog", "TableName"], Answer]
 ) -> dict[TableName, Answer | None] | None:
-    """The answers for all tables of a catalog that is read without Spark, None for those that cannot be."""
+    """The answers for all tables of a catalog: None for a table, or for the catalog, that needs Spark."""
     return _answer_without_spark(
         options,
         lambda catalog, _: {
-            each: _answer_if_readable(partial(question, catalog, each)) for each in catalog.tables()
+            table: _answer_if_readable(partial(question, catalog, table)) for table in catalog.tables()
         },
     )
 
@@ -76,50 +78,49 @@ def answers_from_metadata(
 def answer_from_dataset(
     options: Options, namespace: str, name: str, question: Callable[["TableReader"], Answer]
 ) -> Answer | None:
-    """The same of a dataset by its name; UsageError if there is none."""
+    """The answer from the files of a small dataset; UsageError if there is no such dataset."""
     from backstory.doors.odf import registry
 
-    def described(catalog: "ReadableCatalog") -> "TableMetadata | None":
+    def describe(catalog: "ReadableCatalog") -> "TableMetadata | None":
         return registry.described_datasets(catalog, namespace).existing(name).table
 
-    return _answer_from_table(options, described, question)
+    return _answer_from_table(options, describe, question)
 
 
 def _answer_from_table(
     options: Options,
-    described: Callable[["ReadableCatalog"], "TableMetadata | None"],
+    describe: Callable[["ReadableCatalog"], "TableMetadata | None"],
     question: Callable[["TableReader"], Answer],
 ) -> Answer | None:
-    def answer(catalog: "ReadableCatalog", settings: "Settings") -> Answer | None:
-        from backstory.formats.memory import Memory
+    def read(catalog: "ReadableCatalog", settings: "Settings") -> Answer | None:
         from backstory.stores.metadata.table_rows import TableReader
 
-        table = described(catalog)
+        table = describe(catalog)
         if table is None:
             return None
         with Memory(settings.driver_memory).lease() as lease:
             return question(TableReader(table, catalog, lease))
 
-    return _answer_without_spark(options, answer)
+    return _answer_without_spark(options, read)
 
 
 def _answer_without_spark(
     options: Options, question: Callable[["ReadableCatalog", "Settings"], Answer | None]
 ) -> Answer | None:
-    """The answer from a catalog that is read without Spark; None where either cannot be had without Spark."""
+    """The answer from a catalog that opens without Spark; None if the catalog or the answer needs Spark."""
     from backstory.stores.metadata.catalogs import open_without_spark
 
-    def answer() -> Answer | None:
+    def read() -> Answer | None:
         settings = options.settings()
         catalog = open_without_spark(settings)
         return None if catalog is None else question(catalog, settings)
 
     log_for_options(options)
-    return _answer_if_readable(answer)
+    return _answer_if_readable(read)
 
 
 def _answer_if_readable(question: Callable[[], Answer | None]) -> Answer | None:
-    """The answer; None where something in the way is Spark's to read, or to tell of."""
+    """The answer; None after an unexpected error, since Spark may be able to read more, or report it."""
     import structlog
 
     try:
@@ -132,7 +133,7 @@ def _answer_if_readable(question: Callable[[], Answer | None]) -> Answer | None:
 
 
 def log_for_options(options: Options) -> None:
-    """From now on what is logged is for people, as much of it as the options want."""
+    """Write log lines for people from now on, as many as the options allow."""
     from backstory.observe.logs import log_for_people
 
     log_for_people(quiet=options.quiet, verbose=options.verbose)
@@ -142,9 +143,9 @@ def log_for_options(options: Options) -> None:
 def open_warehouse(
     options: Options, *tables: str, brief: bool = False, catalog: str = CATALOG
 ) -> Iterator["Warehouse"]:
-    """The warehouse of the options, while Spark runs; with `brief` it starts faster and computes slower.
+    """The warehouse of the options, with Spark; with `brief` Spark starts faster and computes slower.
 
-    Of `tables` that must be there, one that is not is told of before Spark starts, where that is known.
+    Raises UsageError if one of `tables` does not exist: before Spark starts, if the catalog opens without it.
     """
     from backstory import warehouse
 
@@ -156,8 +157,8 @@ def open_warehouse(
         started = warehouse.open(
             options.warehouse, catalog=catalog, config=options.config, verbose=options.verbose
         )
-    with started as found:
-        yield found
+    with started as opened:
+        yield opened
         sys.stdout.flush()
 
 
@@ -168,10 +169,10 @@ def _require_tables(options: Options, tables: Sequence[str]) -> None:
     catalog = open_without_spark(options.settings()) if tables else None
     if not isinstance(catalog, EmbeddedCatalog):
         return
-    there = set(catalog.tables())
+    existing = set(catalog.tables())
     for name in tables:
-        if resolve_name(name, there.__contains__) is None:
-            raise no_table(table_name(name), there, catalog.searched)
+        if resolve_name(name, existing.__contains__) is None:
+            raise no_table(table_name(name), existing, catalog.searched)
 
 
 def show_state(
@@ -180,11 +181,11 @@ def show_state(
     limit: int | None,
     of_files: Callable[["TableReader"], "pa.Table"],
     of_table: Callable[["Table"], "DataFrame"],
-    nothing: Callable[[Sequence[str]], str],
+    remark: Callable[[Sequence[str]], str],
 ) -> None:
-    """Print rows of a table in the order of its key, from its files if it is small, else from Spark.
+    """Print rows of a table in the order of its key, from the files of a small table, else by Spark.
 
-    `nothing` says of a key's columns what is told where there are no rows.
+    If there are no rows, print `remark` of the key's columns.
     """
     from backstory.reading.arrow.sorting import sort_rows
     from backstory.reading.frames.versions import order_columns
@@ -192,42 +193,36 @@ def show_state(
 
     small = answer_from_files(options, table, lambda files: (of_files(files), files.table.shape))
     if small is not None:
-        found, shape = small
-        first = order_columns(shape, found.column_names)
+        unsorted, shape = small
+        first = order_columns(shape, unsorted.column_names)
     else:
         from backstory.reading.frames.versions import sortable_columns
         from backstory.stores.iceberg.store import existing
 
-        with open_warehouse(options, table) as started:
-            asked = started.table(table)
-            frame = of_table(asked)
-            shape = existing(asked.store, asked.name).shape
+        with open_warehouse(options, table) as warehouse:
+            stored = warehouse.table(table)
+            frame = of_table(stored)
+            shape = existing(stored.store, stored.name).shape
             first = order_columns(shape, frame.columns)
             if limit is not None:
                 frame = frame.orderBy(*sortable_columns(frame, first))
-            found = _collect_rows(frame, limit, options, table)
-    rows = rows_of(sort_rows(found, first).slice(0, limit))
-    show(rows, options.answer, found.column_names, wide=options.wide)
+            unsorted = _collect_rows(frame, limit, options, table)
+    rows = rows_of(sort_rows(unsorted, first).slice(0, limit))
+    show(rows, options.output_format, unsorted.column_names, wide=options.wide)
     if not rows:
-        print_remark(options, nothing(shape.source_key))
+        print_remark(options, remark(shape.source_key))
 
 
-def print_remark(options: Options, told: str) -> None:
-    """Say on standard error that an answer has no rows: headings alone are easily overlooked."""
+def print_remark(options: Options, remark: str) -> None:
+    """Print a remark on standard error unless `--quiet`, such as that an answer has no rows."""
     if not options.quiet:
-        print_line(told)
-
-
-def show_frame(frame: "DataFrame", limit: int | None, options: Options) -> None:
-    """Print the rows of a frame; Refused or Failed if they cannot be computed."""
-    rows = rows_of_frame(frame, limit, options, "a table of the query")
-    show(rows, options.answer, frame.columns, wide=options.wide)
+        print_line(remark)
 
 
 def rows_of_frame(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> list[dict[str, Any]]:
-    """The rows of a frame that reads a table; Refused or Failed if they cannot be computed."""
+    """The rows of a frame that reads the table; Refused or Failed if they cannot be computed."""
     from backstory.stores.metadata.values import rows_of
 
     return rows_of(_collect_rows(frame, limit, options, table))

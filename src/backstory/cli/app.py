@@ -1,4 +1,4 @@
-"""The command `backstory`: one function for each command, errors as exit codes."""
+"""The command `backstory`: its commands in their groups, and its errors as exit codes."""
 
 import io
 import os
@@ -37,9 +37,9 @@ DATASETS = Group("Open Data Fabric datasets", sort_key=4)
 HELP_OF_COMMANDS = "markdown"
 ITSELF = Group("The command itself", sort_key=5)
 HELP = "Every version of every record, on Spark."
-# Its one line for each command needs no Markdown, which takes a third of the time that `--help` takes.
+# The list of commands needs no Markdown, which would take a third of the time of `--help`.
 app = App(name="backstory", help=HELP, help_format="plaintext", result_action="return_value")
-# In the order in which help tells them.
+# In the order of `--help`.
 COMMANDS = {
     DELIVER: (
         projects.init,
@@ -83,14 +83,22 @@ COMMANDS = {
 
 
 def _usage_line(command: Callable[..., object]) -> str | None:
-    """The line of usage of a command that may have fewer words than it names, which else were called ARGS."""
-    given = [each for each in signature(command).parameters.values() if each.kind is not each.KEYWORD_ONLY]
-    if all(each.kind is not each.VAR_POSITIONAL and each.default is each.empty for each in given):
+    """The usage line of a command with optional words, which cyclopts would call ARGS; else None."""
+    parameters = [
+        parameter
+        for parameter in signature(command).parameters.values()
+        if parameter.kind is not parameter.KEYWORD_ONLY
+    ]
+    if all(
+        parameter.kind is not parameter.VAR_POSITIONAL and parameter.default is parameter.empty
+        for parameter in parameters
+    ):
         return None
     words = []
-    for each in given:
-        name = each.name.upper() + ("..." if each.kind is each.VAR_POSITIONAL else "")
-        needed = each.default is each.empty and (each.kind is not each.VAR_POSITIONAL or each.name == "key")
+    for parameter in parameters:
+        several = parameter.kind is parameter.VAR_POSITIONAL
+        name = parameter.name.upper() + ("..." if several else "")
+        needed = parameter.default is parameter.empty and (not several or parameter.name == "key")
         words.append(name if needed else f"[{name}]")
     return f"Usage: backstory {command.__name__} [OPTIONS] {' '.join(words)}"
 
@@ -107,7 +115,7 @@ app.command(
     help_format=HELP_OF_COMMANDS,
 )
 app.register_install_completion_command(
-    "--install-completion", group=ITSELF, help="Complete commands and options in this shell, from now on."
+    "--install-completion", group=ITSELF, help="Install completion of commands and options in this shell."
 )
 for flag in (*app.help_flags, *app.version_flags):
     app[flag].group = ITSELF
@@ -116,25 +124,24 @@ for flag in (*app.help_flags, *app.version_flags):
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit with its code: see `backstory.errors`."""
     leave_pandas_out()
-    if isinstance(sys.stdout, io.TextIOWrapper):  # a file's name may have bytes that are no text
+    if isinstance(sys.stdout, io.TextIOWrapper):  # file names may contain bytes that are not text
         sys.stdout.reconfigure(errors="backslashreplace")
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    sys.exit(run(given))
+    sys.exit(run(list(sys.argv[1:] if arguments is None else arguments)))
 
 
 def run(arguments: list[str]) -> int:
-    """The exit code of the command line."""
+    """Run the command line and return its exit code."""
     try:
         if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
             return _serve(arguments)
         with raise_interrupts():
-            ended = app(arguments, exit_on_error=False, print_error=False)
+            code = app(arguments, exit_on_error=False, print_error=False)
             sys.stdout.flush()
     except CycloptsError as wrong:
         wrong.verbose = False
-        told = UsageError("usage", str(wrong), f"See `{_help_command(arguments)}`.")
-        show_error(told, "json" if _output_word(arguments) == "json" else "table")
-        return told.exit_code
+        usage_error = UsageError("usage", str(wrong), f"See `{_help_command(arguments)}`.")
+        show_error(usage_error, "json" if _output_word(arguments) == "json" else "table")
+        return usage_error.exit_code
     except KeyboardInterrupt:
         return 130
     except BackstoryError as error:
@@ -143,11 +150,11 @@ def run(arguments: list[str]) -> int:
         return error.exit_code
     except Exception as bug:
         return _report_bug(bug, arguments)
-    return ended if isinstance(ended, int) else 0
+    return code if isinstance(code, int) else 0
 
 
 def _report_bug(bug: Exception, arguments: list[str]) -> int:
-    """Tell of a bug; a reader of standard output that has what it wanted, as `head` has, is none."""
+    """Print a bug and return its exit code; a reader that closed the pipe, such as `head`, is no bug."""
     if isinstance(bug, BrokenPipeError) and _is_closed(sys.stdout.fileno()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -158,31 +165,31 @@ def _report_bug(bug: Exception, arguments: list[str]) -> int:
 
 
 def _is_closed(descriptor: int) -> bool:
-    asked = select.poll()
-    asked.register(descriptor, select.POLLOUT)
-    return any(event & select.POLLERR for _, event in asked.poll(0))
+    poll = select.poll()
+    poll.register(descriptor, select.POLLOUT)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _serve(arguments: list[str]) -> int:
-    """Serve; arguments that nobody knows are passed over with a warning (section 7.1)."""
+    """Run `serve`, which ignores unknown arguments with a warning (section 7.1)."""
     command, bound, unknown, _ = app.parse_known_args(arguments)
     return fivetran.run(lambda: command(*bound.args, **bound.kwargs, unknown=unknown))
 
 
 def _output(arguments: Sequence[str]) -> Output:
-    """The output asked for, known also when the command did not come to its options."""
-    asked = _output_word(arguments)
-    return choose_output("json" if asked == "json" else "table" if asked else None)
+    """The output for errors, read from the arguments: the command may have failed before it parsed them."""
+    word = _output_word(arguments)
+    return choose_output("json" if word == "json" else "table" if word else None)
 
 
 def _output_word(arguments: Sequence[str]) -> str:
-    """The word behind `--output`; empty if there is none."""
+    """The word after `--output`; empty without it."""
     words = " ".join(arguments).replace("--output=", "--output ").split(" ")
     return next(iter(words[words.index("--output") + 1 :]), "") if "--output" in words else ""
 
 
 def _help_command(arguments: Sequence[str]) -> str:
-    """The command that helps with these arguments."""
+    """The command that prints help for these arguments."""
     known = arguments[:1] and arguments[0] in set(app) and not arguments[0].startswith("-")
     return f"backstory {arguments[0]} --help" if known else "backstory --help"
 

@@ -1,7 +1,9 @@
-"""`backstory apply`: changes of a source, in any order, become history."""
+"""`backstory apply`: keep the history of a source from a feed of its changes."""
 
 from backstory.cli.answers import open_warehouse
 from backstory.cli.options import (
+    AS_EXPECTED,
+    DEFAULTS,
     NO_REMARK,
     FileFlags,
     Flag,
@@ -14,9 +16,8 @@ from backstory.cli.options import (
     parse_parts,
 )
 from backstory.cli.progress import show_activity
-from backstory.cli.snapshot import show_receipt
+from backstory.cli.snapshot import check_source, show_receipt
 from backstory.doors.native.options import (
-    TABLE,
     EnvelopeName,
     Late,
     OnSchemaChange,
@@ -25,10 +26,6 @@ from backstory.doors.native.options import (
 )
 from backstory.formats.source_files import FileFormat
 from backstory.model.table import table_name
-from backstory.sources.databases.address import is_database, parse_address
-
-DEFAULTS = Options()
-AS_EXPECTED = FileFlags()
 
 
 def apply(
@@ -65,9 +62,10 @@ def apply(
 ) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
-    The table is the same in any order, except for changes of a settled time. The first delivery creates it;
-    it keeps the key, the order, the tracked columns and what rows mean (deletes, unmodified cells, dropped
-    columns), which need not be repeated. Columns that a change does not have stay as they were.
+    The table is the same in any order, except for changes of a settled time. The first delivery creates the
+    table, which keeps the key, the order, the tracked columns and the meaning of rows (deletes, unmodified
+    cells, dropped columns). Later calls need not repeat them. A column that is missing from a change stays as
+    it was.
 
     Example: `backstory apply changes.jsonl --into crm.customer --key id --sequence-by changed_at,lsn`
 
@@ -76,30 +74,31 @@ def apply(
             address of a database: postgresql://user@host/db?table=schema.table.
         into: The table, as schema.table.
         key: Key columns, separated by commas.
-        sequence_by: Columns or SQL expressions that order the changes: first the time of the change, then
-            what orders changes of one time, such as a log position.
+        sequence_by: Columns or SQL expressions that order the changes. The first is the time of the change;
+            the others, such as a log position, order changes of the same time.
         apply_as_deletes: SQL condition for rows that delete their record, such as "op = 'D'".
         apply_as_truncates: SQL condition for rows that delete every record.
-        ignore_null_updates: NULL leaves a column as it was: these columns, or all without names.
-        columns_to_update: The column whose array names the columns that a row sets.
-        unmodified: A cell with this text leaves its column as it was: in CSV any column, else one of texts.
-        envelope: The form of the messages: debezium or changes.
+        ignore_null_updates: Columns that NULL leaves as they were; without names, all columns.
+        columns_to_update: Column whose array names the columns that a row sets.
+        unmodified: Text of a cell that leaves its column as it was: any column of a CSV file, else a column
+            of texts.
+        envelope: Envelope of the messages: debezium or changes.
         drop: Columns that are not stored.
         track: Columns whose changes make versions. Default: all.
         ignore: Columns whose changes make no versions.
         overwrite: Columns overwritten in place, with no history kept.
-        on_schema_change: Refuse a delivery that lacks a column of the last one; the table keeps `refuse`, and
-            `accept` is for this delivery alone.
-        late: What happens to changes of a settled time.
-        restate_from: Replace what is stored from this time on, of the delivered keys.
-        restate_until: The end of what is replaced. Default: just after the last delivered time.
-        all_keys: Replace what is stored of all keys.
+        on_schema_change: Accept or refuse a delivery that lacks a column of the previous one. The table keeps
+            `refuse`; `accept` is for this delivery.
+        late: Refuse or drop changes of a settled time.
+        restate_from: Replace the stored history from this time on, for the delivered keys.
+        restate_until: End of the replaced time. Default: just after the last delivered time.
+        all_keys: Replace the stored history of all keys.
         allow_empty: Accept an empty source, with option --all-keys.
         new_log: Accept messages of a log that starts again; everything before it is then settled.
-        allow_future: Accept messages that say that they are of a time more than a day from now.
-        format: Format of the files, whatever their endings: csv, parquet, jsonl or json.
-        files: How the files are written.
-        query: The rows of a database, as a SELECT statement, in place of those of a table.
+        allow_future: Accept messages with a time more than a day from now.
+        format: Format of the files: csv, parquet, jsonl or json. Default: by their endings.
+        files: The form of the files.
+        query: A SELECT statement for the rows of a database, instead of a table.
         dry_run: Print counts, sample keys and the columns that drive the changes; write nothing.
         remark: The note and the author of the commit.
         options: Common options.
@@ -132,19 +131,11 @@ def apply(
         **files.arguments(),
         **remark.arguments(),
     )
-    if is_database(source):
-        parse_address(source, query)
-    elif source.startswith(TABLE):
-        table_name(source.removeprefix(TABLE))
-    elif envelope is None:
-        from backstory.doors.native.refusals import refuse_files
-        from backstory.formats.source_files import source_files
-
-        readable = SnapshotRequest(allow_empty=True, format=format, files=request.files)
-        refuse_files(source_files(source, format), readable)
+    readable = SnapshotRequest(allow_empty=True, format=format, files=request.files)
+    check_source(source, query, readable if envelope is None else None)
     with open_warehouse(options) as warehouse:
         from backstory.doors.native import door
 
-        with show_activity(options, "Folding the changes into what is stored ..."):
-            answer = door.apply(warehouse.store, source, table, request)
-    show_receipt(answer.to_dict(), options, dry_run=dry_run)
+        with show_activity(options, "Applying the changes to the table ..."):
+            receipt = door.apply(warehouse.store, source, table, request)
+    show_receipt(receipt.to_dict(), options, dry_run=dry_run)

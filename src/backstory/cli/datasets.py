@@ -1,4 +1,4 @@
-"""Look at Open Data Fabric datasets: `list`, `inspect`, `tail`, `verify`."""
+"""Open Data Fabric datasets as they are stored: `list`, `inspect`, `tail`, `verify`."""
 
 import sys
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from backstory.cli.answers import (
     open_warehouse,
     rows_of_frame,
 )
-from backstory.cli.options import NOT_NEGATIVE, Flag, Options
+from backstory.cli.options import DEFAULTS, NOT_NEGATIVE, Flag, Options
 from backstory.cli.output import add_error_column, console, print_error, print_line, short_time, show
 from backstory.errors import BackstoryError, UsageError, Violated
 from backstory.model.receipt import attempt_each, exit_code
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from backstory.stores.metadata.table_rows import TableReader
     from backstory.stores.port import TableLike
 
-DEFAULTS = Options()
 LIST_COLUMNS = ("dataset", "source", "merge", "pulled", "records", "blocks", "watermark")
 VERDICT = ("dataset", "valid", "blocks", "rows", "problems")
 LINTS = ("dataset", "code", "level", "place", "message", "remedy")
@@ -46,30 +45,30 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
     if rows is None:
         with open_warehouse(options, brief=True) as warehouse:
             rows = warehouse.datasets(namespace=namespace)
-    if options.answer == "table":
+    if options.output_format == "table":
         rows = [_list_row(row) for row in rows]
-    show(rows, options.answer, LIST_COLUMNS, wide=options.wide)
+    show(rows, options.output_format, LIST_COLUMNS, wide=options.wide)
 
 
 def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]] | None:
-    """The rows of the list where nothing of it needs Spark."""
+    """The rows of the list; None if a dataset or the catalog needs Spark."""
     from backstory.doors.odf import registry
     from backstory.doors.odf.inspecting import list_entry_here, unreadable_entry
 
-    found = answer_from_metadata(
+    datasets = answer_from_metadata(
         options, lambda catalog: registry.described_datasets(catalog, namespace).all_or_errors()
     )
     rows = [
         unreadable_entry(name)
-        if isinstance(each, BackstoryError)
+        if isinstance(dataset, BackstoryError)
         else answer_from_files(options, name, list_entry_here)
-        for name, each in (found or {}).items()
+        for name, dataset in (datasets or {}).items()
     ]
-    return None if found is None or None in rows else [row for row in rows if row is not None]
+    return None if datasets is None or None in rows else [row for row in rows if row is not None]
 
 
 def _list_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A dataset as people read it in a row."""
+    """A row of the list with short times."""
     times = {name: row[name] and short_time(row[name]) for name in ("pulled", "watermark")}
     return {**row, **times, "merge": ", ".join(row["merge"]) or None}
 
@@ -84,7 +83,7 @@ def inspect(
     namespace: str = "odf",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show a dataset's manifest, schema, lints, newest block and source state.
+    """Show the manifest, schema, lints, newest block and source state of a dataset.
 
     Args:
         dataset: Name of a dataset, or a manifest (YAML), which needs no warehouse.
@@ -98,20 +97,26 @@ def inspect(
     from backstory.doors.odf.inspecting import inspected_file
 
     if is_file(dataset):
-        found = inspected_file(Path(dataset))
+        inspected = inspected_file(Path(dataset))
     else:
-        found = [_inspect_dataset(dataset, namespace, options, linted=not (schema or resolved) or lints)]
+        linted = not (schema or resolved) or lints
+        inspected = [_inspect_dataset(dataset, namespace, options, linted=linted)]
     if schema:
-        columns = [row for each in found for row in _column_rows(each)]
-        show(columns, options.answer, ("dataset", "column", "type"))
+        columns = [row for document in inspected for row in _column_rows(document)]
+        show(columns, options.output_format, ("dataset", "column", "type"))
     elif lints:
-        rows = [{"dataset": each.dataset.name, **lint.to_dict()} for each in found for lint in each.lints]
-        if rows or options.answer != "table":
-            show(rows, options.answer, LINTS)
+        rows = [
+            {"dataset": document.dataset.name, **lint.to_dict()}
+            for document in inspected
+            for lint in document.lints
+        ]
+        if rows or options.output_format != "table":
+            show(rows, options.output_format, LINTS)
         else:
             console.print("No warnings.")
     else:
-        _show_documents([each.resolved_manifest if resolved else each.to_dict() for each in found], options)
+        documents = [document.resolved_manifest if resolved else document.to_dict() for document in inspected]
+        _show_documents(documents, options)
 
 
 def _inspect_dataset(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
@@ -133,7 +138,7 @@ def tail(
     namespace: str = "odf",
     options: Options = DEFAULTS,
 ) -> None:
-    """Show the newest rows of a dataset, the newest last.
+    """Show the newest rows of a dataset, with the newest row last.
 
     Args:
         dataset: Name of the dataset.
@@ -151,17 +156,17 @@ def tail(
 
     small = answer_from_dataset(options, namespace, dataset, of_files)
     if small is not None:
-        newest, found = small
+        newest, known = small
         names, rows = newest.column_names, rows_of(newest)
     else:
         with open_warehouse(options) as warehouse:
-            found = stored_datasets(warehouse.store, namespace).existing(dataset)
-            frame = newest_rows(warehouse.store, found, limit, skip)
+            known = stored_datasets(warehouse.store, namespace).existing(dataset)
+            frame = newest_rows(warehouse.store, known, limit, skip)
             names, rows = frame.columns, rows_of_frame(frame, None, options, dataset)
-    if options.answer == "table":
-        for name, words in symbols(found).items():
+    if options.output_format == "table":
+        for name, words in symbols(known).items():
             rows = [{**row, name: words.get(row[name], row[name])} for row in rows]
-    show(rows, options.answer, names, wide=options.wide)
+    show(rows, options.output_format, names, wide=options.wide)
 
 
 def verify(
@@ -170,9 +175,9 @@ def verify(
     namespace: str = "odf",
     options: Options = DEFAULTS,
 ) -> int:
-    """Check datasets against what their commits recorded: chain, log, offsets, rows and columns.
+    """Check datasets against the records of their commits: chain, log, offsets, rows and columns.
 
-    Compaction and expired snapshots make no difference. Exit code 4 if anything else differs.
+    Compaction and expired snapshots make no difference. The exit code is 4 if anything else differs.
 
     Args:
         datasets: Names of datasets.
@@ -182,64 +187,60 @@ def verify(
     """
     if not datasets and not all:
         raise UsageError("no-dataset", "No dataset is named.", "Name datasets, or use `--all`.")
-    found = _verify_datasets(datasets, namespace, options, every=all)
-    if options.answer == "table":
-        _print_verdicts(found)
+    verdicts = _verify_datasets(datasets, namespace, options, every=all)
+    if options.output_format == "table":
+        _print_verdicts(verdicts)
     else:
-        rows = [_verdict_fields(each) for each in found]
-        show(rows, options.answer, add_error_column(VERDICT, rows), wide=options.wide)
-    failed = exit_code(each.error for each in found if each.error is not None)
-    return failed or (0 if all_valid(found) else Violated.exit_code)
+        rows = [_verdict_fields(verdict) for verdict in verdicts]
+        show(rows, options.output_format, add_error_column(VERDICT, rows), wide=options.wide)
+    failed = exit_code(verdict.error for verdict in verdicts if verdict.error is not None)
+    return failed or (Violated.exit_code if any(verdict.problems for verdict in verdicts) else 0)
 
 
 def _verify_datasets(
     datasets: Sequence[str], namespace: str, options: Options, *, every: bool
 ) -> "list[Verdict]":
-    """The verdicts on datasets: on small ones out of their files, on the others by Spark."""
+    """The verdicts on datasets: for small ones from their files, for the others by Spark."""
     from backstory.doors.odf import registry
     from backstory.journal.verify import Verdict, verdict_of, verify, verify_small
 
     of_files = partial(verify_small, renamings=registry.renamings)
-    asked = partial(attempt_each, every=every, alone=len(datasets) == 1 and not every)
+    verify_each = partial(attempt_each, every=every, alone=len(datasets) == 1 and not every)
     names = answer_from_metadata(
         options,
         lambda catalog: registry.described_datasets(catalog, namespace).select_names(datasets, every=every),
     )
-    found: dict[TableName, Verdict | BackstoryError | None]
-    found = asked(names or (), lambda each: answer_from_files(options, each, of_files))
-    left = [each for each, verdict in found.items() if verdict is None]
+    results: dict[TableName, Verdict | BackstoryError | None]
+    results = verify_each(names or (), lambda name: answer_from_files(options, name, of_files))
+    left = [name for name, result in results.items() if result is None]
     if names is None or left:
         with open_warehouse(options) as warehouse:
             store = warehouse.store
             if names is None:
                 left = registry.stored_datasets(store, namespace).select_names(datasets, every=every)
-            found |= asked(left, lambda each: verify(store, each, registry.renamings))
-    return [verdict_of(each, verdict) for each, verdict in found.items() if verdict is not None]
+            results |= verify_each(left, lambda name: verify(store, name, registry.renamings))
+    return [verdict_of(name, result) for name, result in results.items() if result is not None]
 
 
-def all_valid(found: "Sequence[Verdict]") -> bool:
-    """Whether no dataset has a problem."""
-    return not any(each.problems for each in found)
-
-
-def _print_verdicts(found: "Sequence[Verdict]") -> None:
-    for each in found:
-        for problem in each.problems:
+def _print_verdicts(verdicts: "Sequence[Verdict]") -> None:
+    for verdict in verdicts:
+        for problem in verdict.problems:
             offsets = " (offsets {} to {})".format(*problem.offsets) if problem.offsets else ""
-            print_line(f"{each.dataset.name}: {problem.what}: {problem.message}{offsets}")
-    for each in found:
-        if each.error is not None:
-            print_error(each.error.to_dict(), f"{each.dataset.name}: ")
-    bad, unread = sum(bool(each.problems) for each in found), sum(each.error is not None for each in found)
-    console.print(f"{len(found) - bad - unread} dataset(s) are valid")
+            print_line(f"{verdict.dataset.name}: {problem.what}: {problem.message}{offsets}")
+    for verdict in verdicts:
+        if verdict.error is not None:
+            print_error(verdict.error.to_dict(), f"{verdict.dataset.name}: ")
+    bad = sum(bool(verdict.problems) for verdict in verdicts)
+    unread = sum(verdict.error is not None for verdict in verdicts)
+    console.print(f"{len(verdicts) - bad - unread} dataset(s) are valid")
     if bad:
-        console.print(f"{bad} dataset(s) differ from what was committed")
+        console.print(f"{bad} dataset(s) differ from their commits")
     if unread:
         console.print(f"{unread} dataset(s) cannot be read")
 
 
 def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
-    """A verdict as JSON shows it, with NULL for what an error left unknown."""
+    """A verdict as a JSON object, with NULL for fields that an error left unknown."""
     if verdict.error is not None:
         unknown = dict.fromkeys(VERDICT)
         return {
@@ -250,12 +251,12 @@ def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
         }
     problems = [
         {
-            "sequence": each.sequence,
-            "offsets": list(each.offsets) if each.offsets else None,
-            "what": each.what,
-            "message": each.message,
+            "sequence": problem.sequence,
+            "offsets": list(problem.offsets) if problem.offsets else None,
+            "what": problem.what,
+            "message": problem.message,
         }
-        for each in verdict.problems
+        for problem in verdict.problems
     ]
     return {
         "dataset": verdict.dataset.name,
@@ -266,16 +267,16 @@ def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
     }
 
 
-def _column_rows(each: "Inspected") -> list[dict[str, Any]]:
-    fields = each.schema["fields"] if each.schema else ()
+def _column_rows(inspected: "Inspected") -> list[dict[str, Any]]:
+    fields = inspected.schema["fields"] if inspected.schema else ()
     return [
-        {"dataset": each.dataset.name, "column": field["name"], "type": type_text(field["type"])}
+        {"dataset": inspected.dataset.name, "column": field["name"], "type": type_text(field["type"])}
         for field in fields
     ]
 
 
 def type_text(type_: Any) -> str:
-    """A type of a manifest in a word: `Int64`, `Decimal(12, 2)`, `String, optional`."""
+    """A type of a manifest as text: `Int64`, `Decimal(12, 2)`, `String, optional`."""
     if not isinstance(type_, dict):
         return str(type_)
     kind = type_["kind"]
@@ -288,7 +289,7 @@ def type_text(type_: Any) -> str:
 def _show_documents(documents: list[dict[str, Any]], options: Options) -> None:
     from backstory.doors.odf.inspecting import as_yaml
 
-    if options.answer == "json":
+    if options.output_format == "json":
         show(documents, "json")
     else:
-        sys.stdout.write("---\n".join(as_yaml(each) for each in documents))
+        sys.stdout.write("---\n".join(as_yaml(document) for document in documents))

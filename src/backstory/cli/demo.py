@@ -1,4 +1,4 @@
-"""`backstory demo`: twelve years of real data through a real Fivetran destination."""
+"""`backstory demo`: send twelve years of real data to a real Fivetran destination, and read its history."""
 
 import sys
 import tempfile
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from rich.rule import Rule
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.options import Options
+from backstory.cli.options import DEFAULTS, Options
 from backstory.cli.output import console, show
 from backstory.cli.projects import show_receipts
 from backstory.model.layout import END, START
@@ -28,11 +28,10 @@ if TYPE_CHECKING:
     from backstory.testing.sender.client import Sender
     from backstory.warehouse import Warehouse
 
-DEFAULTS = Options()
 TABLE = TableName("demo", "countries")
 KEY = ("code",)
-LANDS = TableName("demo", "nightly")
-NIGHTLY = """\
+PROJECT_TABLE = TableName("demo", "nightly")
+PROJECT = """\
 format: histories/1
 tables:
   {table}:
@@ -41,17 +40,17 @@ tables:
 """
 TABLE_OUTPUT = Options(output="table")
 UNTIL = datetime(2026, 7, 1, tzinfo=UTC)
-THEN = datetime(2014, 1, 1, tzinfo=UTC)
-WORLD = datetime(2016, 1, 1, tzinfo=UTC)
+EURO_THEN = datetime(2014, 1, 1, tzinfo=UTC)
+WORLD_AS_OF = datetime(2016, 1, 1, tzinfo=UTC)
 
 
 def demo(*, options: Options = DEFAULTS) -> None:
-    """Watch twelve years of real data arrive over gRPC and become a history table.
+    """Show how twelve years of real data arrive over gRPC and become a history table.
 
     26 half-yearly copies of the countries of the world are sent to a real destination as encrypted,
     compressed history batches. The table stays in the warehouse.
     """
-    if options.answer == "json":
+    if options.output_format == "json":
         console.quiet = True
     with open_warehouse(options) as warehouse:
         store = warehouse.store
@@ -59,20 +58,20 @@ def demo(*, options: Options = DEFAULTS) -> None:
         _show_history(store)
         _run_project(warehouse)
         _show_readers(store, options)
-        if options.answer == "json":
+        if options.output_format == "json":
             console.quiet = False
             show(warehouse.table(str(TABLE)).log(), "json")
 
 
 def bundled_copies() -> Sequence[Path]:
-    """The bundled copies in the order of their dates, in the wheel or in the clone."""
+    """The bundled copies in the order of their dates, from the wheel or the clone."""
     bundled = Path(str(files("backstory"))) / "cli" / "countries"
     folder = bundled if bundled.is_dir() else Path(__file__).parents[3] / "examples/data/countries"
     return sorted(folder.glob("countries-*.csv"))
 
 
 def _send_copies(store: "Store") -> None:
-    """Send each copy's difference to the copy before it."""
+    """Start a destination, and send it the differences between the copies."""
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
     from backstory.stores.iceberg.create import drop
@@ -91,7 +90,7 @@ def _send_copies(store: "Store") -> None:
 
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
-    """Send the differences of neighbouring copies, each at the date of its file, and tell of each."""
+    """Send the difference of each copy from the one before, at the date of its file, and print the counts."""
     from backstory.testing.sender.copies import SourceCopy, difference, read_copy
 
     before = SourceCopy(KEY)
@@ -127,17 +126,17 @@ def _show_history(store: "Store") -> None:
 
     console.print()
     console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
-    world = _rows_by_code(point_in_time.as_of(store, TABLE, WORLD))
-    console.print(f"{len(world)} countries and territories; those of Southern Africa:")
+    world = _rows_by_code(point_in_time.as_of(store, TABLE, WORLD_AS_OF))
+    console.print(f"{len(world)} countries and territories. In Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
-        [{c: row[c] for c in ("code", "name", "capital", "currencies")} for row in southern],
+        [{name: row[name] for name in ("code", "name", "capital", "currencies")} for row in southern],
         "table",
     )
 
     console.print()
     console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
-    then = _euro_users(_rows_by_code(point_in_time.as_of(store, TABLE, THEN)))
+    then = _euro_users(_rows_by_code(point_in_time.as_of(store, TABLE, EURO_THEN)))
     now = _euro_users(_rows_by_code(point_in_time.current(store, TABLE)))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
     console.print(f"  joined: {', '.join(sorted(now - then)) or 'none'}")
@@ -145,24 +144,24 @@ def _show_history(store: "Store") -> None:
 
     console.print()
     console.print(Rule("[bold]Commits, newest first[/bold]", align="left"))
-    built = Table(store, TABLE).log()
+    commits = Table(store, TABLE).log()
     shown = ("snapshot_id", "operation", "door", "counts")
-    show([{column: row[column] for column in shown} for row in built], "table")
-    console.print(f"{len(built)} commits: one for each batch, and none for copies without a change.")
+    show([{name: commit[name] for name in shown} for commit in commits], "table")
+    console.print(f"{len(commits)} commits: one for each batch, and none for copies without a change.")
 
 
 def _run_project(warehouse: "Warehouse") -> None:
-    """The copies of each January once more, as files that a project declares; a second run finds nothing."""
+    """Deliver the copies of each January by a project file, twice; the second run has nothing to do."""
     from backstory.stores.iceberg.create import drop
 
-    drop(warehouse.store, LANDS)
-    declared = NIGHTLY.format(folder=bundled_copies()[0].parent, table=LANDS)
+    drop(warehouse.store, PROJECT_TABLE)
+    project = PROJECT.format(folder=bundled_copies()[0].parent, table=PROJECT_TABLE)
     console.print()
     console.print(Rule("[bold]Every night, by one file[/bold]", align="left"))
-    console.print(declared, markup=False)
+    console.print(project, markup=False)
     with tempfile.TemporaryDirectory(prefix="backstory-demo-") as folder:
         file = Path(folder) / "histories.yaml"
-        file.write_text(declared, encoding="utf-8")
+        file.write_text(project, encoding="utf-8")
         for _ in range(2):
             console.print("$ backstory run", markup=False)
             show_receipts(warehouse.run(file), TABLE_OUTPUT)
@@ -191,19 +190,21 @@ def _show_readers(store: "Store", options: Options) -> None:
 
 
 def program() -> str:
-    """How this program is started from the folder that a person is in."""
-    own = Path(sys.argv[0]).absolute()
+    """The command that starts this program from the working folder."""
+    path = Path(sys.argv[0]).absolute()
     here = Path.cwd()
-    return str(own.relative_to(here)) if own.is_relative_to(here) and not which("backstory") else "backstory"
+    return (
+        str(path.relative_to(here)) if path.is_relative_to(here) and not which("backstory") else "backstory"
+    )
 
 
 def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
-    """What other programs read the table by, as lines of Python or SQL; `catalog` is its address."""
+    """For each of other programs, lines of Python or SQL that read the table; `catalog` is its address."""
     from backstory.stores.iceberg.store import existing
     from backstory.stores.table_files import local_path
 
     table = existing(store, TABLE)
-    then = f"WHERE {START} <= '2016-01-01' AND {END} > '2016-01-01'"
+    condition = f"WHERE {START} <= '2016-01-01' AND {END} > '2016-01-01'"
     return {
         "With pyiceberg": [
             "from pyiceberg.catalog.sql import SqlCatalog",
@@ -212,12 +213,12 @@ def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
         ],
         "With DuckDB and its extension `iceberg`": [
             f"SELECT name, capital FROM iceberg_scan('{local_path(str(table.metadata))}')",
-            then,
+            condition,
             "ORDER BY name;",
         ],
         "With plain Spark SQL, using the same catalog": [
             f"SELECT name, capital FROM {store.catalog}.{TABLE}",
-            then,
+            condition,
             "ORDER BY name",
         ],
     }

@@ -1,4 +1,4 @@
-"""`backstory explore`: the histories of a warehouse in a browser."""
+"""`backstory explore`: show the histories of a warehouse in a browser."""
 
 import gc
 import os
@@ -8,14 +8,13 @@ import threading
 import webbrowser
 
 from backstory.cli.answers import log_for_options
-from backstory.cli.options import Flag, Options
+from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import console, in_flags, print_line, show_document
 from backstory.settings import CATALOG
 
-DEFAULTS = Options()
 TOKEN = "BACKSTORY_EXPLORE_TOKEN"  # noqa: S105 - the name of a variable
-# Answers make many objects that live for a moment: to look for rings among them costs a third of the time.
-OBJECTS = 200_000
+# Answers make many short-lived objects: with Python's default, garbage collection takes a third of the time.
+COLLECT_AFTER = 200_000
 
 
 def explore(
@@ -26,17 +25,17 @@ def explore(
     no_open: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Show histories in a browser: tables, records, differences, and where each value comes from.
+    """Show histories in a browser: tables, records, differences, and the commit of each value.
 
-    Read only, and without Spark. It listens on this machine alone, until Ctrl-C or SIGTERM. On other
-    addresses it needs a token, which the printed link contains.
+    The explorer is read only and runs without Spark, until Ctrl-C or SIGTERM. By default it listens only on
+    this machine. Other addresses need a token, which the printed link contains.
 
     Example: `backstory explore --port 8055`
 
     Args:
         port: Port to listen on; 0 picks a free one. Default: 8055, or a free one if it is taken.
-        host: Address to listen on; beyond this machine only with a token.
-        token: The token that a browser must send. Default: BACKSTORY_EXPLORE_TOKEN, or none.
+        host: Address to listen on; an address beyond this machine needs a token.
+        token: Token that a browser must send. Default: BACKSTORY_EXPLORE_TOKEN, or none.
         no_open: Print the link, and open no browser.
         options: Common options.
     """
@@ -47,13 +46,13 @@ def explore(
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())
-    gc.set_threshold(OBJECTS)
+    gc.set_threshold(COLLECT_AFTER)
     token = token if token is not None else os.environ.get(TOKEN, "")
     settings = options.settings()
     if not settings.catalogs[CATALOG] and not settings.warehouse.exists() and not options.quiet:
         print_line(in_flags(f"There is nothing yet in {settings.location}: it does not exist."))
     running = open_explorer(table_reader(settings), host, port, token)
-    if options.answer == "json":
+    if options.output_format == "json":
         show_document({"link": running.link})
     else:
         console.print(in_flags(f"Exploring {settings.location}"), markup=False)

@@ -1,7 +1,4 @@
-"""`backstory serve`: run the Fivetran destination.
-
-`backstory send`: play Fivetran's part.
-"""
+"""The Fivetran destination: `backstory serve` runs it, `backstory send` delivers to one as Fivetran does."""
 
 import os
 import tempfile
@@ -13,16 +10,19 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from backstory.cli.options import FileFlags, Flag, Options
+from backstory.cli.options import AS_EXPECTED, DEFAULTS, FileFlags, Flag, Options
 from backstory.cli.output import console, in_flags, show
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part
+from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.instant import parse_instant
 
 if TYPE_CHECKING:
-    from backstory.stores.iceberg.store import Store
+    from pyspark.sql import SparkSession
 
-DEFAULTS = Options()
+    from backstory.settings import Settings
+    from backstory.stores.iceberg.store import Store
+    from backstory.testing.sender.copies import SourceCopy
 
 
 def serve(
@@ -56,14 +56,11 @@ def serve(
 
     from backstory.doors.fivetran.server import ServeOptions, require_port, serve_until_signal
     from backstory.doors.fivetran.server import serve as start_serving
-    from backstory.formats.memory import Memory
     from backstory.spark.launch import java_of
     from backstory.spark.session import start_session
-    from backstory.stores.embedded_catalog import remember_if_writable
-    from backstory.stores.iceberg.store import Store
 
     settings = options.settings()
-    asked = ServeOptions(
+    request = ServeOptions(
         host=host,
         port=port,
         metrics_port=metrics_port,
@@ -74,35 +71,47 @@ def serve(
         tls_client_ca=tls_client_ca,
         batch_folder=settings.batch_folder,
     )
-    asked.credentials()  # what is wrong with them is said before Spark starts
+    request.credentials()  # raises errors of the files before Spark starts
     require_port(host, port)
     if metrics_port is not None:
         require_port(host, metrics_port, "metrics_port")
-    if settings.batch_folder and not settings.batch_folder.is_dir():
-        raise UsageError(
-            "no-folder",
-            f"There is no folder {settings.batch_folder}.",
-            "Create it, or fix batch-folder in [serve].",
-        )
+    _require_batch_folder(settings)
     spark = start_session(settings, verbose=options.verbose)
-    memory = Memory(settings.driver_memory)
-    stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
-    for store in stores.values():
-        _require_answer(store)
-        remember_if_writable(store.home)
-    running = start_serving(stores, asked, _account())
+    running = start_serving(_open_stores(spark, settings), request, _account())
     if unknown:
         structlog.get_logger().warning("unknown arguments are ignored", count=len(unknown))
     serve_until_signal(running, java_of(spark))
     spark.stop()
 
 
+def _require_batch_folder(settings: "Settings") -> None:
+    if settings.batch_folder and not settings.batch_folder.is_dir():
+        raise UsageError(
+            "no-folder",
+            f"There is no folder {settings.batch_folder}.",
+            "Create it, or fix batch-folder in [serve].",
+        )
+
+
+def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, Store]":
+    """A store for each catalog; Failed for a catalog that does not answer."""
+    from backstory.stores.embedded_catalog import remember_if_writable
+    from backstory.stores.iceberg.store import Store
+
+    memory = Memory(settings.driver_memory)
+    stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
+    for store in stores.values():
+        _require_answer(store)
+        remember_if_writable(store.home)
+    return stores
+
+
 def _require_answer(store: "Store") -> None:
-    """At the start nobody asks again: a catalog that is busy or away is a failure."""
+    """Raise Failed, not TryAgain, for a catalog that is busy or away: nobody retries a start."""
     from backstory.stores.iceberg.store import tables
 
     try:
-        tables(store, schema="")  # which schemas there are is answer enough
+        tables(store, schema="")  # lists the schemas, which is answer enough
     except TryAgain as silent:
         raise Failed(
             silent.code,
@@ -112,7 +121,7 @@ def _require_answer(store: "Store") -> None:
 
 
 def run(command: Callable[[], None]) -> int:
-    """Serve with log lines from the first moment on, and give the exit code."""
+    """Run `serve` with JSON log lines from the first moment on, and return the exit code."""
     import structlog
 
     from backstory.observe.logs import log_for_fivetran
@@ -134,11 +143,9 @@ def run(command: Callable[[], None]) -> int:
 
 
 def _account() -> dict[str, str]:
-    names = {"account": "FIVETRAN_ACCOUNT_NAME", "group": "FIVETRAN_GROUP_NAME"}
-    return {name: os.environ[known] for name, known in names.items() if known in os.environ}
-
-
-AS_EXPECTED = FileFlags()
+    """The account and group of Fivetran that the environment names, for log lines."""
+    variables = {"account": "FIVETRAN_ACCOUNT_NAME", "group": "FIVETRAN_GROUP_NAME"}
+    return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
 
 
 def send(
@@ -160,9 +167,9 @@ def send(
 ) -> None:
     """Send the difference between two full copies to a destination, as one batch.
 
-    The table is created if it is missing, and missing columns are added. Use an empty file as BEFORE to
-    send everything. The same pair sent again is the same batch, with the same times: the destination
-    recognises it and commits nothing (recognised), unless it has taken another one since.
+    A missing table is created, and missing columns are added. To send everything, use an empty file as
+    BEFORE. The same pair sent again is the same batch, with the same times: the destination recognises it and
+    commits nothing, unless it has committed another batch since.
 
     Args:
         before: The older copy: a CSV, Parquet or JSON file, packed or not.
@@ -176,8 +183,8 @@ def send(
         format: Format of the batch files; the destination's --batch-format must be the same.
         compression: Compression of the batch files.
         encryption: Encryption of the batch files.
-        files: How BEFORE and AFTER are written.
-        dry_run: Print what would be sent, and send nothing.
+        files: The form of BEFORE and AFTER.
+        dry_run: Print the counts of the batch, and send nothing.
         options: Common options.
     """
     from backstory.formats.file_columns import comma_notes
@@ -188,20 +195,23 @@ def send(
 
     names = [name.strip() for name in key.split(",")]
     time = parse_instant(at) if at else None
-    written = files.options()
+    file_options = files.options()
     encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
+
+    def read_copies(texts: Sequence[str]) -> "tuple[SourceCopy, SourceCopy]":
+        newer, older = (read_copy(path, names, texts, file_options) for path in (after, before))
+        return newer, older
+
     recognised = False
     with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
         sender = Sender.to(to, Path(folder), encoding=encoding)
-        texts = text_columns(None if dry_run else sender.describe(schema, table))
-        newer, older = (read_copy(each, names, texts, written) for each in (after, before))
-        notes = [in_flags(each).replace("`", "") for each in comma_notes(newer.with_commas)]
+        newer, older = read_copies(text_columns(None if dry_run else sender.describe(schema, table)))
+        notes = [in_flags(note).replace("`", "") for note in comma_notes(newer.with_commas)]
         if dry_run:
             rows = difference(older, newer, time or datetime.now(UTC), history=history)
         else:
             definition = sender.prepare(schema, table, newer, history=history)
-            texts = text_columns(definition)  # of a table that is new they are told only now
-            newer, older = (read_copy(each, names, texts, written) for each in (after, before))
+            newer, older = read_copies(text_columns(definition))  # a new table has a definition only now
             sent = SentBatches.of(to, schema, table)
             pair = pair_of((before, after), names, time, history, encoding)
             batch = sent.batch(pair, time)
@@ -209,7 +219,7 @@ def send(
             if not rows.empty:
                 replace(sender, secret=batch.secret).write(schema, definition, rows)
                 sent.mark_taken(pair)
-    answer = {
+    summary = {
         "table": f"{schema}.{table}",
         "sent": not dry_run and not rows.empty,
         "recognised": recognised and not rows.empty,
@@ -218,8 +228,8 @@ def send(
         "delete": len(rows.delete),
         "repeated_keys": [list(repeated) for repeated in newer.repeated],
     }
-    if options.answer != "table":
-        answer["notes"] = notes
-    show([answer], options.answer)
-    for each in notes if options.answer == "table" else ():
-        console.print(each, markup=False)
+    if options.output_format != "table":
+        summary["notes"] = notes
+    show([summary], options.output_format)
+    for note in notes if options.output_format == "table" else ():
+        console.print(note, markup=False)

@@ -1,4 +1,4 @@
-"""`backstory historize`: base tables and their histories by a model."""
+"""`backstory historize`: load the base tables and histories of a model."""
 
 import json
 import sys
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.options import Flag, Options
+from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import print_changes, print_error, show
 from backstory.errors import UsageError
+from backstory.model.receipt import exit_code
 
 if TYPE_CHECKING:
     from backstory.engine.run_context import Rehearsals
 
-DEFAULTS = Options()
 COLUMNS = ("dataset", "run_id", "load_timestamp", "status", "counts", "schema_changes")
 
 
@@ -37,9 +37,10 @@ def historize(
     schema: Flag = False,
     options: Options = DEFAULTS,
 ) -> int:
-    """Load base tables from their stage, and their histories.
+    """Load base tables from their stage, and then their histories.
 
-    Repeating a --run-id changes nothing; a run that was interrupted continues where it stopped.
+    A second run with the same --run-id changes nothing; if the first one was interrupted, the second one
+    continues it.
 
     Args:
         model: The model, a YAML file of the format historize/1.
@@ -51,8 +52,9 @@ def historize(
         url: Address of the database: duckdb:///path/file.duckdb, postgresql://user@host:port/database.
         allow_empty: Accept an empty stage or base, which closes every version.
         max_delete_ratio: Largest share of the open versions that this load may close as deleted, 0 to 1.
-        hash_change: After a change of the hash profile: a new version of every record, or new hashes only.
-        relabel: Change the stored state labels to the model's.
+        hash_change: After a change of the hash profile, write a new version of every record (version), or
+            only new hashes (rehash).
+        relabel: Change the stored state labels to the labels of the model.
         dry_run: Print counts and keys, and change nothing.
         sql: Print the statements, with placeholders, and change nothing.
         resolved: Print the model with every default and generated column, and change nothing.
@@ -66,7 +68,6 @@ def historize(
     from backstory.doors.historize.model_load import open_model
     from backstory.doors.historize.receipts import LoadRequest
     from backstory.engine.run_context import collect_rehearsals
-    from backstory.model.receipt import exit_code
     from backstory.observe.logs import log_for_people
 
     if schema:
@@ -82,7 +83,7 @@ def historize(
     if sql:
         sys.stdout.write(door.sql_of(chosen, dataset))
         return 0
-    asked = LoadRequest(
+    request = LoadRequest(
         dataset=dataset,
         run_id=run_id,
         load_timestamp=load_timestamp,
@@ -101,37 +102,36 @@ def historize(
         )
     changes: Rehearsals = []
     if not chosen.on_spark:
-        receipts = door.historize_on_database(chosen, url, asked)
-    elif not (receipts := early_refusals(chosen, asked)):
+        receipts = door.historize_on_database(chosen, url, request)
+    elif not (receipts := early_refusals(chosen, request)):
         with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
-            receipts = door.historize_on_spark(chosen, warehouse.store, asked)
+            receipts = door.historize_on_spark(chosen, warehouse.store, request)
     _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=dry_run)
     return exit_code(receipts)
 
 
 def _show_receipts(
-    told: "Sequence[dict[str, Any]]", options: Options, changes: "Rehearsals", *, dry_run: bool
+    receipts: "Sequence[dict[str, Any]]", options: Options, changes: "Rehearsals", *, dry_run: bool
 ) -> None:
-    if options.answer == "json":
-        show(told, "json")
+    if options.output_format == "json":
+        show(receipts, "json")
         return
     columns = (*COLUMNS, "keys") if dry_run else COLUMNS
-    show([_receipt_row(each, columns) for each in told], options.answer, columns)
-    if options.answer == "table":
+    show([_receipt_row(receipt, columns) for receipt in receipts], options.output_format, columns)
+    if options.output_format == "table":
         print_changes(changes)
-    for each in told:
-        if each["error"]:
-            print_error(each["error"], f"{each['dataset']}: ")
+    for receipt in receipts:
+        if receipt["error"]:
+            print_error(receipt["error"], f"{receipt['dataset']}: ")
 
 
 def _receipt_row(receipt: dict[str, object], columns: tuple[str, ...]) -> dict[str, object]:
-    """A receipt as a row of a table; nested values as text."""
+    """A receipt as a row, with nested values as text."""
     row = {name: receipt.get(name) for name in columns}
     changes = row["schema_changes"]
     row["schema_changes"] = ", ".join(changes) if isinstance(changes, list) and changes else None
     keys = row.get("keys")
     if isinstance(keys, dict):
-        row["keys"] = (
-            "; ".join(f"{name}: {', '.join(found)}" for name, found in keys.items() if found) or None
-        )
+        lists = (f"{outcome}: {', '.join(sample)}" for outcome, sample in keys.items() if sample)
+        row["keys"] = "; ".join(lists) or None
     return row

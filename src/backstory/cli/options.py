@@ -1,9 +1,4 @@
-"""The options that every command takes.
-
-The options that say how the files of a source are written.
-
-Keys, columns and times in the words of a command.
-"""
+"""Options that several commands share, and how their words are parsed."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,9 +14,12 @@ from backstory.formats.file_options import FileOptions
 from backstory.model.table import Shape
 from backstory.model.types import type_named
 from backstory.model.values import key_of_words, split_list
+from backstory.reading.selection import Selection
 from backstory.settings import Settings, load
 from backstory.table import Table
 
+FILES = Group("Files in other forms", sort_key=5)
+REMARK = Group("About the commit", sort_key=8)
 COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
 Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
@@ -35,20 +33,21 @@ Key = Annotated[
     Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False),
 ]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
+_Text = Annotated[str | None, Parameter(show_default=False)]
 
 
 @Parameter(name="*", group=COMMON)
 @dataclass(frozen=True)
 class Options:
-    """Where the warehouse is and how a command answers.
+    """The warehouse, the output, and how much is printed.
 
     Attributes:
         warehouse: Folder of the embedded warehouse. Default: BACKSTORY_WAREHOUSE, or ./warehouse.
         config: Configuration file. Default: BACKSTORY_CONFIG, or ./backstory.toml if it exists.
-        output: table, json or csv. Default: a table on a terminal, json elsewhere.
-        wide: Show whole values, whatever the width of the terminal.
+        output: Output as table, json or csv. Default: table on a terminal, else json.
+        wide: Print whole values, even beyond the width of the terminal.
         quiet: Print only the result and errors.
-        verbose: Show Spark's own log, and the trace of an error.
+        verbose: Print the log of Spark, and the stack trace of an error.
     """
 
     warehouse: Path | None = None
@@ -59,16 +58,13 @@ class Options:
     verbose: Annotated[bool, Parameter(negative="", alias="-v", show_default=False)] = False
 
     @property
-    def answer(self) -> Output:
-        """The output that the command answers with."""
+    def output_format(self) -> Output:
+        """The output, with its default."""
         return choose_output(self.output)
 
     def settings(self) -> Settings:
         """The settings of this run."""
         return load(self.warehouse, self.config)
-
-
-REMARK = Group("About the commit", sort_key=8)
 
 
 @Parameter(name="*", group=REMARK)
@@ -77,47 +73,30 @@ class RemarkFlags:
     """A note and an author of the commit; `log` and the explorer show them.
 
     Attributes:
-        note: Why the commit is made.
-        author: Who makes the commit.
+        note: Reason for the commit.
+        author: Author of the commit.
     """
 
-    note: Annotated[str | None, Parameter(show_default=False)] = None
-    author: Annotated[str | None, Parameter(show_default=False)] = None
+    note: _Text = None
+    author: _Text = None
 
     def arguments(self) -> dict[str, Any]:
-        """The options as Python's calls take them."""
+        """The options as keyword arguments of Python calls."""
         return {"note": self.note, "author": self.author}
-
-
-NO_REMARK = RemarkFlags()
-
-
-def parse_names(options: tuple[str, ...]) -> list[str]:
-    """The names that an option lists, separated by commas or in repeated options."""
-    return [name.strip() for each in options for name in each.split(",") if name.strip()]
-
-
-def names_or_none(options: tuple[str, ...]) -> list[str] | None:
-    """The same; None where there are none, as the option is left out then."""
-    return parse_names(options) or None
-
-
-FILES = Group("Files in other forms", sort_key=5)
-_Text = Annotated[str | None, Parameter(show_default=False)]
 
 
 @Parameter(name="*", group=FILES)
 @dataclass(frozen=True)
 class FileFlags:
-    """How CSV and JSON files are written, where a reader would expect otherwise.
+    """The form of CSV and JSON files, if it is not the usual one.
 
     Attributes:
-        separator: The character between the cells of a CSV file. Default: a comma. Use tab for a tab.
-        encoding: The encoding of CSV or JSON files, such as latin-1 or cp1252. Default: UTF-8.
-        decimal: The decimal point of numbers in a CSV file: a point or a comma. Default: a point.
-        null: The text that means NULL in a CSV file, such as NA. Default: an empty cell.
-        quote: The character around values of a CSV file. Default: a double quote.
-        type: Types of columns in CSV or JSON files: zip=STRING. Default: the type that fits all values.
+        separator: Character between the cells of a CSV file; `tab` for a tab. Default: a comma.
+        encoding: Encoding of CSV or JSON files, such as latin-1 or cp1252. Default: UTF-8.
+        decimal: Decimal separator of numbers in a CSV file, a point or a comma. Default: a point.
+        null: Text for NULL in a CSV file, such as NA. Default: an empty cell.
+        quote: Character around values of a CSV file, empty for none. Default: a double quote.
+        type: Column types of CSV or JSON files, as zip=STRING. Default: the type that fits all values.
     """
 
     separator: _Text = None
@@ -128,48 +107,28 @@ class FileFlags:
     type: Names = ()
 
     def arguments(self) -> dict[str, Any]:
-        """The options as Python's calls take them."""
+        """The options as keyword arguments of Python calls."""
         return {**vars(self), "type": parse_pairs(self.type, "--type column=TYPE")}
 
     def options(self) -> FileOptions:
-        """The options as readers take them; UsageError for a type that there is not."""
+        """The options for readers of files; UsageError for an unknown type."""
         types = {name: type_named(word) for name, word in self.arguments()["type"].items()}
         return FileOptions(**{**vars(self), "type": types})
 
 
-def parse_parts(given: tuple[str, ...]) -> list[str]:
-    """The parts of an option's texts between commas; one within parentheses parts nothing."""
-    return [part for text in given for part in split_list(text)]
-
-
-def parse_pairs(given: tuple[str, ...], form: str) -> dict[str, str]:
-    """What an option of this form says of columns."""
-    pairs = {}
-    for each in parse_parts(given):
-        name, equals, word = each.partition("=")
-        if not (name and equals and word):
-            lacks = "a name or a value" if equals else "'='"
-            message = f"{form.partition(' ')[0]} {each} has no {lacks}."
-            raise UsageError("bad-option", message, f"Write {form}.")
-        pairs[name] = word
-    return pairs
-
-
 @dataclass(frozen=True, slots=True)
 class SelectionFlags:
-    """The words of `--key` and `--columns`: which record, and which of its columns, are shown."""
+    """The words of `--key` and `--columns`: one record, and some of its columns."""
 
     key: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
-    def selection(self, shape: Shape) -> Any:
-        """The selection that they mean on a table."""
-        from backstory.reading.selection import Selection
-
+    def selection(self, shape: Shape) -> Selection:
+        """The selection from a table of this shape."""
         return Selection(key_of_words(shape.source_key, self.key) if self.key else None, self.names)
 
     def arguments(self, table: Table) -> Mapping[str, Any]:
-        """The arguments that they mean on a table of a warehouse."""
+        """The selection as keyword arguments of the methods of `Table`."""
         return {"key": parse_key(table, self.key) if self.key else None, "columns": self.names}
 
     @property
@@ -178,37 +137,70 @@ class SelectionFlags:
         return parse_names(self.columns)
 
 
-def require_key(given: tuple[str, ...]) -> None:
+DEFAULTS = Options()
+NO_REMARK = RemarkFlags()
+AS_EXPECTED = FileFlags()
+
+
+def parse_names(options: tuple[str, ...]) -> list[str]:
+    """The names of an option, separated by commas or given in repeated options."""
+    return [name.strip() for text in options for name in text.split(",") if name.strip()]
+
+
+def names_or_none(options: tuple[str, ...]) -> list[str] | None:
+    """The names of an option; None if it was not given."""
+    return parse_names(options) or None
+
+
+def parse_parts(options: tuple[str, ...]) -> list[str]:
+    """The parts of an option, separated by commas outside of parentheses."""
+    return [part for text in options for part in split_list(text)]
+
+
+def parse_pairs(options: tuple[str, ...], form: str) -> dict[str, str]:
+    """The pairs of an option, such as `name=value`; `form` describes the option in errors."""
+    pairs = {}
+    for part in parse_parts(options):
+        name, equals, word = part.partition("=")
+        if not (name and equals and word):
+            lacks = "a name or a value" if equals else "'='"
+            message = f"{form.partition(' ')[0]} {part} has no {lacks}."
+            raise UsageError("bad-option", message, f"Write {form}.")
+        pairs[name] = word
+    return pairs
+
+
+def require_key(words: tuple[str, ...]) -> None:
     """Raise UsageError if no key is given."""
-    if not given:
+    if not words:
         remedy = "Write its value, or a=1 b=2 for a key of several columns."
         raise UsageError("no-key", "No key is given.", remedy)
 
 
 def parse_key(table: Table, words: tuple[str, ...]) -> str | dict[str, str]:
-    """The key of the table in the words of a command."""
+    """The words of a key as a value, or as values by column for a key of several columns."""
     from backstory.stores.iceberg.store import existing
 
     return key_of_words(existing(table.store, table.name).shape.source_key, words)
 
 
-def parse_named_key(given: tuple[str, ...]) -> dict[str, str]:
-    """The key of a record in a database, which does not tell its columns: each is named."""
-    wanted = key_of_words((), given)
-    if isinstance(wanted, str):
+def parse_named_key(words: tuple[str, ...]) -> dict[str, str]:
+    """The words of a key in a database, by column; UsageError if a value has no column name."""
+    key = key_of_words((), words)
+    if isinstance(key, str):
         raise UsageError("other-key", "The key's column must be named for a database.", "Write name=value.")
-    return wanted
+    return key
 
 
-def describe_key(names: Sequence[str], given: tuple[str, ...]) -> str:
-    """A key that was given, as `name=value` for each of its columns."""
-    wanted = key_of_words(names, given)
-    named = wanted if isinstance(wanted, dict) else dict.fromkeys(names[:1], wanted)
-    return " ".join(f"{name}={value}" for name, value in named.items())
+def describe_key(names: Sequence[str], words: tuple[str, ...]) -> str:
+    """The words of a key as `name=value` for each of its columns."""
+    key = key_of_words(names, words)
+    values = key if isinstance(key, dict) else dict.fromkeys(names[:1], key)
+    return " ".join(f"{name}={value}" for name, value in values.items())
 
 
 def no_known_times() -> UsageError:
-    """The error for a question of known times to a database."""
+    """The error for a question about known times to a history in a database."""
     return UsageError(
         "bad-option", "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
     )

@@ -1,6 +1,6 @@
-"""What people see while Spark starts, and what the first start fetches.
+"""Progress on standard error: the start of Spark, a spinner, and the bar of a run.
 
-What people see of a run while it goes on: how many declarations have ended, and which ones run.
+Moving lines are for terminals; `--quiet` and `--verbose` turn them off.
 """
 
 import os
@@ -11,48 +11,50 @@ from contextlib import contextmanager
 from threading import Lock
 from typing import TYPE_CHECKING, Final
 
+from rich.console import Console
+
 from backstory.cli.options import Options
 from backstory.cli.output import errors
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from backstory.projects.declarations import Declaration
+    from backstory.projects.log import RunReceipt
+    from backstory.projects.running import RunWatcher
 
 STARTING = "Starting Spark ..."
 MEGABYTE = 1_000_000
+NAMES_SHOWN: Final = 4  # running declarations after the bar
 
 
 @contextmanager
 def show_start(options: Options) -> Iterator[None]:
-    """Tell of it on standard error; a line that moves is for terminals alone."""
-    from rich.console import Console
-
+    """Show that Spark starts, and how much of its connectors is fetched the first time."""
     from backstory.spark.jars import CONNECTOR_BYTES, must_fetch
 
-    given = options.settings().spark
-    fetching = must_fetch(given)
+    properties = options.settings().spark
+    fetching = must_fetch(properties)
     if fetching and not options.quiet:
         size = f"{CONNECTOR_BYTES // MEGABYTE} MB"
-        told = f"Fetching Spark's connectors (Iceberg, SQLite), only this once: {size} from Maven Central ..."
-        errors.print(told, style="dim")
+        line = f"Fetching Spark's connectors (Iceberg, SQLite), only this once: {size} from Maven Central ..."
+        errors.print(line, style="dim")
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
         return
-    # Meanwhile standard error is Spark's, and that is a file.
+    # Spark's start redirects standard error to a file: keep the terminal.
     terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8")
-    with terminal, _status_line(Console(file=terminal), given, fetching=fetching):
+    with terminal, _status_line(Console(file=terminal), properties, fetching=fetching):
         yield
 
 
 @contextmanager
 def show_activity(options: Options, words: str) -> Iterator[None]:
-    """Tell on a terminal what goes on meanwhile; the line goes when it is done.
+    """Show a spinner with these words until the block ends.
 
-    Standard output stays what it is: it may lead into another program.
+    Standard output is not redirected: another program may read it.
     """
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
         return
-    from rich.console import Console
     from rich.live import Live
     from rich.spinner import Spinner
 
@@ -62,37 +64,29 @@ def show_activity(options: Options, words: str) -> Iterator[None]:
 
 
 @contextmanager
-def _status_line(terminal: "Console", given: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
+def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: bool) -> Iterator[None]:
     from backstory.spark.jars import CONNECTOR_BYTES, fetched_bytes
 
     ended = threading.Event()
     with terminal.status(STARTING) as line:
 
-        def tell() -> None:
-            while (so_far := fetched_bytes(given)) < CONNECTOR_BYTES and not ended.wait(0.5):
+        def follow_download() -> None:
+            while (so_far := fetched_bytes(properties)) < CONNECTOR_BYTES and not ended.wait(0.5):
                 line.update(f"Fetching: {so_far // MEGABYTE} of {CONNECTOR_BYTES // MEGABYTE} MB")
             line.update(STARTING)
 
-        watching = threading.Thread(target=tell if fetching else ended.wait, daemon=True)
-        watching.start()
+        follower = threading.Thread(target=follow_download if fetching else ended.wait, daemon=True)
+        follower.start()
         try:
             yield
         finally:
             ended.set()
-            watching.join()
-
-
-if TYPE_CHECKING:
-    from backstory.projects.declarations import Declaration
-    from backstory.projects.log import RunReceipt
-    from backstory.projects.running import RunWatcher
-
-NAMES_SHOWN: Final = 4  # names that run at the moment
+            follower.join()
 
 
 @contextmanager
 def watch_run(options: Options) -> Iterator["RunWatcher"]:
-    """A watcher that draws a line on a terminal while it lasts; one that does nothing elsewhere."""
+    """A watcher of a run: on a terminal it draws how many declarations have ended, and which are running."""
     from backstory.projects.running import RunWatcher
 
     if options.quiet or options.verbose or not errors.is_terminal:
@@ -102,25 +96,25 @@ def watch_run(options: Options) -> Iterator["RunWatcher"]:
 
     words = TextColumn("{task.fields[rows]:,} rows changed  {task.fields[names]}")
     columns = (BarColumn(bar_width=24), MofNCompleteColumn(), TimeElapsedColumn(), words)
-    with Progress(*columns, console=errors, transient=True, redirect_stdout=False) as drawn:
-        task, running, lock, rows = drawn.add_task("", total=None, rows=0, names=""), list[str](), Lock(), [0]
+    with Progress(*columns, console=errors, transient=True, redirect_stdout=False) as bar:
+        task, running, lock, rows = bar.add_task("", total=None, rows=0, names=""), list[str](), Lock(), [0]
 
         def draw(advance: int = 0) -> None:
             names = ", ".join(running[:NAMES_SHOWN]) + (" ..." if len(running) > NAMES_SHOWN else "")
-            drawn.update(task, advance=advance, rows=rows[0], names=names)
+            bar.update(task, advance=advance, rows=rows[0], names=names)
 
-        def selected(declarations: "Sequence[Declaration]") -> None:
-            drawn.update(task, total=len(declarations))
+        def on_selection(declarations: "Sequence[Declaration]") -> None:
+            bar.update(task, total=len(declarations))
 
-        def begun(name: str) -> None:
+        def on_begin(name: str) -> None:
             with lock:
                 running.append(name)
                 draw()
 
-        def ended(receipt: "RunReceipt") -> None:
+        def on_end(receipt: "RunReceipt") -> None:
             with lock:
-                running[:] = [each for each in running if each != receipt.name]
+                running[:] = [name for name in running if name != receipt.name]
                 rows[0] += sum(count for name, count in receipt.counts.items() if name != "unchanged")
                 draw(advance=1)
 
-        yield RunWatcher(selected, begun, ended)
+        yield RunWatcher(on_selection, on_begin, on_end)

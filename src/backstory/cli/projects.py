@@ -1,4 +1,4 @@
-"""`backstory run`, `runs`, `fresh` and `schema`: everything that a project file declares."""
+"""Project files: `init`, `run`, `runs`, `fresh`, `schema`."""
 
 import json
 import signal
@@ -15,8 +15,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
-from backstory.cli.answers import answer_from_metadata, open_warehouse
-from backstory.cli.options import NO_REMARK, Flag, Limit, Names, Options, RemarkFlags, parse_names
+from backstory.cli.answers import answer_from_metadata, open_warehouse, print_remark
+from backstory.cli.options import (
+    DEFAULTS,
+    NO_REMARK,
+    Flag,
+    Limit,
+    Names,
+    Options,
+    RemarkFlags,
+    parse_names,
+)
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -33,13 +42,13 @@ from backstory.cli.progress import watch_run
 from backstory.doors.native.options import OnSchemaChange
 from backstory.errors import UsageError, Violated
 from backstory.model.receipt import exit_code
+from backstory.sources.databases.address import is_database, parse_server
 
 if TYPE_CHECKING:
     from backstory.projects.log import Rows, RunReceipt
-    from backstory.stores.metadata.table_metadata import Catalog
+    from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog
 
-DEFAULTS = Options()
-NEW_TABLE: Final = "new table: "  # of a table's first delivery: its columns are no change
+NEW_TABLE: Final = "new table: "  # the schema change of a table's first delivery, which is not printed
 Jobs = Annotated[int, Parameter(validator=Number(gte=1))]
 RUNS: Final = (
     "run_id",
@@ -77,23 +86,24 @@ def run(
     remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
-    """Deliver everything that a project file declares: tables, feeds, models and datasets, side by side.
+    """Deliver the tables, feeds, models and datasets of a project file, several at once.
 
-    Each table has its own commit; what waits for another one (a source table:schema.table, a model's input,
-    `after`) begins once that has ended well. What fails does not stop the others. What failed for now is
-    tried again; the rest is in the report, with its remedy. After SIGTERM, or Ctrl-C, deliveries under way
-    finish, and no other one starts.
+    Each table has its own commit. A delivery begins after the deliveries that it needs have ended well: a
+    source table:schema.table, the input of a model, or `after`. A failure does not stop the others. A
+    temporary failure is tried again; other failures are printed with their remedies. After SIGTERM or Ctrl-C,
+    running deliveries finish and no others start.
 
     Example: `backstory run --select tag:nightly`
 
     Args:
-        file: The project file. Default: histories.yaml.
-        select: Names, patterns in quotes such as 'crm.*', or tag:nightly; +NAME also what it waits for,
-            NAME+ also what waits for it.
-        failed: Only what failed, was refused or did not start when the project last ran it.
-        jobs: How many tables are delivered at once.
-        dry_run: Print what would change; write nothing. Of several new files the first is compared.
-        on_schema_change: Accept, or refuse, that columns are missing, whatever the file says of its tables.
+        file: Project file. Default: histories.yaml.
+        select: Names, patterns in quotes such as 'crm.*', or tag:nightly. +NAME adds its upstream
+            declarations, NAME+ its downstream declarations.
+        failed: Run only the declarations that failed, were refused or did not start in their last run.
+        jobs: Largest number of tables to deliver at once.
+        dry_run: Print the changes, and write nothing. If a table has several new files, only the first one is
+            compared.
+        on_schema_change: Accept or refuse missing columns, for all tables, instead of the file's settings.
         remark: The note and the author of the commit.
         options: Common options.
     """
@@ -104,29 +114,29 @@ def run(
     from backstory.projects.running import RunRequest, run_project
 
     project, words = read_project(file), parse_names(select)
-    select_from(project, upstream_of(project), words)  # what is wrong is said at once, without Spark
-    by_whom = Remark(remark.note, remark.author)
-    terms = RunTerms(project.folder, dry_run, options.settings().rights, by_whom, on_schema_change)
+    select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
+    commit_remark = Remark(remark.note, remark.author)
+    terms = RunTerms(project.folder, dry_run, options.settings().rights, commit_remark, on_schema_change)
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
-        asked = RunRequest(words, failed, jobs, dry_run, stop, watcher)
-        receipts = run_project(warehouse.store, project, asked, terms)
+        request = RunRequest(words, failed, jobs, dry_run, stop, watcher)
+        receipts = run_project(warehouse.store, project, request, terms)
     show_receipts(receipts, options, dry_run=dry_run)
-    if failed and not receipts and not options.quiet:
-        print_line("Nothing failed in the last run.")
+    if failed and not receipts:
+        print_remark(options, "Nothing failed in the last run.")
     return exit_code(receipts)
 
 
 @contextmanager
 def _stop_on_signals() -> Iterator[Event]:
-    """An event that SIGTERM sets, and the first Ctrl-C; a second one breaks off what runs."""
+    """An event that SIGTERM or the first Ctrl-C sets; the next signal interrupts the process."""
     stop, before = Event(), dict[int, Any]()
 
     def end(number: int, _: object) -> None:
         stop.set()
         signal.signal(number, before[number])
 
-    for each in (signal.SIGTERM, signal.SIGINT):
-        before[each] = signal.signal(each, end)
+    for stop_signal in (signal.SIGTERM, signal.SIGINT):
+        before[stop_signal] = signal.signal(stop_signal, end)
     try:
         yield stop
     finally:
@@ -135,36 +145,41 @@ def _stop_on_signals() -> Iterator[Event]:
 
 
 def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run: bool = False) -> None:
-    """Print what a run did: a row for each declaration, what went wrong, and where the time went."""
-    told = [_receipt_in_fields(each.to_dict()) for each in receipts]
-    if options.answer == "json":
-        show(told, "json")
+    """Print the receipts of a run: a row for each declaration, errors, schema changes and times."""
+    documents = [_receipt_in_fields(receipt.to_dict()) for receipt in receipts]
+    if options.output_format == "json":
+        show(documents, "json")
         return
     columns = ["name", "status", "counts", "files", "seconds", "way", "error"]
-    rows = [_receipt_row(each) for each in receipts]
-    if options.answer == "table":
+    rows = [_receipt_row(receipt) for receipt in receipts]
+    if options.output_format == "table":
         columns = drop_idle_columns(columns, rows, ("files", "way", "error"))
-    show(rows, options.answer, columns, wide=options.wide)
-    if options.answer == "table":
-        for each, document in zip(receipts, told, strict=True):
-            if each.error is not None:
-                print_error(document["error"], f"{each.name}: ")
-            elif each.blocked_by is not None:
-                print_line(f"{each.name}: not begun, because {each.blocked_by} did not end well.")
-            for change in document["schema_changes"]:
-                if not change.startswith(NEW_TABLE):
-                    print_line(f"{each.name}: {change}")
+    show(rows, options.output_format, columns, wide=options.wide)
+    if options.output_format == "table":
+        for receipt, document in zip(receipts, documents, strict=True):
+            _print_remarks(receipt, document)
         _print_run_summary(receipts)
         if dry_run:
             console.print(NOTHING_WRITTEN)
 
 
+def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
+    """Print why a declaration failed or did not begin, and its schema changes."""
+    if receipt.error is not None:
+        print_error(document["error"], f"{receipt.name}: ")
+    elif receipt.blocked_by is not None:
+        print_line(f"{receipt.name}: not begun, because {receipt.blocked_by} did not end well.")
+    for change in document["schema_changes"]:
+        if not change.startswith(NEW_TABLE):
+            print_line(f"{receipt.name}: {change}")
+
+
 def _receipt_in_fields(receipt: dict[str, Any]) -> dict[str, Any]:
-    """The receipt, whose errors name options as the project file has them."""
+    """The receipt, with fields of the project file for options in its texts."""
     from backstory.projects.entries import FIELDS
 
-    parts = [error_in_fields(each, FIELDS) for each in receipt["parts"]]
-    changes = [in_flags(in_fields(each, FIELDS)) for each in receipt["schema_changes"]]
+    parts = [error_in_fields(part, FIELDS) for part in receipt["parts"]]
+    changes = [in_flags(in_fields(change, FIELDS)) for change in receipt["schema_changes"]]
     return error_in_fields({**receipt, "parts": parts, "schema_changes": changes}, FIELDS)
 
 
@@ -181,12 +196,12 @@ def _receipt_row(receipt: "RunReceipt") -> dict[str, Any]:
 
 
 def _print_run_summary(receipts: "Sequence[RunReceipt]") -> None:
-    """How many ended how, and where the time went."""
-    status = Counter(each.status for each in receipts)
+    """Print the number of declarations by status, and the seconds by stage."""
+    status = Counter(receipt.status for receipt in receipts)
     console.print(", ".join(f"{count} {name}" for name, count in status.items()) or "Nothing was selected.")
     stages: Counter[str] = Counter()
-    for each in receipts:
-        stages.update(each.stages)
+    for receipt in receipts:
+        stages.update(receipt.stages)
     if stages:
         words = {"read": "reading", "plan": "comparing", "commit": "committing"}
         times = (f"{words.get(name, name)} {seconds:.1f} s" for name, seconds in stages.items())
@@ -194,13 +209,13 @@ def _print_run_summary(receipts: "Sequence[RunReceipt]") -> None:
 
 
 def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
-    """List former runs, newest first; or what became of each declaration in one of them.
+    """List former runs, newest first, or the outcome of each declaration in one run.
 
-    Of an interrupted run only the tables that it changed are counted.
+    For an interrupted run, only the tables that it changed are counted.
 
     Args:
-        run_id: A run, by its id.
-        limit: The largest number of rows.
+        run_id: Id of the run whose declarations are listed.
+        limit: Largest number of rows to list.
         options: Common options.
     """
     from backstory.projects.log import former_runs, newest_rows
@@ -211,21 +226,22 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
         return former_runs(catalog, logged)
 
     rows = _rows_from_log(options, question)[:limit]
-    if not rows and not options.quiet:
-        print_line("There are no runs." if run_id is None else f"There is no run {run_id}.")
+    if not rows:
+        print_remark(options, "There are no runs." if run_id is None else f"There is no run {run_id}.")
     if run_id is not None:
         rows = [{**row, "counts": json.loads(row["counts"] or "{}")} for row in rows]
     _show_times(rows, RUNS if run_id is None else DECLARATIONS_OF_RUN, options)
 
 
 def fresh(file: Path | None = None, /, *, select: Names = (), options: Options = DEFAULTS) -> int:
-    """List when each declaration was last delivered, and which are late; exit code 4 if one is.
+    """List when each declaration was last delivered, and which ones are late.
 
-    A delivery that changed nothing counts, too. What was never delivered is late.
+    A delivery without changes counts. A declaration that was never delivered is late. The exit code is 4 if
+    one is late.
 
     Args:
-        file: The project file. Default: histories.yaml.
-        select: As for `run`.
+        file: Project file. Default: histories.yaml.
+        select: Names, patterns or tags, as for `run`.
         options: Common options.
     """
     from backstory.projects.declarations import read_project, upstream_of
@@ -233,33 +249,33 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
     from backstory.projects.log import freshness
 
     project = read_project(file)
-    names = [each.name for each in select_from(project, upstream_of(project), parse_names(select))]
+    selected = select_from(project, upstream_of(project), parse_names(select))
+    names = [declaration.name for declaration in selected]
     now = datetime.now(UTC)
     rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, names))
-    if not rows and not options.quiet:
-        print_line("Nothing is expected: no declaration has `expect`.")
+    if not rows:
+        print_remark(options, "Nothing is expected: no declaration has `expect`.")
     _show_times(rows, FRESH, options)
     return Violated.exit_code if any(row["late"] for row in rows) else 0
 
 
 def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: Options = DEFAULTS) -> None:
-    """Write a first project file from what a folder or a database has.
+    """Write a first project file from the files of a folder or the tables of a database.
 
-    Keys are written where the source declares them; fill in the others. A password goes into an environment
-    variable. Then `backstory run --dry-run` says what would be done.
+    Keys are written if the source declares them; fill in the others. Put a password into an environment
+    variable. Then `backstory run --dry-run` shows the changes of a first run.
 
     Args:
         source: A folder, or the address of a database: postgresql://user@host/database. mysql:// and
             mariadb:// are read with Spark.
-        file: The file to write; one that is there is not overwritten.
+        file: File to write; an existing file is not overwritten.
         options: Common options.
     """
     from backstory.doors.native.databases import declared_keys_by_jdbc
     from backstory.projects.drafting import draft_project
-    from backstory.sources.databases.address import is_database, parse_server
 
     if file.exists():
-        raise UsageError("file-exists", f"{file} is there already.", "Name another one with `file=NAME`.")
+        raise UsageError("file-exists", f"{file} already exists.", "Name another one with `file=NAME`.")
     if is_database(source) and parse_server(source).kind == "jdbc":
         with open_warehouse(options) as warehouse:
             text = draft_project(source, partial(declared_keys_by_jdbc, warehouse.store))
@@ -275,7 +291,7 @@ def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) ->
     """Print the JSON Schema of a document, for editors.
 
     Args:
-        document: Which one: histories, the project file.
+        document: Document to describe: histories, the project file.
         options: Common options.
     """
     from backstory.projects.entries import json_schema
@@ -285,25 +301,32 @@ def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) ->
 
 
 def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options: Options) -> None:
-    """Print rows; for people times to the second."""
-    if options.answer == "table":
+    """Print rows, in a table with times to the second."""
+    if options.output_format == "table":
         rows = [
             {name: short_time(value) if isinstance(value, datetime) else value for name, value in row.items()}
             for row in rows
         ]
-    show(rows, options.answer, () if options.answer == "json" and rows else columns, wide=options.wide)
+    show(
+        rows,
+        options.output_format,
+        () if options.output_format == "json" and rows else columns,
+        wide=options.wide,
+    )
 
 
 def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:
-    """What the catalog and the log of runs answer; Spark is started only where nothing else reads them."""
+    """The answer from the catalog and the log of runs; Spark starts only if nothing else can read them."""
     from backstory.projects.log import rows_of_log, rows_without_spark
     from backstory.stores.metadata.catalogs import SessionCatalog
 
     memory = options.settings().driver_memory
-    answer = answer_from_metadata(
-        options, lambda catalog: (question(catalog, rows_without_spark(catalog, memory)),)
-    )
-    if answer is not None:
-        return list(answer[0])
-    with open_warehouse(options, brief=True) as started:
-        return list(question(SessionCatalog(started.store), rows_of_log(started.store)))
+
+    def question_without_spark(catalog: "ReadableCatalog") -> list[dict[str, Any]]:
+        return list(question(catalog, rows_without_spark(catalog, memory)))
+
+    rows = answer_from_metadata(options, question_without_spark)
+    if rows is not None:
+        return rows
+    with open_warehouse(options, brief=True) as warehouse:
+        return list(question(SessionCatalog(warehouse.store), rows_of_log(warehouse.store)))

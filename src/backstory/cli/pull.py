@@ -1,14 +1,11 @@
-"""`backstory pull` and `backstory ingest`: load what is new into Open Data Fabric datasets.
-
-`backstory add`: register Open Data Fabric datasets.
-"""
+"""Deliveries to Open Data Fabric datasets: `add`, `pull`, `ingest`."""
 
 import json
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -17,18 +14,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from cyclopts import Parameter
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags
+from backstory.cli.options import DEFAULTS, NO_REMARK, Flag, Options, RemarkFlags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
     errors,
-    print_added,
     print_changes,
     print_error,
     print_line,
-    print_lints,
-    print_receipt,
-    print_summary,
+    short_time,
     show,
 )
 from backstory.errors import UsageError
@@ -37,11 +31,30 @@ from backstory.model.receipt import exit_code
 from backstory.spark.process import raise_interrupts
 
 if TYPE_CHECKING:
-    from backstory.doors.odf.door import Added
+    from backstory.doors.odf.door import Added, DatasetReceipt, RunRequest, Watcher
+    from backstory.doors.odf.polling import Poll
     from backstory.engine.run_context import Rehearsals
+    from backstory.model.table import TableName
+    from backstory.observe.progress import ProgressLine
 
-DEFAULTS = Options()
+InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
+COLUMNS = ("dataset", "status", "counts", "offsets", "watermark", "system_time", "error")
+ADDED = {
+    "added": "Added: {0}",
+    "updated": "Updated: {0}",
+    "unchanged": "Skipped: {0}: Already exists",
+    "failed": "Failed: {0}",
+}
 ADDED_SUMMARY = {"added": "Added {0} dataset(s)", "updated": "Updated {0} dataset(s)"}
+SUMMARY = {
+    "updated": "{0} dataset(s) updated",
+    "up-to-date": "{0} dataset(s) up-to-date",
+    "uncacheable": "{0} dataset(s) uncacheable",
+    "disabled": "{0} dataset(s) without a source to ask",
+    "failed": "Failed to update {0} dataset(s)",
+}
+OUTCOMES_OF_OPS = (("+A", "appended"), ("-C/+C", "corrected"), ("-R", "retracted"))
+OTHER_OUTCOMES = ("unchanged", "conflicts", "late")
 
 
 def add(
@@ -54,21 +67,20 @@ def add(
 ) -> int:
     """Register Open Data Fabric datasets by their manifests.
 
-    This asks no source yet: `backstory pull` does. The new manifest of a known dataset may change its
+    No source is asked yet: `backstory pull` does that. The new manifest of a known dataset may change its
     source and description, and add optional columns. A wrong manifest does not stop the others.
 
     Args:
         files: Manifests (YAML), or folders with manifests, at any depth.
         recursive: No effect: folders are always searched.
         namespace: Schema of the datasets' tables.
-        dry_run: Print what would be added, and change nothing.
+        dry_run: Print the changes, and write nothing.
         schema: Print the JSON Schema of manifests, for editors, and change nothing.
         options: Common options.
     """
     from backstory.doors.odf import door
     from backstory.doors.odf.manifest.dataset import json_schema
     from backstory.engine.run_context import collect_rehearsals
-    from backstory.model.receipt import exit_code
 
     _ = recursive
     if schema:
@@ -77,44 +89,36 @@ def add(
     if not files:
         raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
     if len(files) == 1 and not files[0].is_dir():
-        door.inspected_file(files[0])  # what is wrong is said at once, without Spark
+        door.inspected_file(files[0])  # raises its errors before Spark starts
     with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
-        found = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
-    if len(found) == 1 and found[0].error is not None:
-        raise found[0].error
-    _show_added(found, options, changes, dry_run=dry_run)
-    return exit_code(found)
+        manifests = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
+    if len(manifests) == 1 and manifests[0].error is not None:
+        raise manifests[0].error
+    _show_added(manifests, options, changes, dry_run=dry_run)
+    return exit_code(manifests)
 
 
-def _show_added(found: "Sequence[Added]", options: Options, changes: "Rehearsals", *, dry_run: bool) -> None:
+def _show_added(
+    manifests: "Sequence[Added]", options: Options, changes: "Rehearsals", *, dry_run: bool
+) -> None:
     if not options.quiet:
-        print_lints(found)
-    if options.answer != "table":
-        show([each.to_dict() for each in found], options.answer, () if found else ("dataset", "status"))
+        print_lints(manifests)
+    if options.output_format != "table":
+        columns = () if manifests else ("dataset", "status")
+        show([manifest.to_dict() for manifest in manifests], options.output_format, columns)
         return
-    for each in found:
-        print_added(each)
-    counts: Counter[str] = Counter(each.status for each in found)
+    for manifest in manifests:
+        print_added(manifest)
+    counts: Counter[str] = Counter(manifest.status for manifest in manifests)
     for status, text in ADDED_SUMMARY.items():
         if counts[status] or status == "added":
             console.print(text.format(counts[status]))
     print_changes(changes)
     if dry_run:
         console.print(NOTHING_WRITTEN)
-    for each in found:
-        if each.error is not None:
-            print_error(each.error.to_dict(), f"{each.file}: ")
-
-
-if TYPE_CHECKING:
-    from backstory.doors.odf.door import Added, DatasetReceipt, RunRequest, Watcher
-    from backstory.doors.odf.polling import Poll
-    from backstory.engine.run_context import Rehearsals
-    from backstory.model.table import TableName
-    from backstory.observe.progress import ProgressLine
-
-InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
-COLUMNS = ("dataset", "status", "counts", "offsets", "watermark", "system_time", "error")
+    for manifest in manifests:
+        if manifest.error is not None:
+            print_error(manifest.error.to_dict(), f"{manifest.file}: ")
 
 
 def pull(
@@ -130,16 +134,16 @@ def pull(
     remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
-    """Ask the sources of Open Data Fabric datasets, and ingest what is new, one commit for each file.
+    """Ask the sources of Open Data Fabric datasets, and ingest new data, one commit for each file.
 
-    Without new data there is no commit. A dataset that fails does not stop the others. When you
-    interrupt, committed files stay, and the next pull continues from there.
+    Without new data there is no commit. A dataset that fails does not stop the others. If you interrupt a
+    pull, committed files stay, and the next pull continues from there.
 
     Args:
         datasets: Names of datasets, or manifests (YAML) to add first.
         all: Pull every dataset of the warehouse.
         system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
-        fetch_uncacheable: Also fetch from sources that cannot say whether they changed.
+        fetch_uncacheable: Also fetch from sources that do not show whether they changed.
         refetch: Fetch again, even if the download of an earlier run was kept.
         set_watermark: Raise the watermark to this time, without asking the source.
         run_id: Name of the run; a file that this run has already ingested is skipped.
@@ -153,11 +157,11 @@ def pull(
 
     for time in (system_time, set_watermark):
         _ = time and instant_of(time)
-    for each in datasets:
-        if door.is_file(each):
-            door.inspected_file(Path(each))  # what is wrong is said at once, without Spark
+    for name_or_file in datasets:
+        if door.is_file(name_or_file):
+            door.inspected_file(Path(name_or_file))  # raises its errors before Spark starts
     line = _progress_line(options)
-    asked = door.RunRequest(
+    request = door.RunRequest(
         system_time=None if system_time is None else instant_of(system_time),
         fetch_uncacheable=fetch_uncacheable,
         refetch=refetch,
@@ -168,63 +172,63 @@ def pull(
         progress=line.tell,
     )
     with collect_rehearsals() as changes, with_remark(remark.note, remark.author):
-        receipts = _pull_datasets(datasets, namespace, asked, options, line, every=all)
+        receipts = _pull_datasets(datasets, namespace, request, options, line, every=all)
     _show_receipts(receipts, options, changes, dry_run=dry_run)
     return exit_code(receipts)
 
 
 def _pull_datasets(
-    wanted: Sequence[str],
+    names_or_files: Sequence[str],
     namespace: str,
-    asked: "RunRequest",
+    request: "RunRequest",
     options: Options,
     line: "ProgressLine",
     *,
     every: bool,
 ) -> "list[DatasetReceipt]":
-    """The receipts: without Spark up to the first dataset with something new, or that only Spark reads."""
+    """Pull without Spark up to the first dataset that has new data or needs Spark, the rest with Spark."""
     from backstory.doors.odf import door
     from backstory.doors.odf.arguments import Argument
     from backstory.doors.odf.ingestion import DatasetReceipt
     from backstory.doors.odf.small_pulls import choose_datasets
 
-    known, left = None, list[Argument](wanted)
-    if asked.set_watermark is None:
-        known = answer_from_metadata(
-            options, lambda catalog: choose_datasets(catalog, namespace, wanted, every=every)
+    chosen, left = None, list[Argument](names_or_files)
+    if request.set_watermark is None:
+        chosen = answer_from_metadata(
+            options, lambda catalog: choose_datasets(catalog, namespace, names_or_files, every=every)
         )
     before: list[DatasetReceipt | Poll] = []
-    if known is not None:
-        added, names = known
+    if chosen is not None:
+        manifests, names = chosen
         with _watch_datasets(options, line) as watcher:
-            for each in added:
-                watcher.added(each)
-            before = _ask_sources(names, asked, options, watcher)
-        receipts = [each for each in before if isinstance(each, DatasetReceipt)]
+            for manifest in manifests:
+                watcher.added(manifest)
+            before = _ask_sources(names, request, options, watcher)
+        receipts = [result for result in before if isinstance(result, DatasetReceipt)]
         if len(receipts) == len(names):
             return receipts
         left, every = [*names[len(receipts) :]], False
     with open_warehouse(options) as warehouse, _watch_datasets(options, line) as watcher:
         return door.pull_all(
-            warehouse.store, left, asked, namespace=namespace, every=every, watcher=watcher, before=before
+            warehouse.store, left, request, namespace=namespace, every=every, watcher=watcher, before=before
         )
 
 
 def _ask_sources(
-    names: "Sequence[TableName]", asked: "RunRequest", options: Options, watcher: "Watcher"
+    names: "Sequence[TableName]", request: "RunRequest", options: Options, watcher: "Watcher"
 ) -> "list[DatasetReceipt | Poll]":
-    """The receipts of datasets that have nothing new, and what the source of the first other one answered."""
+    """The receipts of datasets without new data, and the poll of the first one with new data, if any."""
     from backstory.doors.odf import door
     from backstory.doors.odf.ingestion import DatasetReceipt
     from backstory.doors.odf.small_pulls import ask_source
 
     receipts: list[DatasetReceipt | Poll] = []
-    for each in names:
-        watcher.begun(each.name)
-        answer = answer_from_files(options, each, partial(ask_source, asked=asked))
-        if not isinstance(answer, DatasetReceipt):
-            return receipts if answer is None else [*receipts, answer]
-        receipts.append(door.report_receipt(answer, watcher, alone=len(names) == 1))
+    for name in names:
+        watcher.begun(name.name)
+        result = answer_from_files(options, name, partial(ask_source, asked=request))
+        if not isinstance(result, DatasetReceipt):
+            return receipts if result is None else [*receipts, result]
+        receipts.append(door.report_receipt(result, watcher, alone=len(names) == 1))
     return receipts
 
 
@@ -243,16 +247,17 @@ def ingest(
     remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> int:
-    """Ingest files into an Open Data Fabric dataset, one commit for each.
+    """Ingest files into an Open Data Fabric dataset, one commit for each file.
 
-    The dataset's push source says how to read them. A dataset without any source accepts them as they are.
+    The push source of the dataset defines how the files are read. A dataset without any source accepts them
+    as they are.
 
     Args:
         dataset: Name of the dataset.
         files: Files to ingest, in this order.
         stdin: Ingest standard input, after the files.
         source_name: Name of the push source. Default: the only one, or `default`.
-        event_time: Event time of rows that have none, ISO 8601. Default: the system time.
+        event_time: Event time of rows without one, ISO 8601. Default: the system time.
         input_format: Format of the files, instead of the source's.
         system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
         run_id: Name of the run; a file that this run has already ingested is skipped.
@@ -293,7 +298,7 @@ def ingest(
 
 
 def _progress_line(options: Options) -> "ProgressLine":
-    """The line that tells how far a dataset is, on a terminal."""
+    """The line for the progress of a dataset, drawn on a terminal only."""
     from backstory.observe.progress import ProgressLine
 
     drawn = errors.is_terminal and not options.quiet and not options.verbose
@@ -302,23 +307,23 @@ def _progress_line(options: Options) -> "ProgressLine":
 
 @contextmanager
 def _watch_datasets(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
-    """A watcher that prints: a progress line meanwhile, and a line that stays for each dataset."""
+    """A watcher that draws a progress line, and prints a line for each manifest and dataset."""
     from backstory.doors.odf.door import Watcher
 
-    def added(one: "Added") -> None:
+    def on_manifest(manifest: "Added") -> None:
         if not options.quiet:
-            print_lints([one])
-        if options.answer == "table" and one.status != "unchanged":
-            print_added(one)
+            print_lints([manifest])
+        if options.output_format == "table" and manifest.status != "unchanged":
+            print_added(manifest)
 
-    def ended(receipt: "DatasetReceipt") -> None:
+    def on_end(receipt: "DatasetReceipt") -> None:
         line.end()
-        if options.answer == "table":
+        if options.output_format == "table":
             print_receipt(receipt)
 
     try:
         with raise_interrupts():
-            yield Watcher(added, line.begin, line.tell, ended)
+            yield Watcher(on_manifest, line.begin, line.tell, on_end)
     except KeyboardInterrupt:
         line.end()
         print_line("Interrupted. Committed files stay; the next pull continues from there.")
@@ -329,7 +334,7 @@ def _watch_datasets(options: Options, line: "ProgressLine") -> Iterator["Watcher
 
 @contextmanager
 def _files_to_ingest(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Path]]:
-    """The files to ingest; standard input becomes one of them."""
+    """The files, and a temporary copy of standard input."""
     with tempfile.TemporaryDirectory(prefix="backstory-stdin-") as folder:
         paths = list(files)
         if stdin:
@@ -339,26 +344,79 @@ def _files_to_ingest(files: Sequence[Path], *, stdin: bool) -> Iterator[list[Pat
         yield paths
 
 
+def print_added(manifest: "Added") -> None:
+    """Print the outcome of a manifest."""
+    console.print(ADDED[manifest.status].format(manifest.dataset or manifest.file), markup=False)
+
+
+def print_lints(manifests: Iterable["Added"]) -> None:
+    """Print the lints of manifests on standard error."""
+    for manifest in manifests:
+        for lint in manifest.lints:
+            print_line(f"{lint.level} {lint.code}: {lint.place}: {lint.message}. {lint.remedy}".rstrip())
+
+
+def print_receipt(receipt: "DatasetReceipt") -> None:
+    """Print the outcome of a dataset, and its error."""
+    console.print(receipt_line(receipt), markup=False)
+    if receipt.error is not None:
+        print_error(receipt.error.to_dict(), f"{receipt.dataset}: ")
+
+
+def receipt_line(receipt: "DatasetReceipt") -> str:
+    """`cities: updated  +A 3  -C/+C 1  (2 unchanged)  offsets 4 to 8  watermark ...`."""
+    counts = receipt.counts
+    others = ", ".join(f"{counts[name]} {name}" for name in OTHER_OUTCOMES if counts[name])
+    parts = [
+        f"{receipt.dataset}: {receipt.status}",
+        *(f"{symbol} {counts[name]}" for symbol, name in OUTCOMES_OF_OPS if counts[name]),
+        f"({others})" if others else "",
+        f"({receipt.hint})" if receipt.hint else "",
+        "offsets {} to {}".format(*receipt.offsets) if receipt.offsets else "",
+        _watermark_text(receipt) if receipt.status == "updated" else "",
+    ]
+    return "  ".join(filter(None, parts))
+
+
+def _watermark_text(receipt: "DatasetReceipt") -> str:
+    before, after = receipt.before, receipt.watermark
+    if after is None:
+        return ""
+    change = short_time(after) if before == after else f"{short_time(before)} -> {short_time(after)}"
+    return f"watermark {change}"
+
+
 def _show_receipts(
     receipts: "Sequence[DatasetReceipt]", options: Options, changes: "Rehearsals", *, dry_run: bool
 ) -> None:
-    if options.answer == "table":
-        if dry_run:  # a pull in earnest looks at its manifest as a dry run of `add` does
+    if options.output_format == "table":
+        if dry_run:  # a pull that writes also rehearses `add` for its manifests
             print_changes(changes)
         print_summary(receipts, dry_run=dry_run)
         return
-    told = [receipt.to_dict() for receipt in receipts]
-    if options.answer == "json":
-        show(told, "json")
+    documents = [receipt.to_dict() for receipt in receipts]
+    if options.output_format == "json":
+        show(documents, "json")
         return
-    show([_receipt_row(each) for each in told], "csv", COLUMNS)
-    for each in told:
-        if each["error"]:
-            print_error(each["error"], f"{each['dataset']}: ")
+    show([_receipt_row(document) for document in documents], "csv", COLUMNS)
+    for document in documents:
+        if document["error"]:
+            print_error(document["error"], f"{document['dataset']}: ")
+
+
+def print_summary(receipts: Sequence["DatasetReceipt"], *, dry_run: bool) -> None:
+    """Print the number of datasets by status."""
+    counts: Counter[str] = Counter(receipt.status for receipt in receipts)
+    for status, text in SUMMARY.items():
+        if counts[status]:
+            console.print(text.format(counts[status]))
+    if not receipts:
+        console.print("There are no datasets. Add one with `backstory add MANIFEST`.")
+    if dry_run:
+        console.print(NOTHING_WRITTEN)
 
 
 def _receipt_row(receipt: dict[str, Any]) -> dict[str, Any]:
-    """A receipt as a row."""
     offsets, error = receipt["offsets"], receipt["error"]
     return {
         **receipt,

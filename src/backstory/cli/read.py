@@ -1,9 +1,4 @@
-"""The reading commands: `current`, `as-of`, `log`.
-
-The command `timeline`: one record's life.
-
-The command `export`: the whole history of a table as one file.
-"""
+"""The rows, records and commits of one table: `current`, `as-of`, `timeline`, `log`, `export`."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -14,6 +9,7 @@ from cyclopts import Parameter
 
 from backstory.cli.answers import answer, answer_from_files, open_warehouse, print_remark, show_state
 from backstory.cli.options import (
+    DEFAULTS,
     Flag,
     Key,
     Limit,
@@ -27,25 +23,18 @@ from backstory.cli.options import (
     parse_names,
     require_key,
 )
-from backstory.cli.output import (
-    console,
-    drop_idle_columns,
-    line_width,
-    print_line,
-    short_time,
-    show,
-    show_one,
-)
+from backstory.cli.output import console, drop_idle_columns, line_width, short_time, show, show_one
 from backstory.cli.progress import show_activity
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.table import resolve_name, table_name
 from backstory.model.values import key_of_words
+from backstory.reading.selection import Selection
 from backstory.reading.timelines import Axis, Timeline, require_axis
 
 if TYPE_CHECKING:
     from backstory.stores.metadata.table_metadata import Catalog
+    from backstory.stores.metadata.table_rows import TableReader
 
-DEFAULTS = Options()
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts", "note", "author"]
 LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
@@ -67,16 +56,16 @@ def current(
 
     Args:
         table: The table, as schema.table.
-        key: Only the record with this key: its value, or name=value for each column of a key of several.
-        columns: Only these columns, a,b, beside the key and the times.
-        known_at: Answer with what the table held at this time.
-        url: A model's history in a database: duckdb:///path or postgresql://host/name.
-        limit: The largest number of rows.
+        key: Show only the record with this key: its value, or name=value for each column of a composite key.
+        columns: Show only these columns, a,b, with the key and the times.
+        known_at: Answer with the data that the table held at this time.
+        url: Database with the history of a model: duckdb:///path or postgresql://host/name.
+        limit: Largest number of rows to show.
         options: Common options.
     """
-    known, chosen = optional_instant(known_at), SelectionFlags(key, columns)
+    known, selected = optional_instant(known_at), SelectionFlags(key, columns)
     if url is not None:
-        if not _show_from_database(url, table, (None, known), chosen, limit, options):
+        if not _show_from_database(url, table, (None, known), selected, limit, options):
             print_remark(options, _no_rows_text((), key))
         return
     from backstory.reading.arrow import point_in_time
@@ -85,8 +74,8 @@ def current(
         options,
         table,
         limit,
-        lambda files: point_in_time.current(files, known, chosen.selection(files.table.shape), limit),
-        lambda stored: stored.current(known_at=known, **chosen.arguments(stored)),
+        lambda files: point_in_time.current(files, known, selected.selection(files.table.shape), limit),
+        lambda stored: stored.current(known_at=known, **selected.arguments(stored)),
         lambda names: _no_rows_text(names, key, known_at=known_at),
     )
 
@@ -108,17 +97,18 @@ def as_of(
 
     Args:
         table: The table, as schema.table.
-        time: ISO 8601; UTC without an offset, a date is its first instant.
-        key: Only the record with this key: its value, or name=value for each column of a key of several.
-        columns: Only these columns, a,b, beside the key and the times.
-        known_at: Answer with what the table held at this time.
-        url: A model's history in a database: duckdb:///path or postgresql://host/name.
-        limit: The largest number of rows.
+        time: A time in ISO 8601; without an offset it is UTC, and a date is its first instant.
+        key: Show only the record with this key: its value, or name=value for each column of a composite key.
+        columns: Show only these columns, a,b, with the key and the times.
+        known_at: Answer with the data that the table held at this time.
+        url: Database with the history of a model: duckdb:///path or postgresql://host/name.
+        limit: Largest number of rows to show.
         options: Common options.
     """
-    when, known, chosen = parse_instant(time), optional_instant(known_at), SelectionFlags(key, columns)
+    instant, known = parse_instant(time), optional_instant(known_at)
+    selected = SelectionFlags(key, columns)
     if url is not None:
-        if not _show_from_database(url, table, (when, known), chosen, limit, options):
+        if not _show_from_database(url, table, (instant, known), selected, limit, options):
             print_remark(options, _no_rows_text((), key, time))
         return
     from backstory.reading.arrow import point_in_time
@@ -127,8 +117,10 @@ def as_of(
         options,
         table,
         limit,
-        lambda files: point_in_time.as_of(files, when, known, chosen.selection(files.table.shape), limit),
-        lambda stored: stored.as_of(when, known_at=known, **chosen.arguments(stored)),
+        lambda files: point_in_time.as_of(
+            files, instant, known, selected.selection(files.table.shape), limit
+        ),
+        lambda stored: stored.as_of(instant, known_at=known, **selected.arguments(stored)),
         lambda names: _no_rows_text(names, key, time, known_at),
     )
 
@@ -136,7 +128,7 @@ def as_of(
 def _no_rows_text(
     names: Sequence[str], key: tuple[str, ...], time: str | None = None, known_at: str | None = None
 ) -> str:
-    """That there is no row, for the key and the times that were given."""
+    """The remark that no rows match this key and these times."""
     record = f"record with key {describe_key(names, key)}" if key else "rows"
     at = f" at {time}" if time else ""
     return f"No {record}{at}{f', as known at {known_at}' if known_at else ''}."
@@ -146,66 +138,23 @@ def _show_from_database(
     url: str,
     table: str,
     times: tuple[datetime | None, datetime | None],
-    chosen: SelectionFlags,
+    selected: SelectionFlags,
     limit: int | None,
     options: Options,
 ) -> bool:
-    """Print the rows; whether there are any."""
+    """Print the rows of a history in a database, and return whether there are any.
+
+    `times` are the valid time, None for now, and the known time, for which a UsageError is raised.
+    """
     from backstory.reading.databases.database_history import read_rows
-    from backstory.reading.selection import Selection
 
     time, known_at = times
     if known_at is not None:
         raise no_known_times()
-    selection = Selection(parse_named_key(chosen.key) if chosen.key else None, chosen.names)
+    selection = Selection(parse_named_key(selected.key) if selected.key else None, selected.names)
     columns, rows = read_rows(url, table_name(table), time, selection)
-    show(rows[:limit], options.answer, columns, wide=options.wide)
+    show(rows[:limit], options.output_format, columns, wide=options.wide)
     return bool(rows)
-
-
-def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
-    """List a table's commits, newest first: time, door, token, counts, note, author.
-
-    Those of a dataset show its blocks, offsets and watermarks, those of a native table when it was recorded.
-    Spark starts only for a catalog that pyiceberg cannot open.
-
-    Args:
-        table: The table, as schema.table, or a dataset's name.
-        limit: The largest number of commits.
-        options: Common options.
-    """
-    from backstory.reading.commits import commits
-
-    def read_commits(catalog: "Catalog") -> list[dict[str, Any]]:
-        found = resolve_name(table, lambda each: catalog.describe(each) is not None)
-        return commits(catalog, found or table_name(table))
-
-    found = answer(options, read_commits)[:limit]
-    of_dataset, of_versions = (bool(found) and name in found[0] for name in ("block", "recorded_at"))
-    columns = LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG
-    if options.answer == "table":
-        found = [_block_row(commit) for commit in found] if of_dataset else found
-        found = [{**commit, "committed_at": _short_or_none(commit["committed_at"])} for commit in found]
-        for_programs = {"token", "operation", "committed_at" if of_versions else ""}
-        columns = [name for name in columns if options.wide or name not in for_programs]
-        columns = drop_idle_columns(columns, found, ("note", "author"))
-    show(found, options.answer, columns, wide=options.wide)
-
-
-def _short_or_none(instant: datetime | None) -> str | None:
-    return None if instant is None else short_time(instant)
-
-
-def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
-    """A dataset's commit as people read it in a row."""
-    times = {name: commit[name] and short_time(commit[name]) for name in ("system_time", "watermark")}
-    offsets, block = commit["offsets"], commit["block"]
-    spoken = "{} to {}".format(*offsets) if offsets else None
-    return {**commit, **times, "offsets": spoken, "block": block and block[:16]}
-
-
-if TYPE_CHECKING:
-    from backstory.stores.metadata.table_rows import TableReader
 
 
 def timeline(
@@ -220,24 +169,24 @@ def timeline(
     limit: Limit = None,
     options: Options = DEFAULTS,
 ) -> None:
-    """Draw one record's life: a bar for each version, and what changed in it.
+    """Draw the life of one record: a bar for each version, and the values that changed.
 
     json and csv list the statements: values, valid_from and valid_to, the time the table held them
-    (known_from, known_to), and the commit. --axis both also shows what was later corrected: a lane for each
-    time at which the table learned something else.
+    (known_from, known_to), and the commit. --axis both also shows statements that were corrected later: a
+    lane for each time at which the table received other values.
 
     Example: `backstory timeline crm.customer 42 --axis both --svg life.svg`
 
     Args:
         table: The table, as schema.table.
-        key: The key's value, or name=value for each column of a key of several.
-        named: The same as an option, as other commands have it.
-        axis: valid: when it was true. both: also when it was known.
-        known_at: Show what the table held at this time.
-        columns: Only these columns, a,b, beside the key and the times.
-        svg: Also write the picture to this file.
-        url: A model's history in a database, whose key is given as name=value.
-        limit: The largest number of versions, oldest first; a drawing has all.
+        key: The key's value, or name=value for each column of a composite key.
+        named: The key as an option, as in other commands.
+        axis: Show when the record was true (valid), or also when that was known (both).
+        known_at: Show the data that the table held at this time.
+        columns: Show only these columns, a,b, with the key and the times.
+        svg: Also write the drawing to this file.
+        url: Database with the history of a model; the key is then given as name=value.
+        limit: Largest number of versions to list, oldest first; a drawing has all versions.
         options: Common options.
     """
     known, key = optional_instant(known_at), (*key, *named)
@@ -250,13 +199,13 @@ def timeline(
         life = _read_life_in_database(url, table, key, names, plain=axis == "valid" and known is None)
     if svg is not None:
         life.save(svg)
-    nothing = "" if life.versions else f"{life} ({life.title})"
-    if options.answer == "table":
-        console.print(nothing or life.draw(line_width(wide=options.wide)), markup=False)
+    empty = "" if life.versions else f"{life} ({life.title})"
+    if options.output_format == "table":
+        console.print(empty or life.draw(line_width(wide=options.wide)), markup=False)
     else:
-        show(life.versions[:limit], options.answer)
-        if nothing and not options.quiet:
-            print_line(nothing)
+        show(life.versions[:limit], options.output_format)
+        if empty:
+            print_remark(options, empty)
 
 
 def _read_life(
@@ -270,14 +219,14 @@ def _read_life(
     from backstory.reading.arrow import life
 
     def of_files(files: "TableReader") -> Timeline:
-        wanted = key_of_words(files.table.shape.source_key, key)
-        return life.life(files, wanted, axis, known_at, columns)
+        values = key_of_words(files.table.shape.source_key, key)
+        return life.life(files, values, axis, known_at, columns)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
         return small
-    with open_warehouse(options, table, brief=True) as store, show_activity(options, "Reading ..."):
-        stored = store.table(table)
+    with open_warehouse(options, table, brief=True) as warehouse, show_activity(options, "Reading ..."):
+        stored = warehouse.table(table)
         return stored.timeline(parse_key(stored, key), axis=axis, known_at=known_at, columns=columns)
 
 
@@ -291,6 +240,47 @@ def _read_life_in_database(
     return read_life(url, table_name(table), parse_named_key(key), columns)
 
 
+def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
+    """List a table's commits, newest first: time, door, token, counts, note, author.
+
+    For a dataset the list has blocks, offsets and watermarks; for a native table, the recorded time. Spark
+    starts only if pyiceberg cannot open the catalog.
+
+    Args:
+        table: The table, as schema.table, or a dataset's name.
+        limit: Largest number of commits to list.
+        options: Common options.
+    """
+    from backstory.reading.commits import commits
+
+    def read_commits(catalog: "Catalog") -> list[dict[str, Any]]:
+        name = resolve_name(table, lambda name: catalog.describe(name) is not None)
+        return commits(catalog, name or table_name(table))
+
+    rows = answer(options, read_commits)[:limit]
+    of_dataset, of_versions = (bool(rows) and name in rows[0] for name in ("block", "recorded_at"))
+    columns = LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG
+    if options.output_format == "table":
+        rows = [_block_row(commit) for commit in rows] if of_dataset else rows
+        rows = [{**commit, "committed_at": _short_or_none(commit["committed_at"])} for commit in rows]
+        for_programs = {"token", "operation", "committed_at" if of_versions else ""}
+        columns = [name for name in columns if options.wide or name not in for_programs]
+        columns = drop_idle_columns(columns, rows, ("note", "author"))
+    show(rows, options.output_format, columns, wide=options.wide)
+
+
+def _short_or_none(instant: datetime | None) -> str | None:
+    return None if instant is None else short_time(instant)
+
+
+def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
+    """A dataset's commit with short times, offsets as text, and the beginning of the block's hash."""
+    times = {name: commit[name] and short_time(commit[name]) for name in ("system_time", "watermark")}
+    offsets, block = commit["offsets"], commit["block"]
+    text = "{} to {}".format(*offsets) if offsets else None
+    return {**commit, **times, "offsets": text, "block": block and block[:16]}
+
+
 def export(
     table: str,
     file: Path,
@@ -299,18 +289,18 @@ def export(
     overwrite: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Write the whole history of a table into one file, CSV or Parquet by its ending.
+    """Write the whole history of a table into one CSV or Parquet file.
 
-    Every version with valid_from and valid_to, in the order of the key. --axis both adds every earlier
-    statement, with known_from and known_to. A table without history is exported as its rows. The file appears
-    only when complete; if the command is killed, an existing file stays unchanged.
+    The file has every version with valid_from and valid_to, in the order of the key. --axis both adds every
+    earlier statement, with known_from and known_to. A table without history is exported as its rows. The file
+    appears only when it is complete; if the command is killed, an existing file stays unchanged.
 
     Example: `backstory export crm.customer customer.parquet --axis both`
 
     Args:
         table: The table, as schema.table.
         file: The file, which ends in .csv or .parquet.
-        axis: valid: when it was true. both: also when it was known.
+        axis: Write when rows were true (valid), or also when that was known (both).
         overwrite: Replace an existing file.
         options: Common options.
     """
@@ -320,9 +310,9 @@ def export(
     place = Destination(file, axis, overwrite)
     done = answer_from_files(options, table, lambda files: export_small(files, place))
     if done is None:
-        with open_warehouse(options, table) as store, show_activity(options, "Writing ..."):
-            done = store.table(table).export(file, axis=axis, overwrite=overwrite)
-    if options.answer == "table":
+        with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):
+            done = warehouse.table(table).export(file, axis=axis, overwrite=overwrite)
+    if options.output_format == "table":
         console.print(f"{done.table}: {done.rows} rows in {done.file}", markup=False)
     else:
-        show_one(done.to_dict(), options.answer, wide=options.wide)
+        show_one(done.to_dict(), options.output_format, wide=options.wide)

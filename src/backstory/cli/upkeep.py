@@ -1,15 +1,21 @@
-"""What keeps tables in good order: `rewind`, `forget`, `maintain`, `drop`, `doctor`.
+"""Upkeep of tables and warehouses: `rewind`, `forget`, `maintain`, `drop`, `relocate`, `doctor`."""
 
-`backstory relocate`: let a copied or moved warehouse use its own files.
-"""
-
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.options import NO_REMARK, Flag, Options, RemarkFlags, parse_key, require_key
+from backstory.cli.options import (
+    DEFAULTS,
+    NO_REMARK,
+    Flag,
+    Options,
+    RemarkFlags,
+    parse_key,
+    require_key,
+)
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -25,7 +31,9 @@ from backstory.model.receipt import exit_code
 from backstory.model.values import key_text
 from backstory.settings import CATALOG
 
-DEFAULTS = Options()
+if TYPE_CHECKING:
+    from backstory.upkeep.relocating import Relocated
+
 MAINTENANCE_COLUMNS = (
     "table",
     "files",
@@ -34,7 +42,7 @@ MAINTENANCE_COLUMNS = (
     "snapshots_expired",
     "rows_settled",
 )
-# A rewind's rows by outcome, done and planned.
+# The rows of a rewind by outcome, with and without --apply.
 REWOUND_ROWS = {"taken_back": "taken back", "moved": "moved", "returned": "returned"}
 ROWS_TO_REWIND = {"taken_back": "to take back", "moved": "to move", "returned": "to return"}
 USE_APPLY = "Nothing was written. Use --apply to go ahead."
@@ -48,43 +56,48 @@ def rewind(
     remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> None:
-    """Undo everything a table learned after a time.
+    """Undo everything that a table received after a time.
 
-    Without --apply it only shows what would be undone. The time is when the table learned something, not
-    when that was true: recorded time in a native table, system time in a dataset, commits in any other table.
-    A native table still knows what it held in between (as-of --known-at), and a rewind can be undone by
-    another one. A history is rewound together with its base.
+    Without --apply it only shows the changes. The time is when the table received the data, not when
+    the data was true: recorded time in a native table, system time in a dataset, commits in any other table.
+    A native table keeps its earlier state for as-of --known-at, and another rewind can undo a rewind. A
+    history is rewound together with its base.
 
     Example: `backstory rewind crm.customer 2026-03-01 --apply`
 
     Args:
         table: The table, as schema.table, or a dataset's name.
-        time: ISO 8601; UTC without an offset, a date is its first instant.
-        apply: Go ahead.
+        time: A time in ISO 8601; without an offset it is UTC, and a date is its first instant.
+        apply: Write the changes, instead of only showing them.
         remark: The note and the author of the commit.
         options: Common options.
     """
-    when = parse_instant(time)
+    instant = parse_instant(time)
     with (
-        open_warehouse(options, table) as store,
-        show_activity(options, "Reading what the table learned ..."),
+        open_warehouse(options, table) as warehouse,
+        show_activity(options, "Reading the table's commits ..."),
     ):
-        done = store.table(table).rewind(when, apply=apply, **remark.arguments()).to_dict()
-    if options.answer != "table":
-        show_one(done, options.answer, wide=options.wide)
+        rewound = warehouse.table(table).rewind(instant, apply=apply, **remark.arguments()).to_dict()
+    if options.output_format != "table":
+        show_one(rewound, options.output_format, wide=options.wide)
         return
-    for each in (done, *done["also"]):
-        words = ROWS_TO_REWIND if not each["applied"] else REWOUND_ROWS
-        rows = ", ".join(f"{words[name]} {count}" for name, count in each["counts"].items() if count)
-        count = len(each["commits"])
-        deed = f"{'undid' if each['applied'] else 'would undo'} {count} commit{'' if count == 1 else 's'}"
-        told = f"{deed}; rows: {rows}" if rows else "nothing to undo"
-        console.print(f"{each['table']}: {told}", markup=False)
-        if each["keys"]:
-            keys = (key_text(list(key), list(key.values())) for key in each["keys"])
-            console.print(f"  keys: {', '.join(keys)}", markup=False)
+    for part in (rewound, *rewound["also"]):
+        _print_rewound(part)
     if not apply:
         console.print(USE_APPLY)
+
+
+def _print_rewound(rewound: Mapping[str, Any]) -> None:
+    """Print the outcome of a rewind for one table: commits, rows and keys."""
+    words = REWOUND_ROWS if rewound["applied"] else ROWS_TO_REWIND
+    rows = ", ".join(f"{words[name]} {count}" for name, count in rewound["counts"].items() if count)
+    count = len(rewound["commits"])
+    verb = "undid" if rewound["applied"] else "would undo"
+    text = f"{verb} {count} commit{'' if count == 1 else 's'}; rows: {rows}" if rows else "nothing to undo"
+    console.print(f"{rewound['table']}: {text}", markup=False)
+    if rewound["keys"]:
+        keys = (key_text(list(key), list(key.values())) for key in rewound["keys"])
+        console.print(f"  keys: {', '.join(keys)}", markup=False)
 
 
 def forget(
@@ -98,50 +111,64 @@ def forget(
     """Erase a record from all versions, snapshots and files of a table, and print a certificate.
 
     Without --apply it only searches for the record. The record is erased from data files, manifests (whose
-    bounds are clear text), statistics and old metadata; every snapshot but the newest expires. A history, its
-    base and its archive forget together; an event log cannot forget. A record that the source still has
-    returns with the next delivery: delete it there first, and let no other program write to the table
+    bounds are clear text), statistics and old metadata; every snapshot but the newest expires. It is also
+    erased from the base and the archive of a history. An event log cannot forget. If the source still has the
+    record, the next delivery writes it again: delete it there first. Let no other program write to the table
     meanwhile.
 
-    Only files that are proven to be the table's own are deleted. The certificate names all others that hold
+    Only files that are proven to be the table's own are deleted. The certificate names all other files with
     the record. Consumers of changes are not notified.
 
     Example: `backstory forget crm.customer 42 --apply`
 
     Args:
         table: The table, as schema.table.
-        key: The key's value, or name=value for each column of a key of several.
+        key: The key's value, or name=value for each column of a composite key.
         drop_cursors: Drop the cursors of consumers that have not read everything.
-        apply: Go ahead.
+        apply: Erase the record, instead of only searching for it.
         remark: The note and the author of the commit.
         options: Common options.
     """
     require_key(key)
-    with open_warehouse(options, table) as store, show_activity(options, "Searching the table's files ..."):
-        found = store.table(table)
-        record = parse_key(found, key)
-        done = found.forget(record, drop_cursors=drop_cursors, apply=apply, **remark.arguments()).to_dict()
-    if options.answer != "table":
-        show_one(done, options.answer, wide=options.wide)
+    with (
+        open_warehouse(options, table) as warehouse,
+        show_activity(options, "Searching the table's files ..."),
+    ):
+        stored = warehouse.table(table)
+        record = parse_key(stored, key)
+        certificate = stored.forget(
+            record, drop_cursors=drop_cursors, apply=apply, **remark.arguments()
+        ).to_dict()
+    if options.output_format != "table":
+        show_one(certificate, options.output_format, wide=options.wide)
         return
-    certificates = (done, *done["also"])
-    if all(each["status"] == "no-record" for each in certificates):
-        files = sum(each["searched"].get("files", 0) for each in certificates)
-        console.print(f"{done['table']}: no such record; searched: {files} files", markup=False)
+    parts = (certificate, *certificate["also"])
+    if all(part["status"] == "no-record" for part in parts):
+        files = sum(part["searched"].get("files", 0) for part in parts)
+        console.print(f"{certificate['table']}: no such record; searched: {files} files", markup=False)
         return
-    for each in certificates:
-        rows = ", ".join(f"{role} {count}" for role, count in each["rows"].items()) or "no rows"
-        word = "forgotten" if each["applied"] else "not forgotten"
-        console.print(f"{each['table']}: {word}: {rows}; files {each['files_rewritten']}", markup=False)
-        gone = {name: len(each[f"{name}_deleted"]) for name in ("files", "metadata", "statistics")}
-        deleted = ", ".join(f"{count} {name}" for name, count in gone.items())
-        searched, left = each["searched"].get("files", 0), len(each["left"] or ()) or "nothing"
-        console.print(f"  deleted: {deleted}; searched: {searched} files; left: {left}", markup=False)
-        for one in each["left"] or ():
-            console.print(f"    {one}", markup=False)
-        if each["consumers"]:
-            console.print(f"  copies of consumers keep it: {', '.join(each['consumers'])}", markup=False)
-    console.print(f"sha256 {done['sha256']}" if apply else USE_APPLY, markup=False)
+    for part in parts:
+        _print_certificate(part)
+    console.print(f"sha256 {certificate['sha256']}" if apply else USE_APPLY, markup=False)
+
+
+def _print_certificate(certificate: Mapping[str, Any]) -> None:
+    """Print the erased rows, and the deleted and remaining files, of one table."""
+    rows = ", ".join(f"{role} {count}" for role, count in certificate["rows"].items()) or "no rows"
+    word = "forgotten" if certificate["applied"] else "not forgotten"
+    rewritten = certificate["files_rewritten"]
+    console.print(f"{certificate['table']}: {word}: {rows}; files {rewritten}", markup=False)
+    counts = {name: len(certificate[f"{name}_deleted"]) for name in ("files", "metadata", "statistics")}
+    deleted = ", ".join(f"{count} {name}" for name, count in counts.items())
+    searched, left = certificate["searched"].get("files", 0), certificate["left"] or ()
+    console.print(
+        f"  deleted: {deleted}; searched: {searched} files; left: {len(left) or 'nothing'}", markup=False
+    )
+    for file in left:
+        console.print(f"    {file}", markup=False)
+    if certificate["consumers"]:
+        consumers = ", ".join(certificate["consumers"])
+        console.print(f"  consumers that keep copies: {consumers}", markup=False)
 
 
 def maintain(
@@ -155,20 +182,20 @@ def maintain(
 ) -> int:
     """Compact small files and expire old snapshots; queries give the same answers as before.
 
-    Rows keep their ids; deleted rows are removed from the files. Snapshots are kept for 30 days (or for the
-    table's history.expire.max-snapshot-age-ms), and longer if a cursor, a tag, a branch or a run that no log
-    records needs them. Cursors are kept for backstory.cursor-max-age (30 days). A file outside the table's
-    folder is never deleted; those that nothing needs any more are named.
+    Rows keep their ids; deleted rows are removed from the files. Snapshots are kept for 30 days, or for the
+    table's history.expire.max-snapshot-age-ms. They are kept longer if a cursor, a tag, a branch or a run
+    without a log entry needs them. Cursors are kept for backstory.cursor-max-age (30 days). A file outside
+    the table's folder is never deleted; such files are named if nothing needs them.
 
     Example: `backstory maintain --all --dry-run`
 
     Args:
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
-        settle_before: Delete what native tables remember for late copies and changes up to this time; older
-            ones are refused from then on.
-        known_from: Delete what native tables knew before this time; as-of --known-at then starts there.
-        dry_run: Show what would be done, and change nothing.
+        settle_before: Delete the rows that native tables keep for late copies and changes up to this time;
+            older copies and changes are refused from then on.
+        known_from: Delete earlier knowledge of native tables: as-of --known-at then starts at this time.
+        dry_run: Show the changes, and write nothing.
         remark: The note and the author of the commit.
         options: Common options.
     """
@@ -176,8 +203,8 @@ def maintain(
 
     require_some(tables, every=all)
     before, since = optional_instant(settle_before), optional_instant(known_from)
-    with open_warehouse(options, *tables) as store, show_activity(options, "Maintaining tables ..."):
-        done = store.maintain(
+    with open_warehouse(options, *tables) as warehouse, show_activity(options, "Maintaining tables ..."):
+        receipts = warehouse.maintain(
             *tables,
             all=all,
             settle_before=before,
@@ -185,85 +212,63 @@ def maintain(
             dry_run=dry_run,
             **remark.arguments(),
         )
-    found = [each.to_dict() for each in done]
-    if options.answer != "table":
-        show(found, options.answer, () if found else MAINTENANCE_COLUMNS)
+    documents = [receipt.to_dict() for receipt in receipts]
+    if options.output_format != "table":
+        show(documents, options.output_format, () if documents else MAINTENANCE_COLUMNS)
     else:
-        columns = drop_idle_columns(MAINTENANCE_COLUMNS, found, ("rows_settled",))
-        show([{name: each[name] for name in columns} for each in found], "table", columns)
-        for each in found:
-            if each["error"]:
-                print_error(each["error"], f"{each['table']}: ")
-            if each["left"]:
-                count = len(each["left"])
-                what = "files outside the table's folder are not needed any more and were not deleted"
-                console.print(f"{each['table']}: {count} {what}:", markup=False)
-                for one in each["left"]:
-                    console.print(f"  {one}", markup=False)
-            if each["propose_settle_before"]:
-                share, time = each["memory_share"], each["propose_settle_before"]
-                console.print(f"{each['table']}: {share:.0%} is memory; consider --settle-before {time}")
+        _print_maintained(documents)
         if dry_run:
             console.print(NOTHING_WRITTEN)
-    return exit_code(done)
+    return exit_code(receipts)
+
+
+def _print_maintained(documents: Sequence[Mapping[str, Any]]) -> None:
+    """Print a row for each table, then its error, files that were left, and a proposal."""
+    columns = drop_idle_columns(MAINTENANCE_COLUMNS, documents, ("rows_settled",))
+    show([{name: document[name] for name in columns} for document in documents], "table", columns)
+    for document in documents:
+        table = document["table"]
+        if document["error"]:
+            print_error(document["error"], f"{table}: ")
+        if document["left"]:
+            count = len(document["left"])
+            text = "files outside the table's folder are not needed any more and were not deleted"
+            console.print(f"{table}: {count} {text}:", markup=False)
+            for file in document["left"]:
+                console.print(f"  {file}", markup=False)
+        if document["propose_settle_before"]:
+            share, time = document["memory_share"], document["propose_settle_before"]
+            console.print(f"{table}: {share:.0%} is memory; consider --settle-before {time}")
 
 
 def drop(table: str, *, archive: str | None = None, apply: Flag = False, options: Options = DEFAULTS) -> None:
     """End a history: delete the table with its files, or keep it under another name, read only.
 
-    Without --apply it only shows what would be deleted or renamed. An archived history answers every reading
-    command, and refuses every delivery; forget and maintain still work. A later delivery to the old name
-    begins a new table.
+    Without --apply it only shows the outcome. An archived history answers every reading command, and refuses
+    every delivery; forget and maintain still work. A later delivery to the old name begins a new table.
 
     Example: `backstory drop crm.customer --archive customer_until_2026 --apply`
 
     Args:
         table: The table, as schema.table.
         archive: Keep the history under this name, schema.table or a name in the same schema.
-        apply: Go ahead.
+        apply: Delete or rename the table, instead of only showing it.
         options: Common options.
     """
-    with open_warehouse(options, table) as store, show_activity(options, "Looking at the table ..."):
-        done = store.table(table).drop(archive=archive, apply=apply).to_dict()
-    if options.answer != "table":
-        show_one(done, options.answer, wide=options.wide)
+    with open_warehouse(options, table) as warehouse, show_activity(options, "Reading the table ..."):
+        ended = warehouse.table(table).drop(archive=archive, apply=apply).to_dict()
+    if options.output_format != "table":
+        show_one(ended, options.output_format, wide=options.wide)
         return
-    word = "archived as" if done["archive"] else "dropped"
-    deed = f"{word if apply else f'would be {word}'}{' ' + done['archive'] if done['archive'] else ''}"
+    word = f"archived as {ended['archive']}" if ended["archive"] else "dropped"
+    outcome = word if apply else f"would be {word}"
     console.print(
-        f"{done['table']}: {deed}; {done['rows']} rows, {done['snapshots']} snapshots", markup=False
+        f"{ended['table']}: {outcome}; {ended['rows']} rows, {ended['snapshots']} snapshots", markup=False
     )
-    if done["cursors"]:
-        console.print(f"  cursors: {', '.join(done['cursors'])}", markup=False)
+    if ended["cursors"]:
+        console.print(f"  cursors: {', '.join(ended['cursors'])}", markup=False)
     if not apply:
         console.print(USE_APPLY)
-
-
-def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
-    """Try what a session and a catalog can do, on a scratch table that is removed again.
-
-    It prints the versions of everything, and for each ability whether it works. A report of a problem begins
-    with this. The exit code is 1 if something does not work.
-
-    Example: `backstory doctor --output json`
-
-    Args:
-        catalog: The catalog of the configuration that is examined.
-        options: Common options.
-    """
-    with open_warehouse(options, catalog=catalog) as store, show_activity(options, "Trying each ability ..."):
-        found = store.doctor()
-    told = found.to_dict()
-    if options.answer == "json":
-        show_document(told)
-    elif options.answer == "csv":
-        show(told["abilities"], "csv")
-    else:
-        show_one(told["versions"], options.answer, wide=options.wide)
-        rows = [{**each, "error": each["error"] and each["error"]["message"]} for each in told["abilities"]]
-        columns = ["ability", "status", "seconds", "error"]
-        show(rows, options.answer, drop_idle_columns(columns, rows, ("error",)), wide=options.wide)
-    return found.exit_code
 
 
 def relocate(
@@ -276,38 +281,75 @@ def relocate(
 
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
     metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide
-    rows. Data files stay as they are. All tables are relocated, or none; after a kill, run it again. Nothing
-    outside the folder is touched, and what was put elsewhere on purpose stays there: the answer names the
-    tables that have files outside the folder. Java is started, Spark is not.
+    rows. Data files stay as they are. All tables are relocated, or none; after a kill, run it again. Files
+    outside the folder are not changed, and tables that have some are named. Java is started, Spark is not.
 
     Example: `backstory relocate --warehouse /backup/warehouse`
 
     Args:
-        from_: The former folder; by default what the warehouse remembers.
-        dry_run: Check that every file exists, print what would be done, and change nothing.
+        from_: The former folder. Default: the folder that the warehouse remembers.
+        dry_run: Check that every file exists, print the changes, and write nothing.
         options: Common options.
     """
-    from backstory.upkeep.relocating import relocate as relocate_all
+    from backstory.upkeep.relocating import relocate as relocate_warehouse
 
     with show_start(options):
-        done = relocate_all(
+        relocated = relocate_warehouse(
             options.warehouse,
             from_=from_,
             config=options.config,
             dry_run=dry_run,
             verbose=options.verbose,
         )
-    if options.answer != "table":
-        show_one(done.to_dict(), options.answer, wide=options.wide)
-        return
-    if not done.former:
-        console.print(f"{done.warehouse} is where its tables are: nothing to do.", markup=False)
+    if options.output_format == "table":
+        _print_relocated(relocated, dry_run=dry_run)
+    else:
+        show_one(relocated.to_dict(), options.output_format, wide=options.wide)
+
+
+def _print_relocated(relocated: "Relocated", *, dry_run: bool) -> None:
+    if not relocated.former:
+        console.print(f"{relocated.warehouse} has not moved: nothing to do.", markup=False)
         return
     word = "would be relocated" if dry_run else "relocated"
-    console.print(f"{done.warehouse}: {word} from {', '.join(done.former)}", markup=False)
-    counts = f"{len(done.tables)} tables, {len(done.views)} views, {done.files} files of metadata"
+    console.print(f"{relocated.warehouse}: {word} from {', '.join(relocated.former)}", markup=False)
+    tables, views = len(relocated.tables), len(relocated.views)
+    counts = f"{tables} tables, {views} views, {relocated.files} files of metadata"
     console.print(f"  {counts} {'to be written' if dry_run else 'written'}", markup=False)
-    for each in done.warnings:
-        console.print(f"  {each}", markup=False)
+    for warning in relocated.warnings:
+        console.print(f"  {warning}", markup=False)
     if dry_run:
         console.print(NOTHING_WRITTEN)
+
+
+def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
+    """Try the abilities of a session and a catalog on a scratch table, which is removed again.
+
+    The output lists the versions of all parts, and whether each ability works. Begin the report of a problem
+    with it. The exit code is 1 if an ability fails.
+
+    Example: `backstory doctor --output json`
+
+    Args:
+        catalog: Catalog of the configuration to examine.
+        options: Common options.
+    """
+    with (
+        open_warehouse(options, catalog=catalog) as warehouse,
+        show_activity(options, "Trying each ability ..."),
+    ):
+        diagnosis = warehouse.doctor()
+    document = diagnosis.to_dict()
+    if options.output_format == "json":
+        show_document(document)
+    elif options.output_format == "csv":
+        show(document["abilities"], "csv")
+    else:
+        show_one(document["versions"], options.output_format, wide=options.wide)
+        rows = [
+            {**ability, "error": ability["error"] and ability["error"]["message"]}
+            for ability in document["abilities"]
+        ]
+        columns = ["ability", "status", "seconds", "error"]
+        show(rows, options.output_format, drop_idle_columns(columns, rows, ("error",)), wide=options.wide)
+    return diagnosis.exit_code

@@ -1,7 +1,4 @@
-"""The rows of a batch: read as the table's columns, checked, and ready to be planned.
-
-Rows that no plan could place are refused, with the file and the row.
-"""
+"""The rows of a batch: read as columns of the table, checked for completeness, and ready to be planned."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,12 +32,12 @@ class _RowsPlace:
 def refuse_incomplete(
     kind: str, file: str, rows: Rows, key: Sequence[str], needed: str | None, first: int = 0
 ) -> None:
-    """Raises Refused for the first row of a file that names no key or lacks what its kind needs.
+    """Raise Refused, with file and row, for the first row without its key or a value that its kind needs.
 
-    `kind` is earliest, replace, update or delete; `needed` is the instant that each row must give;
-    `first` is how many rows of the file came before these.
-    A replaced version needs an end, too: without one nothing tells whether it is still true.
-    An update row without `_fivetran_start` may close a version but change no value.
+    `kind` is earliest, replace, update or delete; `needed` is the column of the time that each row must have;
+    `first` is the number of rows of the file before these. A replace row of a history also needs an end,
+    since otherwise its version might still be true. An update row without `_fivetran_start` may close a
+    version but change no value.
     """
     instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
     required = [*key, *instants]
@@ -93,7 +90,7 @@ KINDS = ("earliest", "replace", "update", "delete")
 
 @dataclass(frozen=True, slots=True)
 class RequestFiles:
-    """The batch files of one request by kind, and how they are written."""
+    """The batch files of one request by kind, and their encoding."""
 
     encoding: Encoding
     replace: Sequence[BatchFile] = ()
@@ -137,7 +134,7 @@ class HistoryChange:
 
     @property
     def since(self) -> int | None:
-        """The least instant that the batch names."""
+        """The earliest time in the batch, in microseconds."""
         return self.delivery.first_instant()
 
     @cached_property
@@ -147,7 +144,7 @@ class HistoryChange:
         return _key_columns(rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete)
 
     def plan(self, stored: pa.Table) -> Actions:
-        """See `strategies.intervals`."""
+        """See `strategies.versions`."""
         return intervals.plan_versions(stored, self.delivery)
 
 
@@ -157,9 +154,9 @@ def _key_columns(key: Sequence[str], *tables: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The files of a request as rows of its table; small enough to be sent to where Spark runs.
+    """The files of a request as rows of its table; small enough to be sent to Spark's tasks.
 
-    `types` are the table's columns, in its order, `sources` the names that files and messages have for them.
+    `types` are the table's columns in its order, `sources` their names in files and messages.
     """
 
     types: Mapping[str, ColumnType]
@@ -173,7 +170,7 @@ class Batch:
     def of(
         cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: RequestFiles
     ) -> "Batch":
-        """Raises Refused when the request's key or columns are not the table's."""
+        """The batch of a request; Refused if its key or columns differ from the table's."""
         refuse_foreign(shape)
         if not key:
             raise Refused(
@@ -210,46 +207,46 @@ class Batch:
         return self.files.parts
 
     def decode(self, lease: MemoryLease) -> LiveChange | HistoryChange:
-        """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
+        """All rows of the files; Refused for unreadable files, TooLarge for more than the lease allows."""
         return self.change({kind: self._rows(kind, lease) for kind in KINDS})
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
-        """The rows of one file, some at a time, with every column of the table."""
+        """The rows of one file in parts, with every column of the table."""
         first = 0
         for rows in stream_file(file, self.files.encoding, *self._file_columns(kind)):
             yield self._check_rows(kind, file, rows, first).aligned(arrow_schema(self.types))
             first += rows.count
 
     def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
-        """What the rows of each kind, with every column of the table or those that count, mean."""
-        given = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
-        mended = sum((each.mended for each in given.values()), Mended())
+        """The change of the rows of each kind, which have all columns of the table or the needed ones."""
+        by_kind = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
+        mended = sum((part.mended for part in by_kind.values()), Mended())
         if not self.keeps_history:
             return LiveChange(
                 live_rows.LiveDelivery(
                     key=self.key,
                     columns=self.requested,
-                    replace=given["replace"],
-                    update=given["update"],
-                    delete=given["delete"].values.select(self.key),
+                    replace=by_kind["replace"],
+                    update=by_kind["update"],
+                    delete=by_kind["delete"].values.select(self.key),
                 ),
                 mended,
-                given,
+                by_kind,
             )
         return HistoryChange(
             intervals.HistoryDelivery(
                 key=self.key,
-                earliest=given["earliest"].values,
-                replace=given["replace"],
-                update=given["update"],
-                delete=given["delete"].values,
+                earliest=by_kind["earliest"].values,
+                replace=by_kind["replace"],
+                update=by_kind["update"],
+                delete=by_kind["delete"].values,
             ),
             mended,
-            given,
+            by_kind,
         )
 
     def _needed_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
-        """The columns that are read from files of a kind, and the instant that each row must have."""
+        """The columns to read from files of a kind, and the column of the time that each row must have."""
         key, every = frozenset(self.key), frozenset(self.types)
         if not self.keeps_history:
             return (key if kind == "delete" else every), None
@@ -258,23 +255,23 @@ class Batch:
         return (key | {instants[kind]} if few else every), instants[kind]
 
     def _schema(self, kind: str) -> pa.Schema:
-        wanted, _ = self._needed_columns(kind)
-        return arrow_schema({name: type_ for name, type_ in self.types.items() if name in wanted})
+        columns, _ = self._needed_columns(kind)
+        return arrow_schema({name: type_ for name, type_ in self.types.items() if name in columns})
 
     def _rows(self, kind: str, lease: MemoryLease) -> Rows:
         files = getattr(self.files, kind)
         parts = read_files(files, self.files.encoding, *self._file_columns(kind), lease)
-        placed = [self._check_rows(kind, file, rows) for file, rows in parts]
-        return Rows.concat(placed, self._schema(kind))
+        checked = [self._check_rows(kind, file, rows) for file, rows in parts]
+        return Rows.concat(checked, self._schema(kind))
 
     def _file_columns(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
-        """The table's columns by the names that files have for them, and which of them count."""
-        wanted, _ = self._needed_columns(kind)
+        """The types of the table's columns by their names in files, and the names of the needed columns."""
+        columns, _ = self._needed_columns(kind)
         types = {self.sources[name]: type_ for name, type_ in self.types.items()}
-        return types, frozenset(self.sources.get(name, name) for name in wanted)
+        return types, frozenset(self.sources.get(name, name) for name in columns)
 
     def _check_rows(self, kind: str, file: BatchFile, rows: Rows, first: int = 0) -> Rows:
-        """The rows of a file by the table's names, once each of them is known to have its place."""
+        """The rows of a file under the table's column names; Refused if a row is incomplete."""
         _, needed = self._needed_columns(kind)
         key = [self.sources.get(name, name) for name in self.key]
         refuse_incomplete(kind, file.name, rows, key, needed, first)

@@ -24,7 +24,7 @@ _COMPRESSIONS = {
     sdk.Compression.GZIP: Compression.GZIP,
 }
 _ENCRYPTED = {sdk.Encryption.NONE: False, sdk.Encryption.AES: True}
-# Folders of no disk.
+# Folders whose files are not on a disk and may never end.
 VIRTUAL_FOLDERS = ("/proc", "/sys")
 
 Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
@@ -32,17 +32,17 @@ Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
 
 @dataclass(frozen=True, slots=True)
 class AcceptedFiles:
-    """What batch files this server takes: their format, and the folder that they must lie in, if any."""
+    """The batch files that this server accepts: their format, and their folder, if it is restricted."""
 
     format: Format = Format.CSV
     folder: Path | None = None
 
 
 def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
-    """The files that a request names, each with the key that stands under its exact path.
+    """The files of a request, each with the encryption key for its exact path.
 
-    Raises Refused for one outside of the folder that batch files must lie in, and for files that are
-    compressed or encrypted in a way that this contract does not have.
+    Raises Refused for a file outside the allowed folder, and for compressions or encryptions that the
+    contract lacks.
     """
     params = request.file_params
     if params.compression not in _COMPRESSIONS or params.encryption not in _ENCRYPTED:
@@ -73,32 +73,29 @@ def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
 
 
 def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
-    """The file that a path leads to, under the name in the request.
-
-    What the system makes up (below /proc, /sys) is nobody's delivery, and may never end.
-    """
-    named = Path(path)
+    """The file of a path, under its name in the request; Refused for paths below /proc and /sys."""
+    file = Path(path)
     try:
-        place = named.resolve()
-    except (OSError, RuntimeError, ValueError):  # links in a ring, a name that no file can have
-        raise BatchFile(named).unreadable(NOT_THERE) from None
-    if any(place.is_relative_to(made_up) for made_up in VIRTUAL_FOLDERS):
-        raise BatchFile(named).unreadable("it is not a regular file")
+        place = file.resolve()
+    except (OSError, RuntimeError, ValueError):  # circular links, or an invalid name
+        raise BatchFile(file).unreadable(NOT_THERE) from None
+    if any(place.is_relative_to(virtual) for virtual in VIRTUAL_FOLDERS):
+        raise BatchFile(file).unreadable("it is not a regular file")
     if folder is not None and not place.is_relative_to(folder):
         raise Refused(
             "outside-folder",
-            f"{named.name} is outside the folder from which this server reads batch files.",
+            f"{file.name} is outside the folder from which this server reads batch files.",
             "Send files from that folder, or set batch-folder in [serve] of backstory.toml to theirs.",
         )
-    return BatchFile(place, key, named.name)
+    return BatchFile(place, key, file.name)
 
 
 def digest(files: RequestFiles, *about: str) -> str:
-    """A digest of the files' names, sizes and content, their markers, and what is told of them."""
-    told = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
+    """A digest of the files' names and content, their encoding, and `about`."""
+    result = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
     for kind, file in files.parts:
-        told.update(json.dumps([kind, file.name, file.digest()]).encode())
-    return told.hexdigest()
+        result.update(json.dumps([kind, file.name, file.digest()]).encode())
+    return result.hexdigest()
 
 
 @dataclass(frozen=True)
@@ -114,19 +111,19 @@ class LiveBatch:
     layouts: Sequence[Layout] = LAYOUTS
 
     def token(self, table: StoredTable) -> str:
-        """The digest of section F14; a change of the table's columns makes it another delivery."""
-        return digest(self.files, str(self.table), self.definition.hex(), _schema_id(table))
+        """The digest of the delivery (F14); a change of the table's columns makes it a new delivery."""
+        return digest(self.files, str(self.table), self.definition.hex(), str(table.schema_id))
 
     @contextmanager
     def unchanged(self) -> Iterator[None]:
-        """What is read of the files meanwhile is one state of each, else Refused."""
-        with ExitStack() as kept:
+        """Raise Refused at the end of the block if a file changed meanwhile."""
+        with ExitStack() as stack:
             for _, file in self.files.parts:
-                kept.enter_context(file.unchanged())
+                stack.enter_context(file.unchanged())
             yield
 
     def batch(self, table: StoredTable) -> Batch:
-        """The files as rows of the table (F19 for a history table)."""
+        """The files as rows of the table; a history table accepts only replace files (F19)."""
         batch = Batch.of(table.shape, self.columns, self.key, self.files)
         if batch.keeps_history and (self.files.update or self.files.delete):
             raise Refused(
@@ -153,14 +150,14 @@ class HistoryBatch(LiveBatch):
 
 
 def live_batch(request: sdk.WriteBatchRequest, table: TableName, accepted: AcceptedFiles) -> LiveBatch:
-    """The delivery that a WriteBatch request describes."""
+    """The delivery of a WriteBatch request."""
     return LiveBatch(table, *_definition_parts(request), files_of(request, accepted))
 
 
 def history_batch(
     request: sdk.WriteHistoryBatchRequest, table: TableName, accepted: AcceptedFiles
 ) -> HistoryBatch:
-    """The delivery that a WriteHistoryBatch request describes."""
+    """The delivery of a WriteHistoryBatch request."""
     return HistoryBatch(table, *_definition_parts(request), files_of(request, accepted))
 
 
@@ -171,7 +168,3 @@ def _definition_parts(
     columns = request.table.columns
     definition = request.table.SerializeToString(deterministic=True)
     return definition, {c.name: c.type for c in columns_from(columns)}, key_from(columns)
-
-
-def _schema_id(table: StoredTable) -> str:
-    return str(table.schema_id)

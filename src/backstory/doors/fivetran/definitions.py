@@ -1,4 +1,4 @@
-"""Table definitions of the wire, and ours."""
+"""Table definitions of the wire, as shapes and back."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,24 +13,24 @@ from backstory.stores.port import Store, stored_names
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
-    """The columns of a definition; Refused for a column without a type (section 2.5)."""
-    found = tuple(Column(column.name, type_from(column)) for column in columns)
-    twice = [name for name, times in Counter(column.name for column in found).items() if times > 1]
+    """The columns of a definition; Refused for a column without a type or a repeated one (section 2.5)."""
+    parsed = tuple(Column(column.name, type_from(column)) for column in columns)
+    twice = [name for name, times in Counter(column.name for column in parsed).items() if times > 1]
     if twice:
         raise Refused(
             "repeated-column", f"The definition names {twice[0]} more than once.", "Name each column once."
         )
-    return found
+    return parsed
 
 
 def stored_as(column: Column, names: Mapping[str, str]) -> Column:
-    """A source's column as its table has it, by `stored_names` (F21)."""
+    """A column with its name in the table, from `stored_names` (F21)."""
     name = names[column.name]
     return replace(column, name=name, source_name="" if name == column.name else column.name)
 
 
 def type_from(column: common.Column) -> ColumnType:
-    """A column's type; a string's byte length is not kept, since tables have no such bound."""
+    """The type of a column; the byte length of a string is dropped, since tables have no such bound."""
     known = column.type in common.DataType.values()
     name = common.DataType.Name(column.type) if known else "UNSPECIFIED"
     if name == "UNSPECIFIED":
@@ -51,9 +51,9 @@ def key_from(columns: Iterable[common.Column]) -> tuple[str, ...]:
 
 
 def shape_from(store: Store, table: TableName, definition: common.Table) -> Shape:
-    """The shape of a table to create: with the three history columns it is a history table.
+    """The shape of a table to create; with the three history columns it is a history table.
 
-    Raises Refused for a definition without a key, or a history column of another type.
+    Raises Refused for a definition without a key, or with a history column of a wrong type.
     """
     columns = columns_from(definition.columns)
     key = key_from(definition.columns)
@@ -65,7 +65,7 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
         if history and column.name in HISTORY_COLUMNS and column.type.kind is not wanted:
             raise Refused(
                 "history-column",
-                f"The column {column.name} of {table} is {column.type}, where history needs {wanted}.",
+                f"The column {column.name} of {table} is {column.type}, but history needs {wanted}.",
                 "Give it that type.",
             )
     names = stored_names(store.reserves, [column.name for column in columns])
@@ -78,7 +78,7 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
 
 
 def refuse_foreign(shape: Shape) -> None:
-    """Raises Refused for a column that another tool added and whose values no row of ours can carry."""
+    """Raise Refused for a column of another tool whose type no Fivetran type matches."""
     for column in shape.columns:
         if not column.type.flat:
             raise Refused(
@@ -90,24 +90,24 @@ def refuse_foreign(shape: Shape) -> None:
 
 
 def can_flag(shape: Shape, column: Column) -> bool:
-    """Whether a column can tell which rows of the table are deleted: of the key or of a history none can."""
+    """Whether a column can flag deleted rows: it is BOOLEAN, and not a key or history column."""
     return column.type.kind is Kind.BOOLEAN and column.name not in {*shape.key, *HISTORY_COLUMNS}
 
 
 def definition_of(shape: Shape, name: str) -> common.Table:
-    """A shape as DescribeTable tells it: all columns, their types, keys and decimal parameters.
+    """The definition of a shape for DescribeTable: columns, types, keys and decimal parameters.
 
-    Columns that other tools added and no type of the contract stands for are left out. A history
-    table's `_fivetran_start` is told as a key column, as it was created (section 2.4).
+    Columns of other tools whose type the contract lacks are left out. A history table's `_fivetran_start` is
+    a key column, as in CreateTable (section 2.4).
     """
     key = {*shape.key, START} if shape.layout is Layout.FIVETRAN_HISTORY else set(shape.key)
     table = common.Table(name=name)
     for column in shape.columns:
         if not column.type.flat:
             continue
-        told = table.columns.add(name=column.source, primary_key=column.name in key)
-        told.type = common.DataType.Value(column.type.kind)  # type: ignore[assignment]
+        defined = table.columns.add(name=column.source, primary_key=column.name in key)
+        defined.type = common.DataType.Value(column.type.kind)  # type: ignore[assignment]
         if column.type.kind is Kind.DECIMAL:
-            told.params.decimal.precision = column.type.precision
-            told.params.decimal.scale = column.type.scale
+            defined.params.decimal.precision = column.type.precision
+            defined.params.decimal.scale = column.type.scale
     return table

@@ -19,7 +19,7 @@ CONNECTION, WRITE = "connection", "write"
 
 
 def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
-    """The form: which catalog, and what stands before each schema's name."""
+    """The form's fields, a catalog and a schema prefix, and its tests."""
     response = common.ConfigurationFormResponse(
         schema_selection_supported=True, table_selection_supported=True
     )
@@ -44,9 +44,9 @@ def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
 
 
 def run_test(name: str, target: NamedStore) -> None:
-    """Run one test of the form; raises what went wrong, UsageError for an unknown test."""
+    """Run one test of the form; raises the error of a failed test, and UsageError for an unknown test."""
     if name == CONNECTION:
-        tables(target.store, target.schema("backstory_test"))  # of all schemas there may be very many
+        tables(target.store, target.schema("backstory_test"))  # the list of all schemas could be long
     elif name == WRITE:
         _try_writing(target)
     else:
@@ -54,7 +54,7 @@ def run_test(name: str, target: NamedStore) -> None:
 
 
 def _try_writing(target: NamedStore) -> None:
-    """Make a table of its own, write a row, read it and drop the table."""
+    """Create a table, write a row, read it, and drop the table."""
     store = target.store
     name = TableName(target.schema("backstory_test"), f"test_{uuid.uuid4().hex[:8]}")
     key = Column("id", ColumnType(Kind.LONG))

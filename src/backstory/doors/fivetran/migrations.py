@@ -1,15 +1,4 @@
-"""The operations of Migrate, each atomic and safe to repeat (section 6).
-
-The table that a migration is about, and what its request says in text.
-
-Migrations of a column: add, drop, set, rename, copy (sections 6.2 to 6.6).
-
-Migrations between sync modes: live, soft delete, history (sections 6.8 and 6.9).
-
-Migrations of whole tables: copy, rename, drop (sections 6.6 and 6.7).
-
-Migrate: which operation a request asks for, and on which tables (section 6).
-"""
+"""Migrate: its operations on columns, tables and sync modes, each atomic and safe to repeat (section 6)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -58,7 +47,7 @@ _TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """A table as it stands."""
+    """The table of a migration, as it is stored."""
 
     store: Store
     table: StoredTable
@@ -69,23 +58,23 @@ class Subject:
         return self.table.shape
 
     def column(self, name: str) -> Column:
-        """The column that the source calls so; Refused if there is none."""
-        found = self.shape.column_of_source(name)
-        if found is None:
+        """The column with this name in the source; Refused if there is none."""
+        column = self.shape.column_of_source(name)
+        if column is None:
             raise migration_error(f"{self.shape.table} has no column {name!r}.", "Name one of its columns.")
-        return found
+        return column
 
     def with_column(self, column: Column) -> Shape:
         """The table's shape with one more column."""
         return replace(self.shape, columns=(*self.shape.columns, column))
 
     def desired_column(self, name: str, type_: ColumnType) -> Column:
-        """The column that the source calls so, or would call so if it were added."""
+        """The column with this name in the source, or the column that would be added for it."""
         names = stored_names(self.store.reserves, [name], self.shape.columns)
         return self.shape.column_of_source(name) or stored_as(Column(name, type_), names)
 
     def change(self, operation: Operation) -> Change | None:
-        """The change that an operation is; Refused for one that an open version is younger than."""
+        """The change of an operation; Refused if an open version starts after the operation's time."""
         try:
             return change_of(self.store, self.table, operation)
         except TooEarly:
@@ -95,7 +84,7 @@ class Subject:
             ) from None
 
     def require_history(self) -> None:
-        """Raises Refused if the table keeps no history."""
+        """Raise Refused if the table keeps no history."""
         if self.shape.layout is not Layout.FIVETRAN_HISTORY:
             raise migration_error(
                 f"{self.shape.table} keeps no history.",
@@ -103,7 +92,7 @@ class Subject:
             )
 
     def require_values(self, column: Column) -> None:
-        """Raises Refused if the column's values are not a user's to set: keys and system columns."""
+        """Raise Refused if the column is a key or system column, whose values cannot be set."""
         if column.name in self.shape.key or column.name in SYSTEM_COLUMNS:
             raise migration_error(
                 f"The values of {column.source} in {self.shape.table} cannot be set: "
@@ -118,16 +107,16 @@ def migration_error(why: str, remedy: str) -> Refused:
 
 
 def require_user_column(name: str) -> str:
-    """The name, if a migration may make a column of it; Refused for none and for a system column."""
+    """The name of a column to create; Refused for an empty name and for a system column."""
     if not name or name in SYSTEM_COLUMNS:
         raise migration_error(f"A migration cannot create the column {name!r}.", "Choose another name.")
     return name
 
 
 def parse_value(text: str, column: Column) -> ConstantValue:
-    """A value that the request gives as text.
+    """The value of a text in the request.
 
-    `NULL` is SQL NULL (F9), and so is an empty text for types that are not text (section 6.1).
+    `NULL` is SQL NULL (F9), and so is an empty text unless the type is text (section 6.1).
     """
     if text == NULL_TEXT or (not text and column.type.kind not in _TEXT):
         return ConstantValue(None)
@@ -135,10 +124,10 @@ def parse_value(text: str, column: Column) -> ConstantValue:
 
 
 def parse_time(text: str) -> datetime:
-    """The request's `operation_timestamp`."""
-    instant = Column("operation_timestamp", ColumnType(Kind.UTC_DATETIME))
-    found: datetime = _parse_cell(text, instant)[0].as_py()
-    return found
+    """The time of the request's `operation_timestamp`."""
+    column = Column("operation_timestamp", ColumnType(Kind.UTC_DATETIME))
+    instant: datetime = _parse_cell(text, column)[0].as_py()
+    return instant
 
 
 def _parse_cell(text: str, column: Column) -> pa.Array:
@@ -150,61 +139,61 @@ def _parse_cell(text: str, column: Column) -> pa.Array:
         ) from None
 
 
-def add_with_default(subject: Subject, asked: sdk.AddColumnWithDefaultValue) -> Change | None:
-    """Add the column, and give every row the value, also if the column was there (6.2)."""
-    column = _new_column(subject, asked)
-    given = parse_value(asked.default_value, column)
+def add_with_default(subject: Subject, request: sdk.AddColumnWithDefaultValue) -> Change | None:
+    """Add the column, and give every row the value, even if the column exists (6.2)."""
+    column = _new_column(subject, request)
+    value = parse_value(request.default_value, column)
     if column in subject.shape.columns:
-        return _set_values(subject, column, given)
-    return subject.change(Add(subject.with_column(column), column, given))
+        return _set_values(subject, column, value)
+    return subject.change(Add(subject.with_column(column), column, value))
 
 
 def _new_column(
-    subject: Subject, asked: sdk.AddColumnWithDefaultValue | sdk.AddColumnInHistoryMode
+    subject: Subject, request: sdk.AddColumnWithDefaultValue | sdk.AddColumnInHistoryMode
 ) -> Column:
-    """The column to add, as the table would have it."""
-    name = require_user_column(asked.column)
-    return subject.desired_column(name, type_from(common.Column(name=name, type=asked.column_type)))
+    """The column to add, with its name in the table."""
+    name = require_user_column(request.column)
+    return subject.desired_column(name, type_from(common.Column(name=name, type=request.column_type)))
 
 
-def _set_values(subject: Subject, column: Column, given: Value) -> Change | None:
+def _set_values(subject: Subject, column: Column, value: Value) -> Change | None:
     subject.require_values(column)
-    return subject.change(SetValue(column, given))
+    return subject.change(SetValue(column, value))
 
 
-def update_value(subject: Subject, asked: sdk.UpdateColumnValueOperation) -> Change | None:
+def update_value(subject: Subject, request: sdk.UpdateColumnValueOperation) -> Change | None:
     """Give every row the value, all versions included (6.5)."""
-    column = subject.column(asked.column)
-    return _set_values(subject, column, parse_value(asked.value, column))
+    column = subject.column(request.column)
+    return _set_values(subject, column, parse_value(request.value, column))
 
 
-def add_in_history(subject: Subject, asked: sdk.AddColumnInHistoryMode) -> Change | None:
+def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Change | None:
     """Add the column, and give each open version a successor with the value (6.3)."""
     subject.require_history()
-    column = _new_column(subject, asked)
+    column = _new_column(subject, request)
     is_new = column not in subject.shape.columns
     if not is_new:
         subject.require_values(column)
-    given, instant = parse_value(asked.default_value, column), parse_time(asked.operation_timestamp)
+    value, instant = parse_value(request.default_value, column), parse_time(request.operation_timestamp)
     into = subject.with_column(column) if is_new else None
-    return subject.change(AddInHistory(column, given, instant, into))
+    return subject.change(AddInHistory(column, value, instant, into))
 
 
-def drop_in_history(subject: Subject, asked: sdk.DropColumnInHistoryMode) -> Change | None:
-    """Give each open version that has a value a successor without; the column stays (6.4)."""
+def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> Change | None:
+    """Give each open version with a value a successor without it; the column stays (6.4)."""
     subject.require_history()
-    column = subject.shape.column_of_source(asked.column)
-    instant = parse_time(asked.operation_timestamp)
+    column = subject.shape.column_of_source(request.column)
+    instant = parse_time(request.operation_timestamp)
     if column is None:
         return None
     subject.require_values(column)
     return subject.change(DropInHistory(column, instant))
 
 
-def rename_column(subject: Subject, asked: sdk.RenameColumn) -> Change | None:
-    """Give the column another name; type, values and key stay (6.6)."""
+def rename_column(subject: Subject, request: sdk.RenameColumn) -> Change | None:
+    """Rename the column; type, values and key stay (6.6)."""
     shape = subject.shape
-    old, new = asked.from_column, require_user_column(asked.to_column)
+    old, new = request.from_column, require_user_column(request.to_column)
     if shape.column_of_source(old) is None and shape.column_of_source(new):
         return None
     column = subject.column(old)
@@ -212,18 +201,18 @@ def rename_column(subject: Subject, asked: sdk.RenameColumn) -> Change | None:
         raise migration_error(f"{shape.table} already has a column {new!r}.", "Choose another name.")
     if old in SYSTEM_COLUMNS:
         raise migration_error(f"{old} is a system column: later requests name it.", "Name another column.")
-    others = [each for each in shape.columns if each is not column]
+    others = [other for other in shape.columns if other is not column]
     renamed = stored_as(Column(new, column.type), stored_names(subject.store.reserves, [new], others))
-    columns = tuple(renamed if each is column else each for each in shape.columns)
+    columns = tuple(renamed if other is column else other for other in shape.columns)
     key = tuple(renamed.name if name == column.name else name for name in shape.key)
     into = replace(shape, columns=columns, key=key)
     return Change(into=into, renamed={column.name: renamed.name})
 
 
-def copy_column(subject: Subject, asked: sdk.CopyColumn) -> Change | None:
-    """Give the target the source's values; it is added if it is not there (6.6)."""
-    source = subject.column(asked.from_column)
-    target = subject.desired_column(require_user_column(asked.to_column), source.type)
+def copy_column(subject: Subject, request: sdk.CopyColumn) -> Change | None:
+    """Copy the values of one column to another, which is added if it is missing (6.6)."""
+    source = subject.column(request.from_column)
+    target = subject.desired_column(require_user_column(request.to_column), source.type)
     if target not in subject.shape.columns:
         return subject.change(Add(subject.with_column(target), target, ValuesOf(source.name)))
     if target.type == source.type:
@@ -239,8 +228,8 @@ _BOOLEAN, _INSTANT = ColumnType(Kind.BOOLEAN), ColumnType(Kind.UTC_DATETIME)
 _DELETED = Column(DELETED, _BOOLEAN)
 
 
-def mode_change(asked: ModeRequest, *, live_modes: bool) -> ModeChange | None:
-    """What the migration type means; None for one that is not offered."""
+def mode_change(request: ModeRequest, *, live_modes: bool) -> ModeChange | None:
+    """The change of a migration type; None for a type that this server does not offer."""
     types = sdk.TableSyncModeMigrationType
     offered: dict[int, ModeChange] = {
         types.SOFT_DELETE_TO_HISTORY: soft_delete_to_history,
@@ -253,58 +242,58 @@ def mode_change(asked: ModeRequest, *, live_modes: bool) -> ModeChange | None:
             types.LIVE_TO_SOFT_DELETE: live_to_soft_delete,
             types.LIVE_TO_HISTORY: live_to_history,
         }
-    return offered.get(asked.type)
+    return offered.get(request.type)
 
 
-def soft_delete_to_history(subject: Subject, asked: ModeRequest) -> Change | None:
-    """Rows become open versions that start with the newest sync, flagged ones closed versions."""
+def soft_delete_to_history(subject: Subject, request: ModeRequest) -> Change | None:
+    """Turn rows into open versions that start with the newest sync, and flagged rows into closed versions."""
     if subject.shape.layout is Layout.FIVETRAN_HISTORY:
         return None
-    return to_history(subject, asked.soft_deleted_column or DELETED)
+    return to_history(subject, request.soft_deleted_column or DELETED)
 
 
 def to_history(subject: Subject, flag: str) -> Change | None:
-    """The table's rows as a history table's; no row is deleted if there is no such flag."""
+    """Turn rows into versions; if the table lacks the flag, no row counts as deleted."""
     deleted = _flag_column(subject, flag)
     return subject.change(ToHistory(_history_shape(subject.shape, without=DELETED), deleted.name, _now()))
 
 
-def history_to_soft_delete(subject: Subject, asked: ModeRequest) -> Change | None:
-    """The newest version of each key stays, flagged if it is closed."""
-    flag = _flag_column(subject, asked.soft_deleted_column or DELETED)
+def history_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None:
+    """Keep the newest version of each key, flagged if it is closed."""
+    flag = _flag_column(subject, request.soft_deleted_column or DELETED)
     shape = subject.shape
     if shape.layout is Layout.FIVETRAN_HISTORY:
         return subject.change(ToSoftDelete(_live_shape(shape, flag, _DELETED), flag.name))
     return _add_flag(subject, flag) if shape.column(flag.name) is None else None
 
 
-def soft_delete_to_live(subject: Subject, asked: ModeRequest) -> Change | None:
-    """Flagged rows go."""
-    flag = _flag_column(subject, asked.soft_deleted_column or DELETED).name
+def soft_delete_to_live(subject: Subject, request: ModeRequest) -> Change | None:
+    """Delete the flagged rows."""
+    flag = _flag_column(subject, request.soft_deleted_column or DELETED).name
     if subject.shape.layout is Layout.FIVETRAN_HISTORY or subject.shape.column(flag) is None:
         return None
-    kept = [c for c in subject.shape.columns if c.name != DELETED or flag != DELETED]
-    return subject.change(SoftDeleteToLive(replace(subject.shape, columns=tuple(kept)), flag))
+    columns = [c for c in subject.shape.columns if c.name != DELETED or flag != DELETED]
+    return subject.change(SoftDeleteToLive(replace(subject.shape, columns=tuple(columns)), flag))
 
 
-def history_to_live(subject: Subject, asked: ModeRequest) -> Change | None:
-    """The newest version of each key stays if it is open, or if deleted rows are kept."""
+def history_to_live(subject: Subject, request: ModeRequest) -> Change | None:
+    """Keep the newest version of each key if it is open, or if deleted rows are kept."""
     shape = subject.shape
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return None
-    return subject.change(HistoryToLive(_live_shape(shape), asked.keep_deleted_rows))
+    return subject.change(HistoryToLive(_live_shape(shape), request.keep_deleted_rows))
 
 
-def live_to_soft_delete(subject: Subject, asked: ModeRequest) -> Change | None:
-    """The flag is there, and FALSE where it was NULL."""
-    flag = _flag_column(subject, asked.soft_deleted_column or DELETED)
+def live_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None:
+    """Add the flag, or set it to FALSE where it is NULL."""
+    flag = _flag_column(subject, request.soft_deleted_column or DELETED)
     if subject.shape.column(flag.name) is None:
         return _add_flag(subject, flag)
     return subject.change(FillFlag(flag.name))
 
 
-def live_to_history(subject: Subject, _asked: ModeRequest) -> Change | None:
-    """Every row becomes an open version that starts now."""
+def live_to_history(subject: Subject, _request: ModeRequest) -> Change | None:
+    """Turn every row into an open version that starts now."""
     if subject.shape.layout is Layout.FIVETRAN_HISTORY:
         return None
     return subject.change(LiveToHistory(_history_shape(subject.shape), _now()))
@@ -316,16 +305,16 @@ def _add_flag(subject: Subject, flag: Column) -> Change | None:
 
 def _history_shape(shape: Shape, without: str = "") -> Shape:
     _require_key(shape)
-    kept = [c for c in shape.columns if c.name not in {without, *HISTORY_COLUMNS}]
+    columns = [c for c in shape.columns if c.name not in {without, *HISTORY_COLUMNS}]
     new = [Column(name, _BOOLEAN if name == ACTIVE else _INSTANT) for name in HISTORY_COLUMNS]
-    return replace(shape, columns=(*kept, *new), layout=Layout.FIVETRAN_HISTORY)
+    return replace(shape, columns=(*columns, *new), layout=Layout.FIVETRAN_HISTORY)
 
 
 def _live_shape(shape: Shape, *flags: Column) -> Shape:
     _require_key(shape)
-    kept = [c for c in shape.columns if c.name not in HISTORY_COLUMNS]
+    columns = [c for c in shape.columns if c.name not in HISTORY_COLUMNS]
     new = [flag for flag in dict.fromkeys(flags) if shape.column(flag.name) is None]
-    return replace(shape, columns=(*kept, *new), layout=Layout.FIVETRAN_LIVE)
+    return replace(shape, columns=(*columns, *new), layout=Layout.FIVETRAN_LIVE)
 
 
 def _require_key(shape: Shape) -> None:
@@ -334,7 +323,7 @@ def _require_key(shape: Shape) -> None:
 
 
 def _flag_column(subject: Subject, name: str) -> Column:
-    """The column that the source calls so, there or not; Refused if it is there and cannot be a flag."""
+    """The flag column with this name in the source; Refused if an existing column cannot be a flag."""
     flag = subject.desired_column(name, _BOOLEAN)
     if not can_flag(subject.shape, flag):
         raise migration_error(
@@ -352,35 +341,35 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class TablePair:
-    """A source and a target."""
+    """The source and the target of a migration."""
 
     store: Store
     source: TableName
     target: TableName
 
     def source_table(self) -> StoredTable:
-        """The source as it stands; Refused if it is the target too, or the target is another door's."""
+        """The source as it is stored; Refused if it is the target, or if another door writes the target."""
         if self.source == self.target:
             raise migration_error(f"{self.source} cannot be copied onto itself.", "Name another target.")
         load_own(self.store, self.target)
-        found = existing_own(self.store, self.source)
-        refuse_foreign(found.shape)
-        return found
+        stored = existing_own(self.store, self.source)
+        refuse_foreign(stored.shape)
+        return stored
 
 
-def copy_table(pair: TablePair, _asked: sdk.CopyTable) -> Change:
-    """Make the target a copy of the source: columns, types, key and rows; replace one that is there."""
+def copy_table(pair: TablePair, _request: sdk.CopyTable) -> Change:
+    """Create or replace the target as a copy of the source: columns, types, key and rows."""
     stored = pair.source_table()
     marks = {DISORDER: "true"} if stored.disorderly else {}
     return _new_table(replace(stored.shape, table=pair.target), rows_of(pair.store, stored), marks)
 
 
-def copy_table_to_history(pair: TablePair, asked: sdk.CopyTableToHistoryMode) -> Change:
-    """Make the target a history table of the source's rows; the source stays as it is (6.7)."""
+def copy_table_to_history(pair: TablePair, request: sdk.CopyTableToHistoryMode) -> Change:
+    """Create or replace the target as a history of the source's rows; the source stays as it is (6.7)."""
     stored = pair.source_table()
     if stored.shape.layout is Layout.FIVETRAN_HISTORY:
         return copy_table(pair, sdk.CopyTable())
-    change = to_history(Subject(pair.store, stored), asked.soft_deleted_column)
+    change = to_history(Subject(pair.store, stored), request.soft_deleted_column)
     assert change is not None
     assert change.into is not None
     return _new_table(replace(change.into, table=pair.target), change.added)
@@ -391,7 +380,7 @@ def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> C
 
 
 def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
-    """Give the table another name; done before is done."""
+    """Rename the table; no change if an earlier request did so."""
     source, target = load_own(pair.store, pair.source), load_own(pair.store, pair.target)
     if source is None and target:
         return target, None
@@ -401,14 +390,16 @@ def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
     return source, Change(into=replace(source.shape, table=pair.target))
 
 
-def drop_table(store: Store, table: TableName, *, asked: bool) -> tuple[StoredTable | None, Change | None]:
-    """Remove the table and its data; one that is not there is dropped already."""
-    if not asked:
+def drop_table(
+    store: Store, table: TableName, *, confirmed: bool
+) -> tuple[StoredTable | None, Change | None]:
+    """Delete the table and its data; no change if it does not exist."""
+    if not confirmed:
         raise migration_error(
             "The request names a table to drop but does not set drop_table.", "Set drop_table."
         )
-    found = load_own(store, table)
-    return found, Change(dropped=True) if found else None
+    stored = load_own(store, table)
+    return stored, Change(dropped=True) if stored else None
 
 
 log = structlog.get_logger()
@@ -432,25 +423,26 @@ _COPIES: Mapping[str, TableCopy] = {
 
 
 def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
-    """Do the migration, in one commit or none; False if this server offers none of the kind.
+    """Do the migration in at most one commit; False if this server does not offer the operation.
 
-    `live_modes` offers the sync modes LIVE too (F8). The same request again changes nothing.
+    With `live_modes`, migrations from and to live mode are offered, too (F8). A repeated request changes
+    nothing.
     """
-    entity, asked = _operation_of(details)
+    entity, request = _operation_of(details)
     if entity in _COLUMNS:
-        _on_table(where, details, lambda subject: _COLUMNS[entity](subject, asked))
+        _on_table(where, details, lambda subject: _COLUMNS[entity](subject, request))
     elif entity in _COPIES:
-        _on_pair(where, details, asked, lambda pair: (None, _COPIES[entity](pair, asked)))
+        _on_pair(where, details, request, lambda pair: (None, _COPIES[entity](pair, request)))
     elif entity == "rename_table":
-        _on_pair(where, details, asked, rename_table)
+        _on_pair(where, details, request, rename_table)
     elif entity == "drop_table":
         table = where.table(details.schema, details.table)
         drop = TableChange(
-            [table], _note(table, details), lambda: drop_table(where.store, table, asked=asked)
+            [table], _note(table, details), lambda: drop_table(where.store, table, confirmed=request)
         )
         deliver(where.store, drop)
-    elif entity == "table_sync_mode_migration" and (change := mode_change(asked, live_modes=live_modes)):
-        _on_table(where, details, lambda subject: change(subject, asked))
+    elif entity == "table_sync_mode_migration" and (change := mode_change(request, live_modes=live_modes)):
+        _on_table(where, details, lambda subject: change(subject, request))
     else:
         log.warning("this kind of migration is not supported", kind=entity or "unset")
         return False
@@ -458,7 +450,7 @@ def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: boo
 
 
 def _operation_of(details: sdk.MigrationDetails) -> tuple[str, Any]:
-    """The operation's innermost name, empty if there is none, and its message."""
+    """The operation's innermost name and its message; an empty name and None without an operation."""
     operation = details.WhichOneof("operation") or ""
     message: Any = getattr(details, operation) if operation else None
     if operation in {"drop", "copy", "rename", "add"}:
@@ -480,9 +472,9 @@ def _on_table(
     deliver(where.store, TableChange([table], _note(table, details), plan))
 
 
-def _on_pair(where: NamedStore, details: sdk.MigrationDetails, asked: Any, plan: PairPlan) -> None:
-    source = where.table(details.schema, asked.from_table)
-    target = where.table(details.schema, asked.to_table)
+def _on_pair(where: NamedStore, details: sdk.MigrationDetails, request: Any, plan: PairPlan) -> None:
+    source = where.table(details.schema, request.from_table)
+    target = where.table(details.schema, request.to_table)
     pair = TablePair(where.store, source, target)
     deliver(where.store, TableChange([source, target], _note(target, details), lambda: plan(pair)))
 

@@ -1,4 +1,4 @@
-"""Errors as replies: a task for what the sender or its user can fix, a status for the rest (F17)."""
+"""Errors as replies: a task for errors that the sender or its user can fix, else a status (F17)."""
 
 import string
 import time
@@ -18,7 +18,7 @@ from backstory.stores.iceberg.faults import SPARK_GONE, spark_is_gone
 log = structlog.get_logger()
 
 STATUS_BYTES = 8000
-# Letters that gRPC writes as they are in a status.
+# Letters that gRPC does not escape in a status.
 PLAIN = string.printable[:95].replace("%", "")
 
 Reply = TypeVar("Reply")
@@ -28,33 +28,33 @@ Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
 def handle_errors(
     reply: Callable[..., Reply],
 ) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
-    """Make a handler of a method that may raise: each error becomes a task or a status.
+    """A decorator for methods of the service: each error becomes a task, in a `reply`, or a status.
 
-    The handler logs one line after the act: the RPC, its table, how long it took, how it ended.
+    The handler logs one line per request: the RPC, its table, its seconds, and its outcome.
     """
 
     def decorate(method: Callable[[Any, Any], Reply]) -> Handler[Reply]:
         @wraps(method)
         def handle(service: Any, request: Any, context: grpc.ServicerContext) -> Reply:
             began = time.monotonic()
-            told = {"table": request_table(request)}
+            table = request_table(request)
             try:
-                answer = method(service, request)
+                result = method(service, request)
             except (Refused, UsageError) as error:
                 REQUESTS.labels(method.__name__, "refused").inc()
-                log.warning(f"{method.__name__} refused: {error}", code=error.code, **told)
+                log.warning(f"{method.__name__} refused: {error}", code=error.code, table=table)
                 return reply(task={"message": str(error)})
             except Exception as stop:
                 later = isinstance(stop, TryAgain) or spark_is_gone(stop)
                 REQUESTS.labels(method.__name__, "later" if later else "failed").inc()
-                text, about = _error_text(stop)
-                log.error(f"{method.__name__} failed: {text}", **about, **told)
+                text, fields = _error_text(stop)
+                log.error(f"{method.__name__} failed: {text}", **fields, table=table)
                 code = grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL
                 context.abort(code, _status_text(text))
             REQUESTS.labels(method.__name__, "done").inc()
             seconds = round(time.monotonic() - began, 3)
-            log.info(f"{method.__name__} done", seconds=seconds, **told)
-            return answer
+            log.info(f"{method.__name__} done", seconds=seconds, table=table)
+            return result
 
         return handle
 
@@ -62,9 +62,9 @@ def handle_errors(
 
 
 def _error_text(stop: Exception) -> tuple[str, dict[str, str]]:
-    """What the client is told of an error that is no refusal, and what the log line says beside it.
+    """The status text of an error, and the fields of its log line.
 
-    Of a bug only its kind: its text may hold values of the delivery.
+    For a bug the text has only its kind: its message may contain values of the delivery.
     """
     if isinstance(stop, BackstoryError):
         return str(stop), {"code": stop.code}
@@ -74,7 +74,7 @@ def _error_text(stop: Exception) -> tuple[str, dict[str, str]]:
 
 
 def request_table(request: Any) -> str:
-    """The table that a request names, as it names it; empty for requests about none."""
+    """The table of a request, as the request spells it; empty for a request without a table."""
     if details := getattr(request, "details", None):
         return f"{details.schema}.{details.table}"
     schema = getattr(request, "schema_name", "")
@@ -83,7 +83,7 @@ def request_table(request: Any) -> str:
 
 
 def _status_text(text: str) -> str:
-    """The text, cut to what a client takes: a header, in which gRPC writes some bytes as three."""
+    """The text, cut to the size of a header, in which gRPC escapes some bytes as three."""
     sizes = accumulate(len(quote(letter, safe=PLAIN)) for letter in text)
     return text[: sum(size <= STATUS_BYTES for size in sizes)]
 

@@ -1,9 +1,4 @@
-"""Run the destination as a gRPC server, with the standard health and reflection services.
-
-The server's certificate, and whose clients it trusts.
-
-A destination over the catalogs of a session, as its starter asked for it.
-"""
+"""The destination as a gRPC server, with TLS, and the standard health and reflection services."""
 
 import os
 import signal
@@ -38,14 +33,19 @@ from backstory.observe.metrics import close_metrics, serve_metrics
 from backstory.stores.iceberg.faults import SPARK_GONE
 from backstory.stores.port import Store
 
+if TYPE_CHECKING:
+    from wsgiref.simple_server import WSGIServer
+
+log = structlog.get_logger()
+
 
 def load_credentials(
     cert: Path | None, key: Path | None, client_ca: Path | None
 ) -> grpc.ServerCredentials | None:
-    """TLS with this certificate (a chain in PEM) and key; None without either.
+    """The credentials of a certificate (a chain in PEM) and its key; None without any file.
 
-    With `client_ca` only clients with a certificate of that authority are served. Raises UsageError
-    for one without the other, and for files that are none or do not belong together.
+    With `client_ca`, only clients with a certificate of that authority are served. Raises UsageError for a
+    certificate without a key or the reverse, for files of another form, and for a key of another certificate.
     """
     if cert is None and key is None and client_ca is None:
         return None
@@ -56,7 +56,7 @@ def load_credentials(
     chain, secret = _read(cert), _read(key)
     try:
         certificate = load_pem_x509_certificates(chain)[0]
-        own = load_pem_private_key(secret, None).public_key()
+        public_key = load_pem_private_key(secret, None).public_key()
     except (ValueError, TypeError):
         raise UsageError(
             "broken-tls",
@@ -64,7 +64,7 @@ def load_credentials(
             "PEM.",
             "Name the right files.",
         ) from None
-    if certificate.public_key() != own:
+    if certificate.public_key() != public_key:
         raise UsageError(
             "broken-tls", f"{key.name} is not the key of {cert.name}.", "Name the key that belongs to it."
         )
@@ -92,22 +92,17 @@ def _read(path: Path) -> bytes:
         ) from None
 
 
-if TYPE_CHECKING:
-    from wsgiref.simple_server import WSGIServer
-
-log = structlog.get_logger()
-
 MESSAGE_BYTES = 134_217_728
 WORKERS = 16
 GRACE_SECONDS = 120.0
-# For Spark and Python to end once no request runs any more; and for requests whose Spark has gone.
+# The time for Spark and Python to end after the last request, and for requests whose Spark has ended.
 ENDING_SECONDS = 10.0
 SERVICE = destination_sdk_pb2.DESCRIPTOR.services_by_name["DestinationConnector"].full_name
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that listens on `host:port`, and perhaps one for its metrics."""
+    """A server that listens on `host:port`, and its server of metrics, if any."""
 
     server: grpc.Server
     health: health.HealthServicer
@@ -132,10 +127,10 @@ class Running:
 def listen(
     destination: Destination, host: str | None, port: int, tls: grpc.ServerCredentials | None = None
 ) -> Running:
-    """Start to serve; without a host on all IPv4 and IPv6 interfaces (section 7.1).
+    """Start a server; without a host it listens on all IPv4 and IPv6 interfaces (section 7.1).
 
-    Without `tls` in clear, as Fivetran's own client does next door. Raises Failed when the port is
-    taken.
+    Without `tls` requests are not encrypted, as with Fivetran's own client on the same machine. Raises Failed
+    if the port is in use.
     """
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"),
@@ -147,21 +142,21 @@ def listen(
     )
     add_DestinationConnectorServicer_to_server(destination, server)  # type: ignore[no-untyped-call]
     checks = _add_standard_services(server)
-    bound, shown = _bind(server, host, port, tls)
+    bound_port, bound_host = _bind(server, host, port, tls)
     server.start()
-    return Running(server, checks, shown, bound)
+    return Running(server, checks, bound_host, bound_port)
 
 
 def require_port(host: str | None, port: int, option: str = "port") -> None:
-    """Raises Failed when the port is taken: worth asking before Spark starts. `listen` has the last word."""
+    """Raise Failed if the port is in use, before Spark starts; `listen` raises it, too."""
     if not port:
         return
-    for shown in _hosts(host):
-        six = ":" in shown
+    for address in _hosts(host):
+        six = ":" in address
         family, both = socket.AF_INET6 if six else socket.AF_INET, six and socket.has_dualstack_ipv6()
         with (
-            suppress(OSError, OverflowError, TypeError, UnicodeError),  # no such host or port either
-            socket.create_server((shown.strip("[]"), port), family=family, dualstack_ipv6=both),
+            suppress(OSError, OverflowError, TypeError, UnicodeError),  # in use, or no such host or port
+            socket.create_server((address.strip("[]"), port), family=family, dualstack_ipv6=both),
         ):
             return
     raise _port_in_use(port, option)
@@ -170,8 +165,8 @@ def require_port(host: str | None, port: int, option: str = "port") -> None:
 def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
     """Wait for SIGTERM or SIGINT, then finish running requests and end.
 
-    What still runs after the grace is cut off with the process: exit code 1. Raises TryAgain when
-    `java`, Spark's own process, ends before.
+    If requests still run after the grace period, the process exits with code 1. Raises TryAgain if `java`,
+    Spark's process, ends before the signal.
     """
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,14 +188,14 @@ def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" 
     )
 
 
-def _watch_java(java: "subprocess.Popen[bytes]", running: Running, told: threading.Event) -> None:
+def _watch_java(java: "subprocess.Popen[bytes]", running: Running, stop: threading.Event) -> None:
     java.wait()
-    running.health.enter_graceful_shutdown()  # NOT_SERVING for every service, from now on
-    told.set()
+    running.health.enter_graceful_shutdown()  # from now on, every service is NOT_SERVING
+    stop.set()
 
 
 def _end_after(seconds: float, code: int, java: "subprocess.Popen[bytes] | None" = None) -> None:
-    """End the process after so long, whatever still runs in it: nothing waits for a stuck request."""
+    """Exit the process after these seconds, even if a request is stuck."""
 
     def end() -> None:
         log.critical(f"requests that still run after {seconds:.0f} s are cut off")
@@ -214,7 +209,7 @@ def _end_after(seconds: float, code: int, java: "subprocess.Popen[bytes] | None"
 
 
 def is_reachable_remotely(host: str | None) -> bool:
-    """Whether others than this machine can reach a server that listens on `host`."""
+    """Whether other machines can reach a server that listens on `host`."""
     try:
         return host is None or not ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -224,13 +219,13 @@ def is_reachable_remotely(host: str | None) -> bool:
 def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
     pool = ThreadPoolExecutor(1, thread_name_prefix="health")
     checks = health.HealthServicer(experimental_thread_pool=pool)
-    # Whoever asks after our health is answered while every other thread is busy.
+    # Health checks have their own thread: they are answered even if all other threads are busy.
     checks.Check = partial(checks.Check)
     checks.Check.experimental_thread_pool = pool
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     for name in ("", SERVICE):
         checks.set(name, health_pb2.HealthCheckResponse.SERVING)
-    # The contract's descriptors live in a pool of their own; reflection tells them all from there.
+    # Reflection uses the pool with the contract's descriptors, so it needs the standard ones there.
     for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
         POOL.AddSerializedFile(file.serialized_pb)
     names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -241,14 +236,14 @@ def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
 def _bind(
     server: grpc.Server, host: str | None, port: int, tls: grpc.ServerCredentials | None
 ) -> tuple[int, str]:
-    for shown in _hosts(host):
+    for bound_host in _hosts(host):
         try:
-            address = f"{shown}:{port}"
-            bound = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
+            address = f"{bound_host}:{port}"
+            bound_port = server.add_secure_port(address, tls) if tls else server.add_insecure_port(address)
         except RuntimeError:
             continue
-        if bound:
-            return bound, shown
+        if bound_port:
+            return bound_port, bound_host
     raise _port_in_use(port)
 
 
@@ -273,7 +268,7 @@ NOT_ENCRYPTED = (
 
 @dataclass(frozen=True, slots=True)
 class ServeOptions:
-    """The options of `serve`; without a host it listens on all interfaces, on port 0 on a free port."""
+    """The options of `serve`; no host means all interfaces, and port 0 a free port."""
 
     host: str | None = None
     port: int = 50052
@@ -286,22 +281,24 @@ class ServeOptions:
     batch_folder: Path | None = None
 
     def credentials(self) -> grpc.ServerCredentials | None:
-        """The server's certificate and key, None without; UsageError for files that are neither."""
+        """The server's certificate and key; None without them, UsageError if the files are wrong."""
         files = (self.tls_cert, self.tls_key, self.tls_client_ca)
-        return load_credentials(*(None if each is None else Path(each) for each in files))
+        return load_credentials(*(None if file is None else Path(file) for file in files))
 
 
 def serve(
-    stores: Mapping[str, Store], asked: ServeOptions, account: Mapping[str, str] | None = None
+    stores: Mapping[str, Store], options: ServeOptions, account: Mapping[str, str] | None = None
 ) -> Running:
-    """Listen, then log it with the sender's account; Failed when its port or the metrics' is taken."""
-    tls, batch_format = asked.credentials(), Format(asked.batch_format)
+    """Start the server and its metrics, and log it with the account; Failed if a port is in use."""
+    tls, batch_format = options.credentials(), Format(options.batch_format)
     destination = Destination(
-        stores, batch_format, live_modes=asked.enable_live_modes, folder=asked.batch_folder
+        stores, batch_format, live_modes=options.enable_live_modes, folder=options.batch_folder
     )
-    metrics = None if asked.metrics_port is None else serve_metrics(asked.host or "", asked.metrics_port)
+    metrics = (
+        None if options.metrics_port is None else serve_metrics(options.host or "", options.metrics_port)
+    )
     try:
-        running = replace(listen(destination, asked.host, asked.port, tls), metrics=metrics)
+        running = replace(listen(destination, options.host, options.port, tls), metrics=metrics)
     except Failed:
         if metrics is not None:
             close_metrics(metrics)

@@ -1,4 +1,4 @@
-"""The ten RPCs: each turns its request into a call of the rooms below, and the outcome into a reply."""
+"""The ten RPCs of the contract: each translates its request into a call, and the result into a reply."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ _FORMATS = {Format.CSV: sdk.BatchFileFormat.CSV, Format.PARQUET: sdk.BatchFileFo
 
 
 class Destination(DestinationConnectorServicer):
-    """The service over the catalogs that the server was started with; it keeps no state."""
+    """The service for the catalogs of the server; it keeps no state."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Destination(DestinationConnectorServicer):
 
     @handle_errors(common.TestResponse)
     def Test(self, request: common.TestRequest) -> common.TestResponse:
-        """One test of the form; what is wrong is a `failure`, never a status."""
+        """One test of the form; an error is a `failure`, never a status."""
         try:
             run_test(request.name, self._target(request))
         except BackstoryError as error:
@@ -69,16 +69,16 @@ class Destination(DestinationConnectorServicer):
 
     @handle_errors(sdk.DescribeTableResponse)
     def DescribeTable(self, request: sdk.DescribeTableRequest) -> sdk.DescribeTableResponse:
-        """The table's definition, or that there is none."""
+        """The table's definition, or `not_found`."""
         where = self._target(request)
-        found = load_own(where.store, where.table(request.schema_name, request.table_name))
-        if found is None:
+        stored = load_own(where.store, where.table(request.schema_name, request.table_name))
+        if stored is None:
             return sdk.DescribeTableResponse(not_found=True)
-        return sdk.DescribeTableResponse(table=definition_of(found.shape, request.table_name))
+        return sdk.DescribeTableResponse(table=definition_of(stored.shape, request.table_name))
 
     @handle_errors(sdk.CreateTableResponse)
     def CreateTable(self, request: sdk.CreateTableRequest) -> sdk.CreateTableResponse:
-        """Create the table, and its schema if need be."""
+        """Create the table, and its schema if it is missing."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         shape = shape_from(where.store, table, request.table)
@@ -93,7 +93,7 @@ class Destination(DestinationConnectorServicer):
 
     @handle_errors(sdk.AlterTableResponse)
     def AlterTable(self, request: sdk.AlterTableRequest) -> sdk.AlterTableResponse:
-        """Bring the table's columns and key to the definition."""
+        """Change the table's columns and key to the definition."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         alter(where.store, table, request.table, drop_columns=request.drop_columns)
@@ -101,7 +101,7 @@ class Destination(DestinationConnectorServicer):
 
     @handle_errors(sdk.TruncateResponse)
     def Truncate(self, request: sdk.TruncateRequest) -> sdk.TruncateResponse:
-        """Delete or flag what was synced before an instant."""
+        """Delete or flag the rows that were synced before an instant."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table_name)
         truncate(where.store, truncation(request, table))
@@ -109,14 +109,14 @@ class Destination(DestinationConnectorServicer):
 
     @handle_errors(sdk.WriteBatchResponse)
     def WriteBatch(self, request: sdk.WriteBatchRequest) -> sdk.WriteBatchResponse:
-        """Bring a batch into a live or soft-delete table."""
+        """Write a batch to a live or soft-delete table."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         return self._deliver(where, live_batch(request, table, self._accepted))
 
     @handle_errors(sdk.WriteBatchResponse)
     def WriteHistoryBatch(self, request: sdk.WriteHistoryBatchRequest) -> sdk.WriteBatchResponse:
-        """Bring a batch into a history table."""
+        """Write a batch to a history table."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         return self._deliver(where, history_batch(request, table, self._accepted))
@@ -134,9 +134,9 @@ class Destination(DestinationConnectorServicer):
 
     def _deliver(self, where: NamedStore, batch: LiveBatch) -> sdk.WriteBatchResponse:
         receipt = deliver_batch(where.store, batch)
-        done = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
-        count_batch(done, receipt.counts)
+        outcome = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
+        count_batch(outcome, receipt.counts)
         counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items())
-        told = done if receipt.snapshot_id else "nothing to commit"
-        log.info(f"batch {told}", table=str(batch.table), counts=counts or "known delivery")
+        text = outcome if receipt.snapshot_id else "nothing to commit"
+        log.info(f"batch {text}", table=str(batch.table), counts=counts or "known delivery")
         return sdk.WriteBatchResponse(success=True)

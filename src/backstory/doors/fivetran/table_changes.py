@@ -1,7 +1,4 @@
-"""AlterTable: the full desired definition against the table as it stands (section 2.6).
-
-Truncate: delete or flag what was synced before an instant (section 2.7).
-"""
+"""AlterTable and Truncate: a table gets a full definition (2.6), or loses rows by time of sync (2.7)."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -23,7 +20,7 @@ from backstory.strategies.shape_changes.plan import change_of
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:
-    """Add, retype, re-key and, with `drop_columns`, drop, in one commit; whether anything changed."""
+    """Add, retype, re-key and, with `drop_columns`, drop columns, in one commit; whether anything changed."""
 
     def plan() -> tuple[StoredTable, Change | None]:
         stored = existing_own(store, table)
@@ -34,12 +31,12 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
         _refuse_alteration(stored.shape, into)
         return stored, change_of(store, stored, Reshape(stored.shape, into))
 
-    told = note("alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns)
-    return deliver(store, TableChange([table], told, plan)) is not None
+    commit_note = note("alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns)
+    return deliver(store, TableChange([table], commit_note, plan)) is not None
 
 
 def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
-    """The shape that the definition asks for; a decimal without parameters keeps the stored ones."""
+    """The shape of the definition; a decimal without parameters keeps its stored parameters."""
     key = key_from(definition.columns)
     if not key:
         raise Refused(
@@ -53,9 +50,9 @@ def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop
         bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
         if bare and stored and stored.type.kind is Kind.DECIMAL:
             desired[stored.name] = stored
-    kept = [desired.get(c.name, c) for c in shape.columns if c.name in desired or not drop_columns]
+    old = [desired.get(c.name, c) for c in shape.columns if c.name in desired or not drop_columns]
     new = [column for name, column in desired.items() if shape.column(name) is None]
-    return replace(shape, columns=(*kept, *new), key=tuple(names[name] for name in key))
+    return replace(shape, columns=(*old, *new), key=tuple(names[name] for name in key))
 
 
 def _is_same(shape: Shape, into: Shape) -> bool:
@@ -87,7 +84,10 @@ FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """Rows whose `synced` is before `before`, in microseconds; they are deleted, or flagged in `deleted`."""
+    """A request to delete the rows whose column `synced` is before an instant in microseconds.
+
+    With a column `deleted` they are flagged there instead.
+    """
 
     table: TableName
     synced: str
@@ -96,9 +96,9 @@ class Truncation:
 
 
 def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
-    """What the request asks for; Refused if it does not say before when.
+    """The truncation of a request; Refused without a column or a valid time.
 
-    Digits of the bound below a microsecond are cut off (F6).
+    The time is cut to microseconds (F6).
     """
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(
@@ -118,51 +118,51 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
     return Truncation(table, request.synced_column, before, deleted)
 
 
-def truncate(store: Store, asked: Truncation) -> int | None:
-    """Do it, and give the snapshot's id; None if the table is missing or nothing is that old."""
+def truncate(store: Store, request: Truncation) -> int | None:
+    """Truncate the table and return the snapshot's id; None if the table or such rows do not exist."""
 
     def plan() -> tuple[StoredTable | None, Change | None]:
-        table = load_own(store, asked.table)
+        table = load_own(store, request.table)
         if table is None:
             return None, None
         refuse_foreign(table.shape)
-        _refuse_flag(table, asked)
-        return table, change_of(store, table, _operation(table, asked))
+        _refuse_flag(table, request)
+        return table, change_of(store, table, _operation(table, request))
 
-    told = note("truncate", asked.table, asked.synced, asked.before, asked.deleted)
-    done = deliver(store, TableChange([asked.table], told, plan))
-    return None if done is None else done.snapshot_id
+    commit_note = note("truncate", request.table, request.synced, request.before, request.deleted)
+    receipt = deliver(store, TableChange([request.table], commit_note, plan))
+    return None if receipt is None else receipt.snapshot_id
 
 
-def _operation(table: StoredTable, asked: Truncation) -> DeleteBefore | FlagBefore | EndBefore:
-    synced = _synced_column(table, asked).name
-    before = EPOCH + timedelta(microseconds=asked.before)
-    if asked.deleted is None:
+def _operation(table: StoredTable, request: Truncation) -> DeleteBefore | FlagBefore | EndBefore:
+    synced = _synced_column(table, request).name
+    before = EPOCH + timedelta(microseconds=request.before)
+    if request.deleted is None:
         return DeleteBefore(synced, before)
-    flag = table.shape.column_of_source(asked.deleted)
+    flag = table.shape.column_of_source(request.deleted)
     return FlagBefore(synced, before, flag.name) if flag else EndBefore(synced, before)
 
 
-def _synced_column(table: StoredTable, asked: Truncation) -> Column:
-    synced = table.shape.column_of_source(asked.synced)
+def _synced_column(table: StoredTable, request: Truncation) -> Column:
+    synced = table.shape.column_of_source(request.synced)
     if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
         raise Refused(
             "no-synced-column",
-            f"{asked.table} has no column {asked.synced} of type UTC_DATETIME.",
+            f"{request.table} has no column {request.synced} of type UTC_DATETIME.",
             "Nothing was deleted; name the column that holds the time of the sync.",
         )
     return synced
 
 
-def _refuse_flag(table: StoredTable, asked: Truncation) -> None:
-    if asked.deleted is None:
+def _refuse_flag(table: StoredTable, request: Truncation) -> None:
+    if request.deleted is None:
         return
-    flag = table.shape.column_of_source(asked.deleted)
+    flag = table.shape.column_of_source(request.deleted)
     if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
         return
     if flag is None or not can_flag(table.shape, flag):
         raise Refused(
             "no-deleted-column",
-            f"{asked.table} has no BOOLEAN column {asked.deleted} that can flag deleted rows.",
+            f"{request.table} has no BOOLEAN column {request.deleted} that can flag deleted rows.",
             "Nothing was flagged; add the column first.",
         )

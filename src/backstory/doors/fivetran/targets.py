@@ -1,9 +1,4 @@
-"""Where a request's tables are: its configuration names a catalog and a schema prefix.
-
-What the commits of schema changes and migrations say of themselves.
-
-Tables that Fivetran may change: those of its own layouts.
-"""
+"""The tables of a request: their catalog and schema, the layouts of this door, and the notes of commits."""
 
 import hashlib
 from collections.abc import Mapping
@@ -20,22 +15,22 @@ DOOR = "fivetran"
 
 
 def note(act: str, *about: object) -> Note:
-    """The note of an act, told apart from other acts by what it is about."""
-    told = " ".join(map(str, (act, *about)))
-    return Note(DOOR, hashlib.sha256(told.encode()).hexdigest())
+    """The note of a commit; its token is a hash of the act and its arguments."""
+    text = " ".join(map(str, (act, *about)))
+    return Note(DOOR, hashlib.sha256(text.encode()).hexdigest())
 
 
 LAYOUTS = (Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY)
 
 
 def load_own(store: Store, table: TableName) -> StoredTable | None:
-    """The table as it stands now, None if there is none; Refused for a table that another door writes."""
-    found = tables.load(store, table)
-    return found and require_layout(found, *LAYOUTS)
+    """The table as it is stored now; None if there is none, Refused if another door writes it."""
+    stored = tables.load(store, table)
+    return stored and require_layout(stored, *LAYOUTS)
 
 
 def existing_own(store: Store, table: TableName) -> StoredTable:
-    """The table as it stands now; UsageError if there is none, Refused if another door writes it."""
+    """The table as it is stored now; UsageError if there is none, Refused if another door writes it."""
     return require_layout(tables.existing(store, table), *LAYOUTS)
 
 
@@ -45,7 +40,7 @@ CATALOG_FIELD, PREFIX_FIELD = "catalog", "schema_prefix"
 
 @dataclass(frozen=True, slots=True)
 class NamedStore:
-    """A store, and what stands before each schema's name in it."""
+    """A store, and the prefix of its schema names."""
 
     store: Store
     prefix: str
@@ -64,7 +59,7 @@ class NamedStore:
 
 
 def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> NamedStore:
-    """The target of a configuration; an empty one means the form's defaults (F20).
+    """The store and prefix of a configuration; an empty one means the form's defaults (F20).
 
     Raises UsageError for a catalog that the server was not started with.
     """

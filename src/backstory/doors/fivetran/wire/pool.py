@@ -1,7 +1,7 @@
-"""The descriptor pool of our messages.
+"""The descriptor pool of this package's messages.
 
-A pool holds every name once. Fivetran's own stubs register the names of this package in the
-default pool, so ours live in a pool of their own: one process can then import both.
+A pool holds every name once, and Fivetran's own stubs register the same names in the default pool. With a
+pool of its own, this package and Fivetran's stubs can be imported by one process.
 """
 
 from google.protobuf import timestamp_pb2
