@@ -56,26 +56,26 @@ from backstory.strategies.feeds.marks import scope_of
 from backstory.strategies.feeds.terms import FeedTerms, Scope
 
 
-def typed_scope(given: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
+def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
     """The scope with values of the columns' types, by name.
 
     UsageError for columns that there are not, and for those that make no versions: from their values nobody
     knows later which records were in the scope.
     """
-    if not given:
+    if not values:
         return None
-    users = {each.name: each.type for each in shape.user_columns}
-    if lacking := [name for name in given if name not in users or not users[name].flat]:
+    users = {column.name: column.type for column in shape.user_columns}
+    if lacking := [name for name in values if name not in users or not users[name].flat]:
         raise bad_option(
             f"`scope=` names no flat column of the copy: {', '.join(lacking)}.",
             f"{spelling_hint(lacking, users)}Its columns are {', '.join(users)}.",
         )
-    if untracked := [name for name in given if name not in shape.key and not settings.tracks(name)]:
+    if untracked := [name for name in values if name not in shape.key and not settings.tracks(name)]:
         raise bad_option(
             f"`scope=` names columns without history: {', '.join(untracked)}.",
             "Use key columns, or columns whose changes make versions.",
         )
-    return tuple((name, exact_value(name, given[name], users[name])) for name in sorted(given))
+    return tuple((name, exact_value(name, values[name], users[name])) for name in sorted(values))
 
 
 def scope_text(scope: Scope | None) -> str | None:
@@ -95,10 +95,10 @@ def feed_copy_terms(
     """What the copy meets: the marks from its instant on, and its own."""
     assert table is not None
     shape, at = evolved.shape, micros_of(place.at)
-    data = [each.name for each in shape.user_columns if each.name not in shape.key]
+    data = [column.name for column in shape.user_columns if column.name not in shape.key]
     ids = column_ids(store, table, evolved)
     sequence = dict(terms.memory.parts).get(SEQUENCE)
-    settled = tuple(None if each is None else micros_of(each) for each in place.settled or ())
+    settled = tuple(None if instant is None else micros_of(instant) for instant in place.settled or ())
     feed = FeedTerms(
         columns=shape.columns,
         key=shape.key,
@@ -119,18 +119,18 @@ def feed_copy_terms(
     memory = marks[MEMORY].combine_chunks()
     same = pa.array(
         [
-            (each["kind"], each["scope"]) == ("copy", place.scope) and instant == place.at
-            for each, instant in zip(memory.to_pylist(), marks[VALID_FROM].to_pylist(), strict=True)
+            (fields_of_mark["kind"], fields_of_mark["scope"]) == ("copy", place.scope) and instant == place.at
+            for fields_of_mark, instant in zip(memory.to_pylist(), marks[VALID_FROM].to_pylist(), strict=True)
         ],
         pa.bool_(),
     )
-    delivered = {each.name for each in evolved.delivered}
+    delivered = {column.name for column in evolved.delivered}
     whole = all(name in delivered for name in data)
     columns = None if whole else sorted(ids[name] for name in delivered)
     own = copy_mark(at, terms.recorded, terms.memory, columns, place.scope)
     others = marks.filter(pa.compute.invert(same))
     own_marks = pa.concat_tables(
-        [shaped(each, shape.columns, ids=terms.ids) for each in (others.drop_columns(["_file", "_pos"]), own)]
+        [shaped(rows, shape.columns, ids=terms.ids) for rows in (others.drop_columns(["_file", "_pos"]), own)]
     )
     return FeedCopyTerms(feed, at, own_marks, (*terms.compared, *terms.renewed), place.mark is not None)
 
@@ -159,13 +159,13 @@ class CopyInputs:
     @cached_property
     def types(self) -> "StructType":
         """The columns that the table will have, as Spark's."""
-        return spark_fields(arrow_schema({each.name: each.type for each in self.terms.columns}))
+        return spark_fields(arrow_schema({column.name: column.type for column in self.terms.columns}))
 
     @cached_property
     def delivered_frame(self) -> "DataFrame":
         """The copy's rows, in the columns that the table will have."""
         evolved = self.evolved
-        casts = (_cast_column(evolved, each, each.name) for each in evolved.delivered)
+        casts = (_cast_column(evolved, column, column.name) for column in evolved.delivered)
         return self.source.frame().selectExpr(*casts)
 
     @cached_property
@@ -181,30 +181,30 @@ def gather_inputs(
     *,
     evolved: EvolvedShape,
     settings: TableSettings,
-    asked: SnapshotRequest,
+    request: SnapshotRequest,
 ) -> CopyInputs:
     """Both sides in the columns that the table will have; Refused for an instant without a place."""
-    scope = typed_scope(asked.scope, evolved.shape, settings)
-    place = place_copy(store, table, asked, scope_text(scope))
+    scope = typed_scope(request.scope, evolved.shape, settings)
+    place = place_copy(store, table, request, scope_text(scope))
     ids = table is not None and keeps_row_ids(table)
     terms = replace(
-        _copy_terms(evolved, settings, place, asked, ids=ids),
+        _copy_terms(evolved, settings, place, request, ids=ids),
         scope=scope,
-        other_scopes=tuple(scope_of(each) or () for each in place.other_scopes),
+        other_scopes=tuple(scope_of(scope) or () for scope in place.other_scopes),
     )
     if place.has_facts:
         terms = replace(terms, feed=feed_copy_terms(store, table, evolved, place, terms))
-    return CopyInputs(store, table, source, evolved, settings, asked, place, terms)
+    return CopyInputs(store, table, source, evolved, settings, request, place, terms)
 
 
 def _copy_terms(
-    evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, asked: SnapshotRequest, *, ids: bool
+    evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, request: SnapshotRequest, *, ids: bool
 ) -> CopyTerms:
     """What the copy is compared by (V16, V18, V39, N1)."""
-    shape, names = evolved.shape, [each.name for each in evolved.delivered]
+    shape, names = evolved.shape, [column.name for column in evolved.delivered]
     data = [name for name in names if name not in shape.key]
-    filled = evolved.added if asked.backfill_added and place.following is None else frozenset[str]()
-    users = [each.name for each in shape.user_columns if each.name not in shape.key]
+    filled = evolved.added if request.backfill_added and place.following is None else frozenset[str]()
+    users = [column.name for column in shape.user_columns if column.name not in shape.key]
     return CopyTerms(
         columns=shape.columns,
         key=shape.key,
@@ -217,8 +217,8 @@ def _copy_terms(
         recorded=micros_of(place.recorded),
         following=None if place.following is None else micros_of(place.following),
         in_order=place.in_order,
-        restated=asked.restate and not place.in_order,
-        closes=asked.deletes == "close",
+        restated=request.restate and not place.in_order,
+        closes=request.deletes == "close",
         ids=ids,
         successions=tuple(islice(evolved.successions, SUCCESSIONS)),
     )
@@ -228,14 +228,14 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: EvolvedShape) 
     """All stored rows under their new names and types, with their places and ids; none without a table."""
     shape = evolved.shape
     if table is None or evolved.stored is None:
-        fields = ", ".join(f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns)
+        fields = ", ".join(f"{quote(column.name)} {spark_type(column.type)}" for column in shape.columns)
         return store.spark.createDataFrame([], f"{fields}, {FILE} string, {POSITION} bigint")
     if evolved.retyped:
         return retyped_rows(store, table, evolved)
     old = {new: name for name, new in evolved.renamed.items()}
     columns = [
-        _stored_column(evolved.stored.column(each.name), each, old.get(each.name, each.name))
-        for each in shape.columns
+        _stored_column(evolved.stored.column(column.name), column, old.get(column.name, column.name))
+        for column in shape.columns
     ]
     places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
     return store.spark.table(store.sql_name(shape.table)).selectExpr(*columns, *places)
@@ -269,11 +269,11 @@ def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0)
     return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(parts)}) END"
 
 
-def _cast_column(evolved: EvolvedShape, told: Column, name: str) -> str:
+def _cast_column(evolved: EvolvedShape, delivered: Column, name: str) -> str:
     """The column in the type that the table will have; as text, for which Java is asked once."""
-    wanted = evolved.shape.column(told.name)
+    wanted = evolved.shape.column(delivered.name)
     assert wanted is not None
-    return f"CAST({quote(name)} AS {spark_type(wanted.type)}) AS {quote(told.name)}"
+    return f"CAST({quote(name)} AS {spark_type(wanted.type)}) AS {quote(delivered.name)}"
 
 
 DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
@@ -340,10 +340,10 @@ class _VersionReader:
         return in_schema(both, schema)
 
 
-def read_delivered(sides: CopyInputs, names: Sequence[str]) -> SideRows | None:
+def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
     """These columns of the copy, read without Spark; None where Spark must read them."""
-    schema = pa.schema(each for each in side_schemas(sides)[DELIVERED] if each.name in names)
-    batches = sides.source.batches
+    schema = pa.schema(field for field in side_schemas(inputs)[DELIVERED] if field.name in names)
+    batches = inputs.source.batches
     if batches is None:
         return None
 
@@ -356,21 +356,21 @@ def read_delivered(sides: CopyInputs, names: Sequence[str]) -> SideRows | None:
     return SideRows(schema, tables)
 
 
-def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
+def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     """The versions that a copy can touch, in the columns that decide; None where Spark must read them.
 
     Of a copy of a scope no other records are read but its own and those that were in the scope then. All are
     in the types that the table will have.
     """
-    schema, terms = side_schemas(sides)[SLICE], sides.terms
-    if sides.table is None or sides.evolved.stored is None or not sides.table.rows:
+    schema, terms = side_schemas(inputs)[SLICE], inputs.terms
+    if inputs.table is None or inputs.evolved.stored is None or not inputs.table.rows:
         return empty_side(schema)
-    reader = _version_reader(sides, lease)
+    reader = _version_reader(inputs, lease)
     if reader is None:
         return None
-    decisive = pa.schema(each for each in schema if each.name in _decisive_columns(terms))
+    decisive = pa.schema(field for field in schema if field.name in _decisive_columns(terms))
     condition = is_null(VALID_TO) if terms.in_order else None
-    keys = read_delivered(sides, terms.key)
+    keys = read_delivered(inputs, terms.key)
 
     def slice_() -> Iterator[pa.Table]:
         chosen = partial(_is_touched, terms, reader.name(terms.key[0]))
@@ -379,9 +379,9 @@ def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
             return
         of_scope = _keys_of_scope(reader, terms, keys)
         lease.hold("keys of the scope", of_scope.nbytes)
-        mine = tuple(map(reader.name, terms.key))
-        keyed = KeysSince(of_scope.rename_columns(mine), np.full(len(of_scope), terms.at))
-        of_keys = choose_touched_of_keys(keyed, mine)
+        key = tuple(map(reader.name, terms.key))
+        keyed = KeysSince(of_scope.rename_columns(key), np.full(len(of_scope), terms.at))
+        of_keys = choose_touched_of_keys(keyed, key)
         yield from reader.read(
             decisive, of_keys, among={name: pc.unique(of_scope[name]) for name in terms.key}
         )
@@ -391,36 +391,36 @@ def read_stored(sides: CopyInputs, lease: MemoryLease) -> LocalSide | None:
         return LocalSide(SideRows(decisive, slice_), whole)
 
     def columns(names: Sequence[str]) -> SideRows:
-        fewer = pa.schema(each for each in schema if each.name in names)
+        fewer = pa.schema(field for field in schema if field.name in names)
         return SideRows(fewer, lambda: reader.read(fewer, partial(_is_touched, terms, ""), condition))
 
     return LocalSide(SideRows(decisive, slice_), whole, columns)
 
 
-def read_elsewhere(sides: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
+def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
     """The keys of versions by which a record that appears was there before, at least those of these records.
 
     None where Spark must read them; reading raises Unreadable.
     """
-    reader, terms = _version_reader(sides, lease), sides.terms
+    reader, terms = _version_reader(inputs, lease), inputs.terms
     if reader is None:
         return None
     among = {name: pc.unique(keys[name]) for name in terms.key}
-    schema = side_schemas(sides)[ELSEWHERE]
+    schema = side_schemas(inputs)[ELSEWHERE]
     return reader.read(schema, _is_closed if terms.in_order else _is_version, among=among)
 
 
-def _version_reader(sides: CopyInputs, lease: MemoryLease) -> _VersionReader | None:
+def _version_reader(inputs: CopyInputs, lease: MemoryLease) -> _VersionReader | None:
     """A reader of the stored rows; None where they are not read exactly here."""
-    table, before = sides.table, sides.evolved.stored
-    if table is None or before is None or sides.evolved.retyped:
+    table, before = inputs.table, inputs.evolved.stored
+    if table is None or before is None or inputs.evolved.retyped:
         return None
-    now = arrow_schema({each.name: each.type for each in sides.evolved.shape.columns})
-    stored = arrow_schema({each.name: each.type for each in before.columns})
+    now = arrow_schema({column.name: column.type for column in inputs.evolved.shape.columns})
+    stored = arrow_schema({column.name: column.type for column in before.columns})
     if not types_fit(stored, pa.schema([now.field(name) for name in stored.names])):
         return None
-    old = {new: name for name, new in sides.evolved.renamed.items()}
-    return _VersionReader(LocalRows(sides.store, table, lease), sides.terms, stored, old)
+    old = {new: name for name, new in inputs.evolved.renamed.items()}
+    return _VersionReader(LocalRows(inputs.store, table, lease), inputs.terms, stored, old)
 
 
 def _decisive_columns(terms: CopyTerms) -> set[str]:
@@ -437,7 +437,7 @@ def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: SideRows
     of_scope: Iterable[pa.Table] = ()
     if scope.keys() <= set(reader.stored.names):
         values = {name: pa.array([value], reader.stored.field(name).type) for name, value in scope.items()}
-        chosen = partial(_in_scope, terms.at, {reader.name(name): each[0] for name, each in values.items()})
+        chosen = partial(_in_scope, terms.at, {reader.name(name): array[0] for name, array in values.items()})
         of_scope = reader.read(delivered.schema, chosen, among=values)
     return pa.concat_tables([*delivered.tables(), *of_scope, delivered.schema.empty_table()])
 
@@ -478,12 +478,12 @@ def types_fit(came: pa.Schema, needed: pa.Schema) -> bool:
     return all(pa.types.is_null(one.type) or widens(one.type, other.type) for one, other in pairs)
 
 
-def side_schemas(sides: CopyInputs) -> dict[str, pa.Schema]:
+def side_schemas(inputs: CopyInputs) -> dict[str, pa.Schema]:
     """The columns of each side, in the types that the table will have."""
-    columns = {each.name: each.type for each in sides.evolved.shape.columns}
-    ids = [pa.field(ROW_ID, pa.int64())] if sides.terms.ids else []
+    columns = {column.name: column.type for column in inputs.evolved.shape.columns}
+    ids = [pa.field(ROW_ID, pa.int64())] if inputs.terms.ids else []
     return {
-        DELIVERED: arrow_schema({name: columns[name] for name in sides.terms.delivered}),
+        DELIVERED: arrow_schema({name: columns[name] for name in inputs.terms.delivered}),
         SLICE: pa.schema([*arrow_schema(columns), *PLACE_SCHEMA, *ids]),
-        ELSEWHERE: arrow_schema({name: columns[name] for name in sides.terms.key}),
+        ELSEWHERE: arrow_schema({name: columns[name] for name in inputs.terms.key}),
     }

@@ -69,15 +69,15 @@ ROWS, KEYS, FAULTY = "rows", "keys", "faulty"
 
 
 def plan_first_here(
-    sides: CopyInputs, local: Mapping[str, LocalSide], lease: MemoryLease
+    inputs: CopyInputs, local: Mapping[str, LocalSide], lease: MemoryLease
 ) -> DriverPlan | None:
     """The plan of a first copy by the driver; its rows go from file to file.
 
     The columns of key and scope are read first, and alone. None where a row is faulty or a key comes twice:
     then all values must be looked at.
     """
-    terms = sides.terms
-    keys = read_delivered(sides, [*terms.key, *(name for name, _ in terms.scope or ())])
+    terms = inputs.terms
+    keys = read_delivered(inputs, [*terms.key, *(name for name, _ in terms.scope or ())])
     if keys is None or local[DELIVERED].columns is None:
         return None
     sums = PlanSums()
@@ -100,17 +100,17 @@ def plan_first_here(
     return DriverPlan(sums, {ADDED: RowBatches(opening) if count else None, APPEARED: None}, {REMOVED: None})
 
 
-def plan_first_by_spark(sides: CopyInputs, kept: ExitStack) -> FirstRows | None:
+def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows | None:
     """The same by Spark. What it keeps goes with `kept`."""
     from pyspark.sql.functions import bit_xor, coalesce, count, count_distinct, count_if, lit
 
-    terms, delivered = sides.terms, sides.delivered_frame
-    if sides.source.batches is None:  # rows of files are the same each time, those of a frame may be others
+    terms, delivered = inputs.terms, inputs.delivered_frame
+    if inputs.source.batches is None:  # rows of files are the same each time, those of a frame may be others
         delivered = persist_on_disk(delivered)
-        kept.callback(delivered.unpersist)
+        resources.callback(delivered.unpersist)
     key = [column(name) for name in terms.key]
-    values = [(column(each.name), each.dataType) for each in delivered.schema]
-    faulty = reduce(or_, (each.isNull() for each in key))
+    values = [(column(field.name), field.dataType) for field in delivered.schema]
+    faulty = reduce(or_, (part.isNull() for part in key))
     for name, value in terms.scope or ():
         faulty |= ~column(name).eqNullSafe(lit(value))
     row = delivered.agg(
@@ -124,18 +124,18 @@ def plan_first_by_spark(sides: CopyInputs, kept: ExitStack) -> FirstRows | None:
     number = row[ROWS]
     counts = Counter({APPEARED: number, ROWS_DELIVERED: number, CONTENT: row[CONTENT]})
     appearing = delivered.select(*key)
-    types = {each.name: each.type for each in terms.columns}
+    types = {col.name: col.type for col in terms.columns}
     schema = arrow_schema({name: types[name] for name in terms.key})
     few = arrow_of(appearing.limit(MAX_KEYS)).rename_columns(schema.names).cast(schema)
     sums = PlanSums(counts, {APPEARED: few} if number else {}, {}, Counter({ADDED: number, APPEARED: number}))
-    return FirstRows(sums, {ADDED: _first_versions(sides, delivered), APPEARED: appearing})
+    return FirstRows(sums, {ADDED: _first_versions(inputs, delivered), APPEARED: appearing})
 
 
-def _first_versions(sides: CopyInputs, delivered: "DataFrame") -> "DataFrame":
+def _first_versions(inputs: CopyInputs, delivered: "DataFrame") -> "DataFrame":
     """The versions that the rows begin: their own columns are the same in all of them."""
     from pyspark.sql.functions import lit
 
-    terms = sides.terms
+    terms = inputs.terms
     own: dict[str, Any] = {
         VALID_FROM: instant(terms.at),
         VALID_TO: lit(None) if terms.following is None else instant(terms.following),
@@ -144,8 +144,7 @@ def _first_versions(sides: CopyInputs, delivered: "DataFrame") -> "DataFrame":
     }
     values = {**{name: column(name) for name in terms.delivered}, **own}
     row = [
-        values.get(each.name, lit(None)).cast(spark_type(each.type)).alias(each.name)
-        for each in terms.columns
+        values.get(col.name, lit(None)).cast(spark_type(col.type)).alias(col.name) for col in terms.columns
     ]
     ids = [lit(None).cast("bigint").alias(ROW_ID)] if terms.ids else []
     return delivered.select(*row, *ids)
@@ -211,16 +210,16 @@ class PlannedCopy:
     def likely_renames(self) -> dict[str, str]:
         """Of columns that are missing, the new ones that have at least nine in ten of their values."""
         likely = sorted(
-            (alike, each)
-            for number, each in enumerate(self.inputs.terms.successions)
+            (alike, pair)
+            for number, pair in enumerate(self.inputs.terms.successions)
             if (alike := self._count(f"{CARRIED}{number}"))
             and 10 * alike >= 9 * self._count(f"{VALUED}{number}")
         )
-        found = dict[str, str]()
+        renames = dict[str, str]()
         for _, (old, new) in reversed(likely):
-            if old not in found and new not in found.values():
-                found[old] = new
-        return found
+            if old not in renames and new not in renames.values():
+                renames[old] = new
+        return renames
 
     @property
     def changes_by_column(self) -> dict[str, int]:
@@ -245,7 +244,7 @@ class PlannedCopy:
             samples = {**samples, **self._split_appeared_keys()}
         tables = [samples[kind] for kind in kinds if kind in samples]
         store, key = self.inputs.store, self.inputs.terms.key
-        return [each for rows in tables for each in keys_of_rows(store, rows, key)][:MAX_KEYS]
+        return [text for rows in tables for text in keys_of_rows(store, rows, key)][:MAX_KEYS]
 
     def keys_of_outcomes(self) -> dict[str, list[str]]:
         """Up to ten keys of each outcome but the unchanged."""
@@ -278,8 +277,8 @@ class PlannedCopy:
             return named.join(appearing, key, "left_semi").distinct()
         seen, keys = np.zeros(len(appearing), bool), keys_by_value(appearing, key)
         for rows in _keys_elsewhere(self.inputs, appearing):
-            (mine, theirs), count = key_codes([keys, keys_by_value(rows, key)], key)
-            seen |= flags_of(theirs, count)[mine]
+            (appearing_codes, stored_codes), count = key_codes([keys, keys_by_value(rows, key)], key)
+            seen |= flags_of(stored_codes, count)[appearing_codes]
         return seen
 
     def _split_appeared_keys(self) -> dict[str, pa.Table]:
@@ -306,26 +305,26 @@ class PlannedCopy:
 
 
 @contextmanager
-def open_copy_plan(sides: CopyInputs) -> Iterator[PlannedCopy]:
+def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
     """The plan of a copy, while it lasts."""
-    terms, schemas = sides.terms, side_schemas(sides)
+    terms, schemas = inputs.terms, side_schemas(inputs)
     key = pa.schema([schemas[DELIVERED].field(name) for name in terms.key])
-    added = pa.schema([each for each in schemas[SLICE] if each.name not in {FILE, POSITION}])
-    first = sides.table is None or not sides.table.rows
+    added = pa.schema([field for field in schemas[SLICE] if field.name not in {FILE, POSITION}])
+    first = inputs.table is None or not inputs.table.rows
     plan_terms = PlanTerms(
-        sides.store,
-        sides.evolved.shape.table,
-        {DELIVERED: _delivered_side(sides), SLICE: _stored_side(sides)},
+        inputs.store,
+        inputs.evolved.shape.table,
+        {DELIVERED: _delivered_side(inputs), SLICE: _stored_side(inputs)},
         terms.key,
         {REMOVED: PLACE, ADDED: added, APPEARED: key},
         partial(_plan_part, terms),
-        first=partial(plan_first_here, sides) if first else None,
-        first_in_tasks=partial(plan_first_by_spark, sides) if first and terms.feed is None else None,
+        first=partial(plan_first_here, inputs) if first else None,
+        first_in_tasks=partial(plan_first_by_spark, inputs) if first and terms.feed is None else None,
         sift=_sift_terms(terms),
-        only_tasks=bool(sides.evolved.retyped),  # a new type is written into all rows
+        only_tasks=bool(inputs.evolved.retyped),  # a new type is written into all rows
     )
     with run_plan(plan_terms) as planned:
-        yield PlannedCopy(sides, planned, plan_terms.salt)
+        yield PlannedCopy(inputs, planned, plan_terms.salt)
 
 
 def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
@@ -359,56 +358,60 @@ def _plan_part(terms: CopyTerms, sides: Mapping[str, pa.Table], whole: Whole) ->
     return plan_rows(terms, sides[DELIVERED], sides[SLICE], whole)
 
 
-def _delivered_side(sides: CopyInputs) -> Side:
+def _delivered_side(inputs: CopyInputs) -> Side:
     def local(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        rows = read_delivered(sides, sides.terms.delivered)
-        return None if rows is None else LocalSide(rows, columns=partial(_columns_here, sides))
+        rows = read_delivered(inputs, inputs.terms.delivered)
+        return None if rows is None else LocalSide(rows, columns=partial(_columns_here, inputs))
 
-    again = sides.source.batches is not None  # rows of files are the same each time
+    again = inputs.source.batches is not None  # rows of files are the same each time
     return Side(
-        side_schemas(sides)[DELIVERED], lambda: sides.delivered_frame, local, sides.source.size, cached=again
+        side_schemas(inputs)[DELIVERED],
+        lambda: inputs.delivered_frame,
+        local,
+        inputs.source.size,
+        cached=again,
     )
 
 
-def _columns_here(sides: CopyInputs, names: Sequence[str]) -> SideRows:
-    rows = read_delivered(sides, names)
+def _columns_here(inputs: CopyInputs, names: Sequence[str]) -> SideRows:
+    rows = read_delivered(inputs, names)
     assert rows is not None
     return rows
 
 
-def _stored_side(sides: CopyInputs) -> Side:
-    terms, table, schema = sides.terms, sides.table, side_schemas(sides)[SLICE]
+def _stored_side(inputs: CopyInputs) -> Side:
+    terms, table, schema = inputs.terms, inputs.table, side_schemas(inputs)[SLICE]
 
     def frame() -> "DataFrame":
         if terms.feed is None:
-            rows = touched_versions(sides.stored_frame, terms)
+            rows = touched_versions(inputs.stored_frame, terms)
         else:
-            rows = live_rows_of(sides.stored_frame, terms.at).where(column(terms.key[0]).isNotNull())
+            rows = live_rows_of(inputs.stored_frame, terms.at).where(column(terms.key[0]).isNotNull())
         return rows.select(*map(quote, schema.names))
 
     size = 1 if table is None else unpacked_size(table.rows, len(table.shape.columns), table.bytes)
     count = 0 if table is None else table.rows
-    return Side(schema, frame, lambda lease, _met: read_stored(sides, lease), size, count)
+    return Side(schema, frame, lambda lease, _met: read_stored(inputs, lease), size, count)
 
 
-def _versions_elsewhere(sides: CopyInputs) -> "DataFrame":
+def _versions_elsewhere(inputs: CopyInputs) -> "DataFrame":
     """The versions by which a record that appears was there before: closed ones, or all of a late copy."""
-    versions = sides.stored_frame.where(version_condition())
-    return versions.where(column(VALID_TO).isNotNull()) if sides.terms.in_order else versions
+    versions = inputs.stored_frame.where(version_condition())
+    return versions.where(column(VALID_TO).isNotNull()) if inputs.terms.in_order else versions
 
 
-def _keys_elsewhere(sides: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
+def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
     """The keys of such versions, those of these records among them, some at a time."""
     if not len(keys):
         return
-    names = list(sides.terms.key)
-    with sides.store.memory.lease() as lease:
+    names = list(inputs.terms.key)
+    with inputs.store.memory.lease() as lease:
         try:
-            here = read_elsewhere(sides, lease, keys)
+            here = read_elsewhere(inputs, lease, keys)
             if here is not None:
                 yield from here
                 return
         except Unreadable:
             pass
-    named = _versions_elsewhere(sides).select(*map(quote, names))
-    yield arrow_of(rows_of_keys(sides.store, named, keys)).rename_columns(names).cast(keys.schema)
+    named = _versions_elsewhere(inputs).select(*map(quote, names))
+    yield arrow_of(rows_of_keys(inputs.store, named, keys)).rename_columns(names).cast(keys.schema)

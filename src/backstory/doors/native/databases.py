@@ -84,10 +84,10 @@ def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
     with translate_jdbc(database, server.password):
         instant = server.now(spark)
         described = server.rows(spark, f"SELECT * FROM {server.source}").schema.fields
-        refuse_repeats(database, [each.name for each in described])
-        values = [_select_column(database, server, each) for each in described]
+        refuse_repeats(database, [field.name for field in described])
+        values = [_select_column(database, server, field) for field in described]
         frame = server.rows(spark, f"SELECT {', '.join(text for text, _ in values)} FROM {server.source}")
-    texts = {each.name: type_ for each, (_, type_) in zip(described, values, strict=True) if type_}
+    texts = {field.name: type_ for field, (_, type_) in zip(described, values, strict=True) if type_}
     return JdbcCopy(frame, instant, texts, server.password)
 
 
@@ -226,10 +226,10 @@ def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
     try:
         yield
     except (Py4JJavaError, PySparkException) as fault:
-        found = _sql_error(fault)
-        if found is None:
+        error = _sql_error(fault)
+        if error is None:
             raise
-        state, message = found
+        state, message = error
         text = _CONNECTION.sub("", message.split("\n", 1)[0]).rstrip(".")
         text = text.replace(password, "***") if password else text
         raise _error(database, state, text) from None
@@ -283,30 +283,30 @@ def rows_of_database(
         files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
         return rows_of_files(store, files, stored, rename, types)
 
-    with ExitStack() as held:
-        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))
         if database.kind == "jdbc":
-            rows = _by_jdbc(store, database, of_parquet, folder, held)
+            rows = _by_jdbc(store, database, of_parquet, folder, resources)
             yield with_types(rows, written.type)
             return
         copy = copy_out(database, types, folder)
         if copy.types is None:
-            rows = with_types(held.enter_context(of_parquet(copy.path)), written.type)
+            rows = with_types(resources.enter_context(of_parquet(copy.path)), written.type)
         else:
             schema = pa.schema([(name, arrow_type(type_)) for name, type_ in copy.types.items()])
             file = SourceFile(copy.path, database.what, stamp_of(copy.path))
-            rows = stage_source(store, schema, _batches(file, schema), folder, held)
+            rows = stage_source(store, schema, _batches(file, schema), folder, resources)
         yield replace(rows, instant=copy.instant)
 
 
 def _by_jdbc(
-    store: Store, database: Database, reading: ReadFile, folder: Path, held: ExitStack
+    store: Store, database: Database, reading: ReadFile, folder: Path, resources: ExitStack
 ) -> SourceRows:
     """The rows as Spark reads them, once: in a file here, else kept by its workers."""
     copy = read_by_jdbc(store, database)
     with translate_jdbc(database, copy.password):
         if is_local(store):
-            rows = held.enter_context(reading(write_parquet(copy, folder)))
+            rows = resources.enter_context(reading(write_parquet(copy, folder)))
         else:
             rows = rows_of_frame(copy.frame.localCheckpoint())
     return replace(with_types(rows, copy.texts), instant=copy.instant)
@@ -314,7 +314,7 @@ def _by_jdbc(
 
 def _batches(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows of a CSV in these columns; bytes are written in base64."""
-    encoded = [place for place, each in enumerate(schema) if pa.types.is_binary(each.type)]
+    encoded = [place for place, field in enumerate(schema) if pa.types.is_binary(field.type)]
     written = schema
     for place in encoded:
         written = written.set(place, schema.field(place).with_type(pa.string()))

@@ -35,21 +35,21 @@ __all__ = ["apply", "parse_options", "snapshot"]
 Request = SnapshotRequest | ApplyRequest
 
 
-def snapshot(store: Store, source: Any, into: TableName, given: SnapshotRequest) -> Answer:
+def snapshot(store: Store, source: Any, into: TableName, request: SnapshotRequest) -> Answer:
     """Bring a full copy into its table; its receipt, or the plan of a dry run.
 
     The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, or files: the name of
     one, of a folder, or a glob. A copy without an instant is of now, before anything of it is read: what
     others store meanwhile is then newer, and not taken back.
     """
-    given = replace(given, begun=datetime.now(UTC))
+    request = replace(request, begun=datetime.now(UTC))
     with (
-        with_remark(given.note, given.author),
+        with_remark(request.note, request.author),
         translate_disk_errors("the source"),
-        _rows(store, source, partial(load, store, into), given) as rows,
+        _rows(store, source, partial(load, store, into), request) as rows,
     ):
-        given = replace(given, begun=rows.instant or given.begun)
-        return deliver(store, NativeSnapshot(into, with_types(rows, _types(given)), given))
+        request = replace(request, begun=rows.instant or request.begun)
+        return deliver(store, NativeSnapshot(into, with_types(rows, _types(request)), request))
 
 
 def apply(
@@ -64,12 +64,12 @@ def apply(
     with (
         with_remark(request.note, request.author),
         translate_disk_errors("the source"),
-        _feed_rows(store, source, into, table, request) as found,
+        _feed_rows(store, source, into, table, request) as messages,
     ):
-        if not found:
+        if not messages:
             return answer_without_changes(into, request)
-        rows, asked = found
-        return deliver(store, NativeFeed(into, rows, asked, _has_texts(source, request), batch))
+        rows, row_request = messages
+        return deliver(store, NativeFeed(into, rows, row_request, _has_texts(source, request), batch))
 
 
 @contextmanager
@@ -82,13 +82,13 @@ def _feed_rows(
             yield rows, request
         return
     key = (request.key or ()) if table is None else table.shape.key
-    with ExitStack() as held:
+    with ExitStack() as resources:
         if (files := _files_of_messages(source, request)) is not None:
-            messages = messages_of_lines(store, files.files, request, held)
+            messages = messages_of_lines(store, files.files, request, resources)
         else:
-            rows = held.enter_context(_rows(store, source, lambda: table, request))
+            rows = resources.enter_context(_rows(store, source, lambda: table, request))
             messages = messages_of_rows(store, rows)
-        yield held.enter_context(unwrap_feed(store, into, messages, request, key))
+        yield resources.enter_context(unwrap_feed(store, into, messages, request, key))
 
 
 def _files_of_messages(source: Any, request: ApplyRequest) -> SourceFiles | None:
@@ -106,9 +106,9 @@ def _has_texts(source: Any, request: ApplyRequest) -> bool:
     return source_files(str(source), request.format).format != "parquet"
 
 
-def _types(given: Request) -> dict[str, ColumnType]:
+def _types(request: Request) -> dict[str, ColumnType]:
     """The new types by the names that the copy has."""
-    return {given.rename.get(name, name): type_ for name, type_ in given.retype.items()}
+    return {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
 
 
 def _refuse_stream(frame: "DataFrame") -> None:
@@ -121,7 +121,7 @@ def _refuse_stream(frame: "DataFrame") -> None:
 
 
 @contextmanager
-def _rows(store: Store, source: Any, stored: "LoadTable", given: Request) -> Iterator["SourceRows"]:
+def _rows(store: Store, source: Any, stored: "LoadTable", request: Request) -> Iterator["SourceRows"]:
     import pyarrow as pa
     from pyspark.sql import DataFrame
 
@@ -136,16 +136,18 @@ def _rows(store: Store, source: Any, stored: "LoadTable", given: Request) -> Ite
     )
 
     if isinstance(source, str) and is_database(source):
-        if given.format is not None:
+        if request.format is not None:
             raise UsageError("bad-option", "`format=` is for files.", "Leave it out.")
-        database = parse_address(source, given.query)
-        with rows_of_database(store, database, stored, given.rename, _types(given), given.files) as rows:
+        database = parse_address(source, request.query)
+        with rows_of_database(
+            store, database, stored, request.rename, _types(request), request.files
+        ) as rows:
             yield rows
         return
-    if given.query is not None:
+    if request.query is not None:
         raise UsageError("bad-option", "`query=` is for databases.", "Give the address of one as the source.")
     if not isinstance(source, str | Path) or str(source).startswith(TABLE):
-        given.files.refuse_all("a table" if isinstance(source, str) else f"a {type(source).__name__}")
+        request.files.refuse_all("a table" if isinstance(source, str) else f"a {type(source).__name__}")
     if isinstance(source, DataFrame):
         _refuse_stream(source)
         yield rows_of_frame(source)
@@ -154,10 +156,10 @@ def _rows(store: Store, source: Any, stored: "LoadTable", given: Request) -> Ite
         yield rows_of_table(store, table_name(source.removeprefix(TABLE)))
         return
     if isinstance(source, str | Path):
-        files = source_files(str(source), given.format)
-        unmodified = partial(unmodified_text, given) if isinstance(given, ApplyRequest) else None
+        files = source_files(str(source), request.format)
+        unmodified = partial(unmodified_text, request) if isinstance(request, ApplyRequest) else None
         with rows_of_files(
-            store, files, stored, given.rename, _types(given), given.files, unmodified=unmodified
+            store, files, stored, request.rename, _types(request), request.files, unmodified=unmodified
         ) as rows:
             yield rows
         return

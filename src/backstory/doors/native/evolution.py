@@ -40,19 +40,20 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
     These are texts for now; within what is nested, too. Raises Refused for reserved and repeated names, and
     for types that no table has.
     """
-    refuse_names([each.name for each in fields])
-    for each in fields:
-        if not _is_storable(each.dataType):
+    refuse_names([field.name for field in fields])
+    for spark_field in fields:
+        name, type_ = spark_field.name, spark_field.dataType
+        if not _is_storable(type_):
             raise Refused(
                 "unsupported-type",
-                f"Column {each.name} has type {each.dataType.simpleString()}, which no table can store.",
+                f"Column {name} has type {type_.simpleString()}, which no table can store.",
                 "Nothing was written; cast it, or leave it out.",
-                [each.name],
+                [name],
             )
-    empty = frozenset(each.name for each in fields if _has_void(each.dataType))
-    comments = {each.name: each.metadata.get("comment", "") for each in fields}
+    empty = frozenset(field.name for field in fields if _has_void(field.dataType))
+    comments = {field.name: field.metadata.get("comment", "") for field in fields}
     columns = tuple(
-        Column(each.name, column_type(each.dataType), comment=comments[each.name]) for each in fields
+        Column(field.name, column_type(field.dataType), comment=comments[field.name]) for field in fields
     )
     for column in columns:
         if (alike := fields_alike(column.type)) is not None:
@@ -81,10 +82,10 @@ def refuse_names(names: Sequence[str]) -> None:
 def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool = False) -> None:
     """Raise UsageError where a copy lacks columns of the key: of one that is given, or that a table keeps."""
     if lacking := [name for name in key if name not in names]:
-        told = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
+        lacking_words = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
         raise UsageError(
             "missing-column",
-            f"Key {told} missing from the delivery.",
+            f"Key {lacking_words} missing from the delivery.",
             f"Add them to the delivery, or name their new columns with `rename=`: {', '.join(names)}."
             if kept
             else f"{spelling_hint(lacking, names)}Use its columns for `key=`: {', '.join(names)}.",
@@ -109,13 +110,13 @@ def _are(names: Sequence[str]) -> str:
 
 def _has_void(type_: "DataType") -> bool:
     """Whether a type says nothing of values, or of some within them."""
-    return any(each.typeName() == "void" for each in _nested_types(type_))
+    return any(part.typeName() == "void" for part in _nested_types(type_))
 
 
 def _is_storable(type_: "DataType") -> bool:
     """Whether tables have the type and all within it; no file holds a struct without fields."""
     return all(
-        each.typeName() in _TYPES and each.simpleString() != "struct<>" for each in _nested_types(type_)
+        part.typeName() in _TYPES and part.simpleString() != "struct<>" for part in _nested_types(type_)
     )
 
 
@@ -128,8 +129,8 @@ def _nested_types(type_: "DataType") -> "list[DataType]":
     elif isinstance(type_, MapType):
         inner = [type_.keyType, type_.valueType]
     elif isinstance(type_, StructType):
-        inner = [each.dataType for each in type_]
-    return [type_, *(deep for each in inner for deep in _nested_types(each))]
+        inner = [field.dataType for field in type_]
+    return [type_, *(deep for part in inner for deep in _nested_types(part))]
 
 
 _FLAT = "boolean byte short integer long float double decimal string char varchar binary date timestamp"
@@ -171,35 +172,35 @@ class EvolvedShape:
     @property
     def missing(self) -> list[Column]:
         """The columns that the table keeps and the copy does not have."""
-        delivered = {each.name for each in self.delivered}
+        delivered = {column.name for column in self.delivered}
         users = () if self.stored is None else self.stored.user_columns
-        return [each for each in users if each.name not in delivered]
+        return [column for column in users if column.name not in delivered]
 
     @property
     def successions(self) -> Iterator[tuple[str, str]]:
         """Each missing column with one of the same type that comes: it may be the same under a new name."""
-        came = [each for each in self.delivered if each.name in self.added and each.type.flat]
+        came = [column for column in self.delivered if column.name in self.added and column.type.flat]
         return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
 
 
 def new_table(
-    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], asked: TableRequest
+    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], request: TableRequest
 ) -> EvolvedShape:
     """The table that a first copy creates; UsageError for a key column that the copy lacks."""
-    key = asked.key
+    key = request.key
     if key is None:
         told = f"{table} does not exist yet; its first delivery needs `key=`."
         raise bad_option(told, "Name the key columns.")
-    if lacking := [new for new in asked.rename.values() if new not in {each.name for each in columns}]:
+    if lacking := [new for new in request.rename.values() if new not in {column.name for column in columns}]:
         raise bad_option(
             f"`rename=` names {lacking[0]}, which the delivery does not have.",
             "Omit the rename: the table does not exist yet.",
         )
-    columns, left_out = _assign_types(columns, empty, {}, asked.retype)
+    columns, left_out = _assign_types(columns, empty, {}, request.retype)
     _require_key(key, columns)
-    _refuse_unknown(asked.retype, [each.name for each in columns], table)
+    _refuse_unknown(request.retype, [column.name for column in columns], table)
     shape = Shape(table, (*columns, *OWN_COLUMNS), key, Layout.VERSIONS)
-    types = ", ".join(f"{each.name} {each.type}" for each in columns)
+    types = ", ".join(f"{column.name} {column.type}" for column in columns)
     return EvolvedShape(shape, None, columns, {}, frozenset(), [f"new table: {types}"], left_out)
 
 
@@ -207,7 +208,7 @@ def evolve_shape(
     before: Shape,
     columns: tuple[Column, ...],
     empty: frozenset[str],
-    asked: TableRequest,
+    request: TableRequest,
     is_valueless: Callable[[str], bool] = lambda _name: False,
     is_taken_back: Callable[[str], bool] = lambda _name: False,
 ) -> EvolvedShape:
@@ -217,68 +218,72 @@ def evolve_shape(
     statements that were taken back have one: it makes room for a column that is renamed to its name. Raises
     UsageError for a rename of no column, Refused for another key and for a type that does not widen.
     """
-    renamed = _renames(before, asked.rename, {each.name for each in columns}, is_taken_back)
+    renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
     stored = replace(
         before,
-        columns=tuple(replace(each, name=renamed.get(each.name, each.name)) for each in before.columns),
+        columns=tuple(
+            replace(column, name=renamed.get(column.name, column.name)) for column in before.columns
+        ),
         key=tuple(renamed.get(name, name) for name in before.key),
     )
     _refuse_other_case(stored, columns)
-    key = asked.key
+    key = request.key
     if key is not None and set(key) != set(stored.key):
         raise Refused(
             "key-changed",
             f"The key of {before.table} is ({', '.join(stored.key)}), but ({', '.join(key)}) is given.",
             "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
         )
-    retype = {asked.rename.get(name, name): type_ for name, type_ in asked.retype.items()}
-    columns, left_out = _assign_types(columns, empty, {each.name: each for each in stored.columns}, retype)
+    retype = {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
+    columns, left_out = _assign_types(
+        columns, empty, {column.name: column for column in stored.columns}, retype
+    )
     _require_key(stored.key, columns, kept=True)
     former = {new: old for old, new in renamed.items()}
     valueless = {
-        each.name
-        for each in stored.user_columns
-        if _needs_values(each, columns, retype) and is_valueless(former.get(each.name, each.name))
+        column.name
+        for column in stored.user_columns
+        if _needs_values(column, columns, retype) and is_valueless(former.get(column.name, column.name))
     }
     _refuse_retypes(stored, columns, retype, valueless)
-    delivered = {each.name: each for each in columns}
+    delivered = {column.name: column for column in columns}
     users, others = [], []
-    for each in stored.user_columns:
-        came, keeps = delivered.get(each.name), each.name in stored.key or not asked.may_retype
+    for column in stored.user_columns:
+        came, keeps = delivered.get(column.name), column.name in stored.key or not request.may_retype
         wider = _widen_column(
-            each, came, retype.get(each.name), keeps=keeps, valueless=each.name in valueless
+            column, came, retype.get(column.name), keeps=keeps, valueless=column.name in valueless
         )
         if wider is not None:
             users.append(wider)
         elif came is not None:
-            type_ = retype.get(each.name, each.type)
+            type_ = retype.get(column.name, column.type)
             others.append(
-                TypeChange(each.name, type_, came.type, None if keeps else common_type(type_, came.type))
+                TypeChange(column.name, type_, came.type, None if keeps else common_type(type_, came.type))
             )
     if others:
         raise type_change_error(others)
-    added = [each for each in columns if stored.column(each.name) is None]
+    added = [column for column in columns if stored.column(column.name) is None]
     _refuse_fields_in_other_case(stored, users)
-    own = tuple(each for each in stored.columns if each not in stored.user_columns)
+    own = tuple(column for column in stored.columns if column not in stored.user_columns)
     shape = replace(stored, columns=(*users, *added, *own))
     changes = Change(into=shape, renamed=renamed).lines(before)
-    types = {each.name: each.type for each in users}
+    types = {column.name: column.type for column in users}
     retyped = {
-        each.name: each.type
-        for each in stored.user_columns
-        if each.name not in valueless and not _grows(each.type, types[each.name])
+        column.name: column.type
+        for column in stored.user_columns
+        if column.name not in valueless and not _grows(column.type, types[column.name])
     }
-    there = tuple(each for each in stored.columns if each.name not in valueless)
+    there = tuple(column for column in stored.columns if column.name not in valueless)
     return EvolvedShape(
         shape,
         replace(stored, columns=there),
         columns,
         renamed,
-        frozenset(each.name for each in added),
+        frozenset(column.name for column in added),
         changes,
         left_out,
         retyped,
-        frozenset(new for old, new in renamed.items() if old not in asked.rename),
+        frozenset(new for old, new in renamed.items() if old not in request.rename),
     )
 
 
@@ -327,23 +332,23 @@ def _assign_types(
 ) -> tuple[tuple[Column, ...], list[str]]:
     """The columns, those that are empty in the type that is known of them; and those that have none."""
     typed, left_out = [], []
-    for each in columns:
-        if each.name not in empty:
-            typed.append(each)
-        elif each.name in retype:
-            typed.append(replace(each, type=retype[each.name]))
-        elif each.name in stored:
-            typed.append(replace(stored[each.name]))
-        elif each.type.flat:
-            typed.append(each)
+    for column in columns:
+        if column.name not in empty:
+            typed.append(column)
+        elif column.name in retype:
+            typed.append(replace(column, type=retype[column.name]))
+        elif column.name in stored:
+            typed.append(replace(stored[column.name]))
+        elif column.type.flat:
+            typed.append(column)
         else:
-            left_out.append(each.name)
+            left_out.append(column.name)
     return tuple(typed), left_out
 
 
 def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
     """Whether a column takes a type that its own does not widen to, so that its values tell if it may."""
-    came = next((each.type for each in delivered if each.name == stored.name), stored.type)
+    came = next((column.type for column in delivered if column.name == stored.name), stored.type)
     wanted = retype.get(stored.name, came)
     return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
 
@@ -362,7 +367,7 @@ def _refuse_retypes(
     stored: Shape, delivered: Sequence[Column], retype: Mapping[str, ColumnType], valueless: Collection[str]
 ) -> None:
     """Raises UsageError for new types of columns that there are not, or that keep theirs."""
-    users = (each.name for each in (*stored.user_columns, *delivered))
+    users = (column.name for column in (*stored.user_columns, *delivered))
     _refuse_unknown(retype, [*users], stored.table)
     for name, type_ in retype.items():
         column = stored.column(name)
@@ -383,7 +388,7 @@ def _renames(
 
     A column of the new name that came by mistake, and was taken back, gets another name.
     """
-    found = {}
+    renames = {}
     for old, new in rename.items():
         is_there, is_taken = before.column(old) is not None, before.column(new) is not None
         if is_reserved(new, RESERVED) or is_reserved(old, RESERVED):
@@ -416,20 +421,20 @@ def _renames(
                     f"If it is {old} under its new name, undo the delivery that added it with `backstory "
                     f"rewind`, then rename it; otherwise use another name.",
                 )
-            found[new] = _free_name(f"{new}{_ASIDE}", {*before.names, *delivered})
+            renames[new] = _free_name(f"{new}{_ASIDE}", {*before.names, *delivered})
         if is_there:
-            found[old] = new
-    return found
+            renames[old] = new
+    return renames
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
     """The name, with a number where a column has it already."""
     numbered = (f"{name}_{number}" for number in count(2))
-    return next(each for each in chain([name], numbered) if each not in taken)
+    return next(candidate for candidate in chain([name], numbered) if candidate not in taken)
 
 
 def _require_key(key: Sequence[str], columns: Sequence[Column], *, kept: bool = False) -> None:
-    names = {each.name: each.type for each in columns}
+    names = {column.name: column.type for column in columns}
     refuse_lacking_key(key, names, kept=kept)
     if nested := [name for name in key if not names[name].flat]:
         raise bad_option(f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns.")
@@ -476,7 +481,7 @@ def _holds_all(change: TypeChange) -> bool:
     if change.both is None or change.both.kind is not Kind.DOUBLE:
         return True
     sides = (change.stored, change.delivered)
-    return not any(each.kind is Kind.LONG or each.precision > _DIGITS_OF_DOUBLE for each in sides)
+    return not any(type_.kind is Kind.LONG or type_.precision > _DIGITS_OF_DOUBLE for type_ in sides)
 
 
 def _is_text_of_nested(change: TypeChange) -> bool:
@@ -486,11 +491,11 @@ def _is_text_of_nested(change: TypeChange) -> bool:
 
 def type_change_error(changes: Sequence[TypeChange]) -> Refused:
     """The error for columns that come in types that do not hold what is stored (N2)."""
-    names = [each.name for each in changes]
+    names = [change.name for change in changes]
     remedy = "cast it to the table's type, or give it another name."
     if len(changes) > 1:
         remedy = "cast them to the table's types, or give them other names."
-    types = {each.name: each.both for each in changes if each.both is not None}
+    types = {change.name: change.both for change in changes if change.both is not None}
     if types:
         retype = option("retype", {name: str(both) for name, both in types.items()})
         holds = (
@@ -501,13 +506,16 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
             texts = option("retype", dict.fromkeys(types, str(Kind.STRING)))
             holds = f"values that fit it, {texts} for all others"
         remedy = f"use {retype} for {holds}, {remedy}"
-    if nested := [each.name for each in changes if _is_text_of_nested(each)]:
+    if nested := [change.name for change in changes if _is_text_of_nested(change)]:
         texts = option("type", dict.fromkeys(nested, str(Kind.STRING)))
         remedy = f"read it as text with {texts} of JSON files or `to_json` of a frame, {remedy}"
-    told = (f"olumn {each.name} has type {each.stored} in the table and {each.delivered}" for each in changes)
+    clauses = (
+        f"olumn {change.name} has type {change.stored} in the table and {change.delivered}"
+        for change in changes
+    )
     return Refused(
         "type-changed",
-        f"C{' in this delivery, c'.join(told)} in this delivery.",
+        f"C{' in this delivery, c'.join(clauses)} in this delivery.",
         f"Nothing was written; {remedy}",
         names,
     )
@@ -521,10 +529,10 @@ def column_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[
     stays = set() if evolved.stored is None else set(evolved.stored.names) - set(evolved.retyped)
     ids = {name: id_ for name, id_ in _stored_ids(store, table, evolved).items() if name in stays}
     last = int(table.iceberg.operations().current().lastColumnId())
-    for each in evolved.shape.columns:
-        if each.name not in ids:
-            ids[each.name] = last + 1
-            last += 1 + _count_parts(each.type)
+    for column in evolved.shape.columns:
+        if column.name not in ids:
+            ids[column.name] = last + 1
+            last += 1 + _count_parts(column.type)
     return ids
 
 

@@ -83,13 +83,13 @@ class StoredInstants:
         """The newest time at which a row was recorded, or at which what it says was taken back."""
         try:
             parts = [
-                each
+                time
                 for rows in self._read([RECORDED_AT, MEMORY])
-                for each in (pc.max(rows[RECORDED_AT]), pc.max(pc.struct_field(rows[MEMORY], ENDED_AT)))
+                for time in (pc.max(rows[RECORDED_AT]), pc.max(pc.struct_field(rows[MEMORY], ENDED_AT)))
             ]
         except Unreadable:
             return self._newest_recorded_by_spark()
-        return max((each.as_py() for each in parts if each.is_valid), default=None)
+        return max((time.as_py() for time in parts if time.is_valid), default=None)
 
     def has_facts_since(self, at: datetime) -> bool:
         """Whether a live row, version or fact, begins at or after an instant."""
@@ -97,7 +97,7 @@ class StoredInstants:
             rows = self._read(
                 [VALID_FROM], [VALID_FROM, (MEMORY, ROLE, ENDED_AT)], _live_since(at), _since(at)
             )
-            return any(len(each) for each in rows)
+            return any(len(part) for part in rows)
         except Unreadable:
             memory = column(MEMORY)
             fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
@@ -110,7 +110,7 @@ class StoredInstants:
         of: list[str | tuple[str, ...]] = [VALID_FROM, (MEMORY, ROLE, ENDED_AT, KIND)]
         try:
             parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), all_of(_since(at), is_null(key)))
-            rows = [row for each in parts for row in each.to_pylist()]
+            rows = [row for part in parts for row in part.to_pylist()]
         except Unreadable:
             rows = self._marks_by_spark(at)
         return sorted(map(_mark, rows), key=lambda mark: mark.at)
@@ -243,67 +243,78 @@ class CopyPlace:
 
 
 def place_copy(
-    store: Store, table: StoredTable | None, asked: SnapshotRequest, scope: str | None = None
+    store: Store, table: StoredTable | None, request: SnapshotRequest, scope: str | None = None
 ) -> CopyPlace:
     """The copy's place; a few of the table's rows are read where no commit tells.
 
     Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
     on a table with memory.
     """
-    now, at = datetime.now(UTC), asked.instant
-    told = None if table is None else table.iceberg.properties().get(SETTLED)
-    if asked.deletes == "ignore" and (told is not None or asked.begins_memory):
+    now, at = datetime.now(UTC), request.instant
+    settled_property = None if table is None else table.iceberg.properties().get(SETTLED)
+    if request.deletes == "ignore" and (settled_property is not None or request.begins_memory):
         raise UsageError(
             "partial-copy",
             "The table stores the time of every copy, so each copy must be complete.",
             "Omit `deletes='ignore'`, and send complete copies.",
         )
     if table is None:
-        begins = asked.begins_memory
+        begins = request.begins_memory
         return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
     stored_rows = StoredInstants(store, table)
     recorded = max(now, newest_recorded(stored_rows) + MICROSECOND)
-    if told is None and not asked.backfill:
+    if settled_property is None and not request.backfill:
         newest = newest_instant(stored_rows)
-        _refuse_backwards(newest, asked)
-        if not asked.begins_memory:
+        _refuse_backwards(newest, request)
+        if not request.begins_memory:
             stored = at == newest
-            return CopyPlace(at, recorded, is_stored=stored, in_order=not (stored and asked.restate))
-    settled = parse_interval(told) if told is not None else stored_rows.ends() or ()
+            return CopyPlace(at, recorded, is_stored=stored, in_order=not (stored and request.restate))
+    settled = parse_interval(settled_property) if settled_property is not None else stored_rows.ends() or ()
     _refuse_settled(at, settled)
-    marks = [] if told is None else stored_rows.marks_since(at)
-    mine = next((mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None)
-    beside = tuple(mark.scope for mark in marks if mark.at == at and mark is not mine and not mark.truncate)
-    _refuse_overlap(at, scope, beside)
+    marks = [] if settled_property is None else stored_rows.marks_since(at)
+    own_mark = next(
+        (mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None
+    )
+    other_scopes = tuple(
+        mark.scope for mark in marks if mark.at == at and mark is not own_mark and not mark.truncate
+    )
+    _refuse_overlap(at, scope, other_scopes)
     scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
     if scoped or (ORDERED_BY in table.properties and stored_rows.has_facts_since(at)):
         return CopyPlace(
             at,
             recorded,
-            mine is not None,
+            own_mark is not None,
             in_order=False,
             settled=settled,
-            begins=told is None,
-            mark=mine,
+            begins=settled_property is None,
+            mark=own_mark,
             scope=scope,
-            other_scopes=beside,
+            other_scopes=other_scopes,
             has_facts=True,
         )
     later = [*(mark.at for mark in marks if mark.at > at), *([settled[0]] if settled and settled[0] else [])]
-    following = min((each for each in later if each is not None and each > at), default=None)
+    following = min((instant for instant in later if instant is not None and instant > at), default=None)
     _refuse_narrow(marks, following)
-    stored = mine is not None
+    stored = own_mark is not None
     return CopyPlace(
-        at, recorded, stored, following, following is None and not stored, settled, told is None, mine
+        at,
+        recorded,
+        stored,
+        following,
+        following is None and not stored,
+        settled,
+        settled_property is None,
+        own_mark,
     )
 
 
-def _refuse_overlap(at: datetime, scope: str | None, beside: Sequence[str | None]) -> None:
+def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str | None]) -> None:
     """Copies of one instant have the same scope, or scopes without a common record (V43)."""
     wanted = json.loads(scope or "{}")
-    for other in beside:
-        theirs = json.loads(other or "{}")
-        if not any(name in wanted and wanted[name] != value for name, value in theirs.items()):
+    for other in other_scopes:
+        other_values = json.loads(other or "{}")
+        if not any(name in wanted and wanted[name] != value for name, value in other_values.items()):
             raise Refused(
                 "same-instant",
                 f"A copy for {iso(at)} is stored whose scope {_scope_words(other)} has records in common "
@@ -317,9 +328,9 @@ def _scope_words(scope: str | None) -> str:
     return " ".join(f"{name}={value}" for name, value in json.loads(scope or "{}").items()) or "(all records)"
 
 
-def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
+def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None:
     """Without a memory only the newest copy, or one that is newer, has a place (N3)."""
-    if newest is None or asked.instant >= newest:
+    if newest is None or request.instant >= newest:
         return
     meanwhile = "Nothing was written; read the source again and send the new copy."
     on_purpose = (
@@ -328,17 +339,18 @@ def _refuse_backwards(newest: datetime | None, asked: SnapshotRequest) -> None:
     )
     raise Refused(
         "time-backwards",
-        f"The copy was taken at {iso(asked.instant)}, but a newer one from {iso(newest)} is already stored.",
-        on_purpose if asked.at else meanwhile,
+        f"The copy was taken at {iso(request.instant)}, "
+        f"but a newer one from {iso(newest)} is already stored.",
+        on_purpose if request.at else meanwhile,
     )
 
 
 def newest_instant(stored: StoredInstants) -> datetime | None:
     """The instant of the newest copy: told by its commit, else the last start or end of a version."""
     for snapshot in ancestry(stored.table):
-        told = snapshot.get_property(COPIED_AT)
-        if told:
-            return parse_instant(told)
+        copied_at = snapshot.get_property(COPIED_AT)
+        if copied_at:
+            return parse_instant(copied_at)
         if snapshot.operation != "replace":  # what compacts moves no instant; whatever else did may have
             break
     ends = stored.ends()
@@ -362,18 +374,18 @@ def newest_recorded(stored: StoredInstants) -> datetime:
     return max([*recorded_times, stored.newest_recorded() or EPOCH])
 
 
-def parse_interval(told: str) -> tuple[datetime | None, datetime] | tuple[()]:
+def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
     """The settled interval that a table keeps."""
-    found = json.loads(told)
-    if not found:
+    bounds = json.loads(text)
+    if not bounds:
         return ()
-    first, last = found
+    first, last = bounds
     return (None if first is None else parse_instant(first), parse_instant(last))
 
 
 def interval_text(settled: Sequence[datetime | None]) -> str:
     """A settled interval as a table keeps it."""
-    return json.dumps([each and iso(each) for each in settled])
+    return json.dumps([instant and iso(instant) for instant in settled])
 
 
 def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
@@ -422,7 +434,7 @@ def feed_memory(store: Store, table: StoredTable | None) -> FeedMemory:
     now = datetime.now(UTC)
     if table is None:
         return FeedMemory(now, (), begins=True)
-    kept = table.properties.get(SETTLED)
+    text = table.properties.get(SETTLED)
     stored = StoredInstants(store, table)
     recorded = max(now, newest_recorded(stored) + MICROSECOND)
-    return FeedMemory(recorded, stored.ends() or () if kept is None else parse_interval(kept), kept is None)
+    return FeedMemory(recorded, stored.ends() or () if text is None else parse_interval(text), text is None)

@@ -122,19 +122,19 @@ class SnapshotRequest:
         if self.deletes not in {"close", "ignore"}:
             raise bad_option(f"`deletes=` must be close or ignore, not {self.deletes!r}.", "Use one of them.")
         if self.on_schema_change not in {None, "accept", "refuse"}:
-            told = f"`on_schema_change=` must be accept or refuse, not {self.on_schema_change!r}."
-            raise bad_option(told, "Use one of them.")
+            message = f"`on_schema_change=` must be accept or refuse, not {self.on_schema_change!r}."
+            raise bad_option(message, "Use one of them.")
         for name in ("max_delete_ratio", "max_null_ratio"):
             if not 0 <= (ratio := getattr(self, name)) <= 1:
-                told = f"`{name}=` must be between 0 and 1, not {ratio}."
-                raise bad_option(told, "Give a share, such as 0.8.")
+                message = f"`{name}=` must be between 0 and 1, not {ratio}."
+                raise bad_option(message, "Give a share, such as 0.8.")
         refuse_columns(self)
         both = (self.track or frozenset()) & (self.overwrite or frozenset())
         both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
         if both:
-            told = ", ".join(sorted(both))
+            message = ", ".join(sorted(both))
             raise bad_option(
-                f"`overwrite=` and `track=` or `ignore=` name the same columns: {told}.",
+                f"`overwrite=` and `track=` or `ignore=` name the same columns: {message}.",
                 "Name each column in one of them.",
             )
         if self.format is not None and self.format not in get_args(FileFormat):
@@ -220,7 +220,7 @@ class SnapshotOptions(DeliveryOptions, total=False):
     restate: bool
 
 
-FILE_OPTIONS: Final = frozenset(each.name for each in fields(FileOptions))
+FILE_OPTIONS: Final = frozenset(field.name for field in fields(FileOptions))
 # Words of other systems, and those of this one (V123).
 FOREIGN_WORDS: Final = {
     "keys": "key",
@@ -234,33 +234,33 @@ FOREIGN_WORDS: Final = {
 
 def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     """The request that a caller's options make; UsageError for an unknown option or a wrong value."""
-    given = dict(cast("dict[str, Any]", options))
-    for name in given.keys() - SnapshotOptions.__annotations__.keys():
+    values = dict(cast("dict[str, Any]", options))
+    for name in values.keys() - SnapshotOptions.__annotations__.keys():
         word = FOREIGN_WORDS.get(name)
         remedy = f"Use {word}." if word else "See `backstory snapshot --help`."
         raise bad_option(f"There is no option {name}.", remedy)
-    key, at = given.get("key"), given.get("at")
-    names = {each: column_names(given.get(each)) for each in ("track", "ignore", "overwrite")}
-    told = {
+    key, at = values.get("key"), values.get("at")
+    names = {option: column_names(values.get(option)) for option in ("track", "ignore", "overwrite")}
+    parsed = {
         "key": None if key is None else (key,) if isinstance(key, str) else tuple(key),
         "at": None if at is None else instant_of(at),
-        "rename": dict(given.get("rename") or {}),
-        "scope": dict(given.get("scope") or {}),
-        "retype": _types(given.get("retype")),
+        "rename": dict(values.get("rename") or {}),
+        "scope": dict(values.get("scope") or {}),
+        "retype": _types(values.get("retype")),
     }
-    files = take_file_options(given)
-    return SnapshotRequest(**{**given, **names, **told, "files": files})
+    files = take_file_options(values)
+    return SnapshotRequest(**{**values, **names, **parsed, "files": files})
 
 
-def take_file_options(given: dict[str, Any]) -> FileOptions:
+def take_file_options(values: dict[str, Any]) -> FileOptions:
     """The options of files, which are then none of the others."""
-    files = {name: given.pop(name) for name in FILE_OPTIONS & given.keys()}
+    files = {name: values.pop(name) for name in FILE_OPTIONS & values.keys()}
     return FileOptions(**{**files, "type": _types(files.get("type"))})
 
 
-def column_names(given: Sequence[str] | None) -> frozenset[str] | None:
+def column_names(value: Sequence[str] | None) -> frozenset[str] | None:
     """The columns that an option names, one or more; None where it is left out."""
-    return None if given is None else frozenset([given] if isinstance(given, str) else given)
+    return None if value is None else frozenset([value] if isinstance(value, str) else value)
 
 
 def _types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
@@ -289,9 +289,9 @@ def refuse_columns(request: TableRequest) -> None:
         )
 
 
-def bad_option(told: str, remedy: str) -> UsageError:
+def bad_option(message: str, remedy: str) -> UsageError:
     """The error for options that nothing can be done with."""
-    return UsageError("bad-option", told, remedy)
+    return UsageError("bad-option", message, remedy)
 
 
 if TYPE_CHECKING:
@@ -457,22 +457,22 @@ class FeedOptions(DeliveryOptions, total=False):
 
 def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
     """The options as a caller gives them; UsageError for those that nothing can be done with."""
-    given = dict(cast("dict[str, Any]", options))
-    for name in given.keys() - FeedOptions.__annotations__.keys():
+    values = dict(cast("dict[str, Any]", options))
+    for name in values.keys() - FeedOptions.__annotations__.keys():
         word = FOREIGN_FEED_WORDS.get(name)
         remedy = (
             f"Use {word}." if word else f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
         )
         raise bad_option(f"There is no option {name}.", remedy)
-    nulls = given.pop("ignore_null_updates", None)
-    given["ignore_nulls"] = nulls if isinstance(nulls, bool) else column_names(nulls)
+    nulls = values.pop("ignore_null_updates", None)
+    values["ignore_nulls"] = nulls if isinstance(nulls, bool) else column_names(nulls)
     for name in ("key", "sequence_by"):
-        if given.get(name) is not None:
-            given[name] = tuple(given[name]) if isinstance(given[name], list | tuple) else (given[name],)
+        if values.get(name) is not None:
+            values[name] = tuple(values[name]) if isinstance(values[name], list | tuple) else (values[name],)
     for name in ("track", "ignore", "overwrite", "drop"):
-        given[name] = column_names(given.get(name))
+        values[name] = column_names(values.get(name))
     for name in ("restate_from", "restate_until"):
-        if given.get(name) is not None:
-            given[name] = instant_of(given[name])
-    files = take_file_options(given)
-    return ApplyRequest(**given, files=files)
+        if values.get(name) is not None:
+            values[name] = instant_of(values[name])
+    files = take_file_options(values)
+    return ApplyRequest(**values, files=files)

@@ -34,8 +34,8 @@ class DeliveryReceipt(Receipt):
 
     def to_dict(self) -> dict[str, Any]:
         """Its fields; warnings only where there are any."""
-        found = Receipt.to_dict(self)
-        return found if self.warnings else {name: found[name] for name in found if name != "warnings"}
+        values = Receipt.to_dict(self)
+        return values if self.warnings else {name: values[name] for name in values if name != "warnings"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -85,7 +85,7 @@ def schema_changes(
         f"column {new} has the values of {old}: renamed? {option('rename', {old: new})}{after}"
         for old, new in renames.items()
     ]
-    new = {each.name for each in evolved.delivered} if evolved.stored is None else evolved.added
+    new = {column.name for column in evolved.delivered} if evolved.stored is None else evolved.added
     commas = comma_notes(new.intersection(with_commas))
     return [*evolved.changes, *anew, *absences, *asking, *columns_left_out(evolved), *commas]
 

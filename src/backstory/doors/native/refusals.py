@@ -70,7 +70,7 @@ def are_written_alike(rows: pa.Table, key: Sequence[str]) -> bool:
 def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
     """Up to ten keys of such rows, in order."""
     texts = rows.select(list(key)).slice(0, MAX_KEYS)
-    texts = pa.table([each.cast(pa.string()) for each in texts.columns], names=texts.column_names)
+    texts = pa.table([values.cast(pa.string()) for values in texts.columns], names=texts.column_names)
     return sorted(key_text(key, list(row.values())) for row in texts.to_pylist())
 
 
@@ -186,9 +186,9 @@ def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused
     )
 
 
-def refuse_empty(delivered: int, asked: SnapshotRequest) -> None:
+def refuse_empty(delivered: int, request: SnapshotRequest) -> None:
     """A source without a row is rather broken than empty."""
-    if not delivered and not asked.allow_empty:
+    if not delivered and not request.allow_empty:
         raise Refused(
             "empty-snapshot",
             "The source has no rows.",
@@ -216,23 +216,23 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
 
 
 def refuse_mass_null(
-    losses: Mapping[str, tuple[int, int]], asked: SnapshotRequest, keys: Callable[[str], list[str]]
+    losses: Mapping[str, tuple[int, int]], request: SnapshotRequest, keys: Callable[[str], list[str]]
 ) -> None:
     """More records would lose their value in a column than may at once (N4)."""
-    told = {
+    excessive = {
         name: (lost, had)
         for name, (lost, had) in losses.items()
-        if lost >= MASS and exceeds(lost, asked.max_null_ratio, had)
+        if lost >= MASS and exceeds(lost, request.max_null_ratio, had)
     }
-    if not told:
+    if not excessive:
         return
-    counts = "; ".join(f"{name}: {lost} of {had} records" for name, (lost, had) in told.items())
-    allowed = max(_share(lost, had) for lost, had in told.values())
-    some = dict.fromkeys(key for name in told for key in keys(name))
+    counts = "; ".join(f"{name}: {lost} of {had} records" for name, (lost, had) in excessive.items())
+    allowed = max(_share(lost, had) for lost, had in excessive.values())
+    some = dict.fromkeys(key for name in excessive for key in keys(name))
     raise Refused(
         "mass-null",
         f"Too many values would become NULL ({counts}), "
-        f"more than the allowed share of {asked.max_null_ratio}.",
+        f"more than the allowed share of {request.max_null_ratio}.",
         f"Nothing was written; fix the source, or use {option('max_null_ratio', allowed)} to allow it.",
         list(some)[:MAX_KEYS],
     )
@@ -253,15 +253,15 @@ def warnings_of(losses: Mapping[str, tuple[int, int]]) -> list[str]:
 
 
 def refuse_mass_delete(
-    closed: int, there: int, asked: SnapshotRequest, keys: Callable[[], list[str]]
+    closed: int, there: int, request: SnapshotRequest, keys: Callable[[], list[str]]
 ) -> None:
     """More records would go than may at once (V36)."""
-    if exceeds(closed, asked.max_delete_ratio, there):
+    if exceeds(closed, request.max_delete_ratio, there):
         allowed, none = option("max_delete_ratio", _share(closed, there)), option("deletes", "ignore")
         raise Refused(
             "mass-delete",
             f"{closed} of {there} records would be closed, "
-            f"more than the allowed share of {asked.max_delete_ratio}.",
+            f"more than the allowed share of {request.max_delete_ratio}.",
             f"Nothing was written; use {allowed} to allow it, or {none} to close none.",
             keys(),
         )
@@ -271,33 +271,33 @@ def refuse_mass_delete(
 SMALL: Final = 4 << 20
 
 
-def refuse_files(source: SourceFiles, asked: SnapshotRequest) -> None:
+def refuse_files(source: SourceFiles, request: SnapshotRequest) -> None:
     """Raise what `rows_of_files` raises, as far as that needs no table, and for the key that is given."""
-    asked.files.refuse_misplaced(source.format)
+    request.files.refuse_misplaced(source.format)
     with tempfile.TemporaryDirectory(prefix="backstory-ahead-") as folder, as_files_of_a_user():
-        if sum(each.path.stat().st_size for each in source.files) > SMALL:
-            _refuse_columns(names_in_first_file(source, asked), asked)
+        if sum(file.path.stat().st_size for file in source.files) > SMALL:
+            _refuse_columns(names_in_first_file(source, request), request)
             return
-        files = [unpacked(each, Path(folder)) for each in source.files]
-        options = reader_options(source, files, asked.files)
-        schema, _ = columns_as_written(files, options, asked.files)
-        names = [asked.rename.get(name, name) for name in schema.names]
-        _refuse_columns(names, asked)
-        read = (rows_of(each.path, each.name, options, schema).batches for each in files)
+        files = [unpacked(file, Path(folder)) for file in source.files]
+        options = reader_options(source, files, request.files)
+        schema, _ = columns_as_written(files, options, request.files)
+        names = [request.rename.get(name, name) for name in schema.names]
+        _refuse_columns(names, request)
+        read = (rows_of(file.path, file.name, options, schema).batches for file in files)
         rows = pa.Table.from_batches(chain.from_iterable(read), schema).rename_columns(names)
-    _refuse_rows(rows, asked)
+    _refuse_rows(rows, request)
 
 
-def _refuse_columns(names: Sequence[str], asked: SnapshotRequest) -> None:
+def _refuse_columns(names: Sequence[str], request: SnapshotRequest) -> None:
     refuse_names(names)
     if names:
-        refuse_lacking_key(asked.key or (), names)
+        refuse_lacking_key(request.key or (), names)
 
 
-def _refuse_rows(rows: pa.Table, asked: SnapshotRequest) -> None:
+def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
     """A table may have other types than a file seems to: of what depends on them, it is asked."""
-    refuse_empty(len(rows), asked)
-    key = asked.key
+    refuse_empty(len(rows), request)
+    key = request.key
     if not key or not are_written_alike(rows, key):
         return
     lacking = without_key(rows, key)
@@ -305,14 +305,14 @@ def _refuse_rows(rows: pa.Table, asked: SnapshotRequest) -> None:
     refuse_duplicates(keys_as_written(distinct(rows, key)[1], key), key)
 
 
-def names_in_first_file(source: SourceFiles, asked: SnapshotRequest) -> list[str]:
+def names_in_first_file(source: SourceFiles, request: SnapshotRequest) -> list[str]:
     """The columns of the first of large files; none where its beginning or end does not show them."""
     first = source.files[0]
     if source.format == "parquet":
         return list(pq.read_schema(first.path).names)
     if source.format != "csv" or first.path.suffix.lower() != ".csv":
         return []
-    options = asked.files.csv()
-    if asked.files.separator is None:
+    options = request.files.csv()
+    if request.files.separator is None:
         refuse_whole_headers([first], options)
     return csv_table(file_source(first.path, first.name, options.encoding), options).names or []

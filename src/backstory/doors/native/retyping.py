@@ -39,19 +39,19 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
     """The source with these of its columns in other types; a value that is none of its type is refused."""
     columns, empty = delivered_columns(source.fields)
     wanted = {
-        each.name: types[each.name]
-        for each in columns
-        if each.name in types and each.name not in empty and each.type.flat and types[each.name] != each.type
+        col.name: types[col.name]
+        for col in columns
+        if col.name in types and col.name not in empty and col.type.flat and types[col.name] != col.type
     }
     if not wanted:
         return source
-    stored = {each.name: each.type for each in columns}
-    typed = [replace(each, type=wanted.get(each.name, each.type)) for each in columns]
-    changes = [(each, stored[each.name]) for each in typed if each.name in wanted]
+    stored = {col.name: col.type for col in columns}
+    typed = [replace(col, type=wanted.get(col.name, col.type)) for col in columns]
+    changes = [(column_, stored[column_.name]) for column_ in typed if column_.name in wanted]
 
     def frame() -> "DataFrame":
         casts = (
-            f"CAST({quote(each.name)} AS {spark_type(each.type)}) AS {quote(each.name)}" for each in columns
+            f"CAST({quote(col.name)} AS {spark_type(col.type)}) AS {quote(col.name)}" for col in columns
         )
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
@@ -62,9 +62,9 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
 def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
     """The source with its FLOAT columns as DOUBLE where the table has them so: the numbers that they show."""
     columns, _ = delivered_columns(source.fields)
-    types = {rename.get(each.name, each.name): each.type for each in stored.columns}
+    types = {rename.get(col.name, col.name): col.type for col in stored.columns}
     float_, double = ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE)
-    wider = [each.name for each in columns if each.type == float_ and types.get(each.name) == double]
+    wider = [col.name for col in columns if col.type == float_ and types.get(col.name) == double]
     return with_types(source, dict.fromkeys(wider, double))
 
 
@@ -73,7 +73,7 @@ def _read_retyped(reading: ReadColumns, changes: Changes, names: Sequence[str]) 
     types = arrow_schema({column.name: column.type for column, _ in named})
     for rows in reading(names):
         batches = [exact_batch(named, batch) for batch in rows.to_batches()]
-        fields = (types.field(each.name) if each.name in types.names else each for each in rows.schema)
+        fields = (types.field(field.name) if field.name in types.names else field for field in rows.schema)
         yield pa.Table.from_batches(batches, pa.schema(fields))
 
 
@@ -81,20 +81,20 @@ def _retyped_fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "
     from pyspark.sql.types import StructField, StructType
 
     types = spark_fields(arrow_schema(dict(wanted)))
-    told = [
-        StructField(each.name, types[each.name].dataType, metadata=each.metadata)
-        if each.name in wanted
-        else each
-        for each in fields
+    retyped = [
+        StructField(field.name, types[field.name].dataType, metadata=field.metadata)
+        if field.name in wanted
+        else field
+        for field in fields
     ]
-    return StructType(told)
+    return StructType(retyped)
 
 
 def is_empty(source: SourceRows, memory: Memory) -> bool:
     """Whether a source has no rows; Spark reads those that the driver cannot, or may not hold."""
     if source.batches is not None and memory.most:
         with suppress(Unreadable):
-            return not any(map(len, source.batches([each.name for each in source.fields])))
+            return not any(map(len, source.batches([field.name for field in source.fields])))
     return source.frame().isEmpty()
 
 
@@ -102,8 +102,8 @@ def without_types(source: SourceRows) -> SourceRows:
     """A source without rows, whose columns have no types."""
     from pyspark.sql.types import NullType, StructField, StructType
 
-    fields = StructType([StructField(each.name, NullType()) for each in source.fields])
-    nothing = [f"NULL AS {quote(each.name)}" for each in fields]
+    fields = StructType([StructField(field.name, NullType()) for field in source.fields])
+    nothing = [f"NULL AS {quote(field.name)}" for field in fields]
     return SourceRows(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
 
 
@@ -113,39 +113,42 @@ def refuse_misfits(store: Store, table: StoredTable, evolved: EvolvedShape) -> N
         return
     former = {new: old for old, new in evolved.renamed.items()}
     parted = {
-        str(table.iceberg.schema().findColumnName(each.sourceId())) for each in table.iceberg.spec().fields()
+        str(table.iceberg.schema().findColumnName(part.sourceId())) for part in table.iceberg.spec().fields()
     }
     changes = [
-        (each, evolved.retyped[each.name]) for each in evolved.shape.columns if each.name in evolved.retyped
+        (col, evolved.retyped[col.name]) for col in evolved.shape.columns if col.name in evolved.retyped
     ]
-    for each, _ in changes:
-        if former.get(each.name, each.name) in parted:
+    for column_, _ in changes:
+        if former.get(column_.name, column_.name) in parted:
             raise Refused(
                 "type-changed",
-                f"Column {each.name} cannot change its type: the table is partitioned by it.",
+                f"Column {column_.name} cannot change its type: the table is partitioned by it.",
                 "Nothing was written; drop the partition field first.",
-                [each.name],
+                [column_.name],
             )
-    changes = [(each, old) for each, old in changes if not fits(old, each.type)]
+    changes = [(column_, old) for column_, old in changes if not fits(old, column_.type)]
     if not changes:
         return
     rows = store.spark.table(store.sql_name(table.shape.table))
     key = evolved.shape.key
-    values = (column(former.get(each.name, each.name)).alias(f"value {each.name}") for each, _ in changes)
+    values = (
+        column(former.get(column_.name, column_.name)).alias(f"value {column_.name}")
+        for column_, _ in changes
+    )
     texts = texts_of(rows, [former.get(name, name) for name in key], *values).toDF(
-        *key, *(f"value {each.name}" for each, _ in changes)
+        *key, *(f"value {column_.name}" for column_, _ in changes)
     )
     schema = ", ".join(f"{quote(name)} string" for name in (*key, NAME))
-    found = map_batches(texts, partial(_misfits_of_batches, changes, len(key)), schema)
-    some = found.take(MAX_KEYS)
-    for each, old in changes:
-        if any(row[-1] == each.name for row in some):
-            remedy = option("retype", {each.name: str(Kind.STRING)})
+    misfits_ = map_batches(texts, partial(_misfits_of_batches, changes, len(key)), schema)
+    some = misfits_.take(MAX_KEYS)
+    for column_, old in changes:
+        if any(row[-1] == column_.name for row in some):
+            remedy = option("retype", {column_.name: str(Kind.STRING)})
             raise Refused(
                 "type-changed",
-                f"Column {each.name} has stored {old} values that do not fit {each.type} exactly.",
+                f"Column {column_.name} has stored {old} values that do not fit {column_.type} exactly.",
                 f"Nothing was written; use a type that holds all of its values, such as {remedy}.",
-                keys_of(found.where(column(NAME) == each.name).select(*map(quote, key)), key),
+                keys_of(misfits_.where(column(NAME) == column_.name).select(*map(quote, key)), key),
             )
 
 
@@ -157,7 +160,7 @@ def _misfits_of_batches(
             rows = pa.array(misfits(batch.column(keys + place), old, column_.type, MAX_KEYS), pa.int64())
             names = pa.array([column_.name] * len(rows), pa.string())
             yield pa.record_batch(
-                [*(batch.column(each).take(rows).cast(pa.string()) for each in range(keys)), names],
+                [*(batch.column(place).take(rows).cast(pa.string()) for place in range(keys)), names],
                 names=[*batch.schema.names[:keys], NAME],
             )
 
@@ -172,14 +175,14 @@ def retyped_rows(store: Store, table: StoredTable, evolved: EvolvedShape) -> "Da
     assert evolved.stored is not None
     former = {new: old for old, new in evolved.renamed.items()}
     names = [
-        f"{quote(former.get(each.name, each.name))} AS {quote(each.name)}" for each in evolved.stored.columns
+        f"{quote(former.get(col.name, col.name))} AS {quote(col.name)}" for col in evolved.stored.columns
     ]
     places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
     rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*names, *places)
-    stored = {each.name: each.type for each in (*evolved.stored.columns, *PLACES)}
-    found = retype_rows(rows, (*evolved.shape.columns, *PLACES), stored, exact_batch)
+    stored = {col.name: col.type for col in (*evolved.stored.columns, *PLACES)}
+    retyped = retype_rows(rows, (*evolved.shape.columns, *PLACES), stored, exact_batch)
     if SETTLED not in table.properties:
-        return found
-    pairs = [lit(each) for pair in moved_ids(store, table, evolved).items() for each in pair]
+        return retyped
+    pairs = [lit(id_) for pair in moved_ids(store, table, evolved).items() for id_ in pair]
     ids = transform(column(MEMORY)[COLUMNS], lambda id_: coalesce(create_map(*pairs)[id_], id_))
-    return found.withColumn(MEMORY, column(MEMORY).withField(COLUMNS, ids))
+    return retyped.withColumn(MEMORY, column(MEMORY).withField(COLUMNS, ids))

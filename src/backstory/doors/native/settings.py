@@ -39,68 +39,68 @@ class TableSettings:
 
     def properties(self) -> dict[str, str]:
         """The settings as the table keeps them."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
-        return {_PROPERTIES[name]: _names_json(names) for name, names in found.items() if names is not None}
+        lists = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {_PROPERTIES[name]: _names_json(names) for name, names in lists.items() if names is not None}
 
     def rename_columns(self, names: Mapping[str, str]) -> "TableSettings":
         """The same of columns with other names."""
-        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        lists = {field.name: getattr(self, field.name) for field in fields(self)}
         return TableSettings(
             **{
-                name: columns and frozenset(names.get(each, each) for each in columns)
-                for name, columns in found.items()
+                name: columns and frozenset(names.get(column, column) for column in columns)
+                for name, columns in lists.items()
             }
         )
 
 
 def stored_settings(properties: Mapping[str, str]) -> TableSettings:
     """The settings that a table keeps."""
-    told = {name: properties.get(property_) for name, property_ in _PROPERTIES.items()}
+    texts = {name: properties.get(property_) for name, property_ in _PROPERTIES.items()}
     return TableSettings(
-        **{name: None if text is None else frozenset(json.loads(text)) for name, text in told.items()}
+        **{name: None if text is None else frozenset(json.loads(text)) for name, text in texts.items()}
     )
 
 
-def agree_settings(stored: TableSettings | None, asked: TableRequest) -> TableSettings:
+def agree_settings(stored: TableSettings | None, request: TableRequest) -> TableSettings:
     """The settings that count: the table's own, else those asked for; Refused `settings-changed`."""
-    wanted = TableSettings(asked.track, asked.ignore, asked.overwrite)
+    wanted = TableSettings(request.track, request.ignore, request.overwrite)
     if stored is None:
         return wanted
-    for each in fields(TableSettings):
-        given, kept = getattr(wanted, each.name), getattr(stored, each.name)
-        if given is not None and given != (kept or frozenset()):
+    for field in fields(TableSettings):
+        requested, stored_names = getattr(wanted, field.name), getattr(stored, field.name)
+        if requested is not None and requested != (stored_names or frozenset()):
             raise Refused(
                 "settings-changed",
-                f"The table was created with {_option_text(each.name, kept)}; "
-                f"this delivery asks for {_option_text(each.name, given)}.",
-                f"Nothing was written; omit `{each.name}=`, because the table keeps it, or use "
+                f"The table was created with {_option_text(field.name, stored_names)}; "
+                f"this delivery asks for {_option_text(field.name, requested)}.",
+                f"Nothing was written; omit `{field.name}=`, because the table keeps it, or use "
                 "another table.",
-                sorted(given ^ (kept or frozenset())),
+                sorted(requested ^ (stored_names or frozenset())),
             )
     return stored
 
 
-def refuses_absences(properties: Mapping[str, str], asked: TableRequest) -> bool:
+def refuses_absences(properties: Mapping[str, str], request: TableRequest) -> bool:
     """Whether a delivery that lacks columns is refused: as it says itself, else as the table does (N8)."""
-    return (asked.on_schema_change or properties.get(ON_SCHEMA_CHANGE)) == "refuse"
+    return (request.on_schema_change or properties.get(ON_SCHEMA_CHANGE)) == "refuse"
 
 
-def policy_property(properties: Mapping[str, str], asked: TableRequest) -> dict[str, str]:
+def policy_property(properties: Mapping[str, str], request: TableRequest) -> dict[str, str]:
     """What the table keeps of it from now on, where that is new: `accept` is of one delivery."""
-    is_new = asked.on_schema_change == "refuse" and ON_SCHEMA_CHANGE not in properties
+    is_new = request.on_schema_change == "refuse" and ON_SCHEMA_CHANGE not in properties
     return {ON_SCHEMA_CHANGE: "refuse"} if is_new else {}
 
 
 def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[str]) -> None:
     """Raises UsageError for settings of the key, or of columns that there are not."""
-    told = {name for each in fields(settings) for name in getattr(settings, each.name) or ()}
-    if wrong := sorted(told & set(key)):
+    named = {name for field in fields(settings) for name in getattr(settings, field.name) or ()}
+    if wrong := sorted(named & set(key)):
         raise bad_option(
             f"Key columns cannot be tracked, ignored or overwritten: {', '.join(wrong)}.",
             "Remove them from the option.",
         )
     columns = sorted(names)
-    if wrong := sorted(told - set(columns)):
+    if wrong := sorted(named - set(columns)):
         raise bad_option(
             f"There is no column {', '.join(wrong)}.",
             f"{spelling_hint(wrong, columns)}The columns are {', '.join(columns)}.",
@@ -153,15 +153,17 @@ def find_absences(
     table: StoredTable | None, evolved: EvolvedShape, kind: Kind, *, sets_columns: bool = True
 ) -> Absences:
     """The columns that a delivery lacks; without `sets_columns` it has no rows that could have them."""
-    listed = (each.get_property(LACKS) for each in (() if table is None else ancestry(table)))
+    listed = (commit.get_property(LACKS) for commit in (() if table is None else ancestry(table)))
     before = json.loads(next(filter(None, listed), "{}"))
-    lists = {each: [evolved.renamed.get(name, name) for name in names] for each, names in before.items()}
+    lists = {
+        delivery: [evolved.renamed.get(name, name) for name in names] for delivery, names in before.items()
+    }
     if not sets_columns:
         return Absences(kind, (), (), lists)
     mistakes = _mistaken_columns(table, evolved)
-    lacking = [each.name for each in evolved.missing if each.name not in mistakes]
+    lacking = [column.name for column in evolved.missing if column.name not in mistakes]
     new = [name for name in lacking if name not in lists.get(kind, ())]
-    lists = {each: names for each, names in {**lists, kind: lacking}.items() if names}
+    lists = {delivery: names for delivery, names in {**lists, kind: lacking}.items() if names}
     return Absences(kind, lacking, new, lists, lists != before)
 
 
@@ -175,8 +177,8 @@ def mistakes_property(table: StoredTable | None, evolved: EvolvedShape) -> Mappi
 def _mistaken_columns(table: StoredTable | None, evolved: EvolvedShape) -> frozenset[str]:
     """The columns that came by mistake, and that no delivery has had since."""
     names = [] if table is None else json.loads(table.properties.get(MISTAKES, "[]"))
-    known = evolved.mistakes.union(evolved.renamed.get(each, each) for each in names)
-    return known.difference(each.name for each in evolved.delivered)
+    known = evolved.mistakes.union(evolved.renamed.get(name, name) for name in names)
+    return known.difference(column.name for column in evolved.delivered)
 
 
 def changes_table(line: str) -> bool:

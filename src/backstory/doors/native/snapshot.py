@@ -76,40 +76,44 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def copy_change(sides: CopyInputs, copy: PlannedCopy, *, is_told: bool = False) -> Change | None:
+def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = False) -> Change | None:
     """What is to commit of a copy; None where nothing changes, and the table is told of nothing."""
-    evolved, rows = sides.evolved, copy.planned.rows(ADDED)
-    marks, replaced = _marks(sides, copy)
-    come = join_rows(sides.store, rows, marks)
-    if sides.table is None:
-        told = {**sides.settings.properties(), **policy_property({}, sides.request), **_memory(sides)}
-        return Change(copy.outcomes, added=come, into=evolved.shape, properties=told)
+    evolved, rows = inputs.evolved, copy.planned.rows(ADDED)
+    marks, replaced = _marks(inputs, copy)
+    added = join_rows(inputs.store, rows, marks)
+    if inputs.table is None:
+        properties = {
+            **inputs.settings.properties(),
+            **policy_property({}, inputs.request),
+            **_memory(inputs),
+        }
+        return Change(copy.outcomes, added=added, into=evolved.shape, properties=properties)
     if evolved.retyped:
-        return _replace_all_rows(sides, copy, marks, replaced)
-    if come is None and not evolved.is_changed and not is_told:
+        return _replace_all_rows(inputs, copy, marks, replaced)
+    if added is None and not evolved.is_changed and not records_copy:
         return None
     return Change(
         copy.outcomes,
-        join_places(copy.planned.places(REMOVED, sides.table), replaced),
-        _in_few_files(sides, come, copy.rows_to_add + len(marks)),
+        join_places(copy.planned.places(REMOVED, inputs.table), replaced),
+        _in_few_files(inputs, added, copy.rows_to_add + len(marks)),
         evolved.shape if evolved.is_changed else None,
         evolved.renamed,
-        _properties(sides),
-        snapshot=is_told,
-        expected=None if come is None else copy.rows_to_add + len(marks),
+        _properties(inputs),
+        snapshot=records_copy,
+        expected=None if added is None else copy.rows_to_add + len(marks),
     )
 
 
-def _marks(sides: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
+def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     """The rows that remember the copy (V31), and the stored mark that such a row replaces, with its place."""
     from pyspark.sql.functions import lit
 
-    place, terms = sides.place, sides.terms
+    place, terms = inputs.place, inputs.terms
     none = shaped(copy_mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
     nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
     if not place.remembers:
         return none, nowhere
-    ids = field_ids(sides)
+    ids = field_ids(inputs)
     restated = place.mark is not None and copy.differing_records > 0 and place.mark.columns != ids
     if place.mark is not None and not restated:
         return none, nowhere
@@ -119,79 +123,79 @@ def _marks(sides: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
         return own, nowhere
     scope = column(MEMORY).getField(SCOPE).eqNullSafe(lit(place.scope))
     here = arrow_of(
-        sides.stored_frame.where(mark_condition() & scope & (column(VALID_FROM) == instant(terms.at)))
+        inputs.stored_frame.where(mark_condition() & scope & (column(VALID_FROM) == instant(terms.at)))
     )
     former = shaped(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
 
 
-def join_places(gone: Any, more: pa.Table) -> Any:
+def join_places(places: Any, more: pa.Table) -> Any:
     """Places of rows that go, None for none, with a few more."""
-    if gone is None:
+    if places is None:
         return more if len(more) else None
-    if isinstance(gone, pa.Table):
-        return pa.concat_tables([gone, more.cast(gone.schema)])
-    return add_places(gone, more)
+    if isinstance(places, pa.Table):
+        return pa.concat_tables([places, more.cast(places.schema)])
+    return add_places(places, more)
 
 
-def _replace_all_rows(sides: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
+def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
     """The change that writes all rows in the table's new types: those that stay, and those that come."""
-    assert sides.table is not None
-    stored = sides.stored_frame.withColumn(FILE, file_code(copy.salt))
-    there = sides.store.spark.table(sides.store.sql_name(sides.table.shape.table)).count()
-    gone: Any = copy.planned.rows(REMOVED)
+    assert inputs.table is not None
+    stored = inputs.stored_frame.withColumn(FILE, file_code(copy.salt))
+    there = inputs.store.spark.table(inputs.store.sql_name(inputs.table.shape.table)).count()
+    removed: Any = copy.planned.rows(REMOVED)
     added: Any = copy.planned.rows(ADDED)
-    stay = stored if gone is None else stored.join(gone, [FILE, POSITION], "left_anti")
+    stay = stored if removed is None else stored.join(removed, [FILE, POSITION], "left_anti")
     if len(replaced):
-        former = frame_of(sides.store, replaced).withColumn(FILE, file_code(copy.salt))
+        former = frame_of(inputs.store, replaced).withColumn(FILE, file_code(copy.salt))
         stay = stay.join(former, [FILE, POSITION], "left_anti")
     count = there - copy.rows_to_remove - len(replaced) + copy.rows_to_add + len(marks)
-    come: DataFrame = stay.drop(FILE, POSITION)
+    rows: DataFrame = stay.drop(FILE, POSITION)
     if added is not None:
-        come = come.unionByName(added)
+        rows = rows.unionByName(added)
     change = Change(
         copy.outcomes,
-        added=_in_few_files(sides, join_rows(sides.store, come, marks), count),
-        into=sides.evolved.shape,
-        renamed=sides.evolved.renamed,
-        properties=_properties(sides),
+        added=_in_few_files(inputs, join_rows(inputs.store, rows, marks), count),
+        into=inputs.evolved.shape,
+        renamed=inputs.evolved.renamed,
+        properties=_properties(inputs),
         expected=count,
     )
     return replace(change, whole=True)
 
 
-def _in_few_files(sides: CopyInputs, come: Any, count: int) -> Any:
+def _in_few_files(inputs: CopyInputs, added: Any, count: int) -> Any:
     """A frame of rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
-    if come is None or isinstance(come, pa.Table | RowBatches):
-        return come
-    rows: DataFrame = come.coalesce(1) if count <= FEW else come
-    return rows.sortWithinPartitions(*map(quote, sides.terms.key))
+    if added is None or isinstance(added, pa.Table | RowBatches):
+        return added
+    rows: DataFrame = added.coalesce(1) if count <= FEW else added
+    return rows.sortWithinPartitions(*map(quote, inputs.terms.key))
 
 
-def _properties(sides: CopyInputs) -> Mapping[str, str]:
+def _properties(inputs: CopyInputs) -> Mapping[str, str]:
     """What becomes of the properties of a table that is there."""
-    evolved, table = sides.evolved, sides.table
+    evolved, table = inputs.evolved, inputs.table
     assert table is not None
-    kept = sides.settings.properties() if evolved.renamed else {}
-    policy = policy_property(table.properties, sides.request)
-    return {**kept, **policy, **mistakes_property(table, evolved), **_memory(sides)}
+    settings = inputs.settings.properties() if evolved.renamed else {}
+    policy = policy_property(table.properties, inputs.request)
+    return {**settings, **policy, **mistakes_property(table, evolved), **_memory(inputs)}
 
 
-def _memory(sides: CopyInputs) -> Mapping[str, str]:
+def _memory(inputs: CopyInputs) -> Mapping[str, str]:
     """The properties with which a memory begins (V28)."""
-    place = sides.place
+    place = inputs.place
     if not place.begins:
         return {}
     return {SETTLED: place.settled_text(), MEMORY_SINCE: iso(place.recorded)}
 
 
-def field_ids(sides: CopyInputs) -> tuple[int, ...] | None:
+def field_ids(inputs: CopyInputs) -> tuple[int, ...] | None:
     """The field ids of the delivered columns; None where they are all (V2)."""
-    evolved, table = sides.evolved, sides.table
-    delivered = {each.name for each in evolved.delivered}
-    if table is None or all(each.name in delivered for each in evolved.shape.user_columns):
+    evolved, table = inputs.evolved, inputs.table
+    delivered = {col.name for col in evolved.delivered}
+    if table is None or all(col.name in delivered for col in evolved.shape.user_columns):
         return None
-    ids = column_ids(sides.store, table, evolved)
+    ids = column_ids(inputs.store, table, evolved)
     return tuple(sorted(ids[name] for name in delivered))
 
 
@@ -222,16 +226,18 @@ class NativeSnapshot:
             source, shape, settings = self._agree(store, table)
             if table is not None:
                 refuse_misfits(store, table, shape)
-            sides = gather_inputs(store, table, source, evolved=shape, settings=settings, asked=self.request)
-            absent = find_absences(table, shape, "copy")
-            with open_copy_plan(sides) as copy:
-                _refuse(sides, copy, absent)
-                change = copy_change(sides, copy, is_told=self._records_absences(table, absent))
-                receipt = self._receipt(sides, copy, absent)
+            inputs = gather_inputs(
+                store, table, source, evolved=shape, settings=settings, request=self.request
+            )
+            absences = find_absences(table, shape, "copy")
+            with open_copy_plan(inputs) as copy:
+                _refuse(inputs, copy, absences)
+                change = copy_change(inputs, copy, records_copy=self._records_absences(table, absences))
+                receipt = self._receipt(inputs, copy, absences)
                 if change is not None:
-                    change = replace(change, late_properties=lambda _: {TOKEN: self._token(sides, copy)})
-                at, recorded = iso(sides.place.at), iso(sides.place.recorded)
-                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absent.properties})
+                    change = replace(change, late_properties=lambda _: {TOKEN: self._token(inputs, copy)})
+                at, recorded = iso(inputs.place.at), iso(inputs.place.recorded)
+                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absences.properties})
                 yield Plan(table, change, note, receipt, self.request.dry_run)
 
     def _agree(
@@ -280,30 +286,32 @@ class NativeSnapshot:
             settings = agree_settings(
                 stored_settings(table.properties).rename_columns(shape.renamed), self.request
             )
-        refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
+        refuse_unknown(settings, [col.name for col in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
-    def _records_absences(self, table: StoredTable | None, absent: Absences) -> bool:
+    def _records_absences(self, table: StoredTable | None, absences: Absences) -> bool:
         """Whether a commit is to say, without rows too, what is missing, or that such copies are refused."""
         if table is None:
             return False
         judged = self.request.on_schema_change == "accept" or refuses_absences(table.properties, self.request)
-        return (judged and absent.changed) or bool(policy_property(table.properties, self.request))
+        return (judged and absences.changed) or bool(policy_property(table.properties, self.request))
 
-    def _token(self, sides: CopyInputs, copy: PlannedCopy) -> str:
+    def _token(self, inputs: CopyInputs, copy: PlannedCopy) -> str:
         """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""
-        at, names = iso(sides.place.at), sorted(sides.terms.delivered)
+        at, names = iso(inputs.place.at), sorted(inputs.terms.delivered)
         content = [str(self.name), at, names, copy.row_count, copy.content]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def _receipt(
-        self, sides: CopyInputs, copy: PlannedCopy, absent: Absences
+        self, inputs: CopyInputs, copy: PlannedCopy, absences: Absences
     ) -> Callable[[Commit | None], Answer]:
         table = str(self.name)
-        foreign = () if sides.table is None else sides.table.foreign_writes
-        evolved = sides.evolved
-        gone = absent.as_lines(all_of_them=bool(evolved.added))
-        in_words = partial(schema_changes, evolved, copy.likely_renames, self.source.with_commas, gone)
+        foreign = () if inputs.table is None else inputs.table.foreign_writes
+        evolved = inputs.evolved
+        absence_lines = absences.as_lines(all_of_them=bool(evolved.added))
+        in_words = partial(
+            schema_changes, evolved, copy.likely_renames, self.source.with_commas, absence_lines
+        )
         if self.request.dry_run:
             keys = copy.keys_of_outcomes() if copy.differing_records else {}
             warnings = [*foreign, *warnings_of(copy.losses)]
@@ -320,22 +328,22 @@ class NativeSnapshot:
 
         def receipt(committed: Commit | None) -> SnapshotReceipt:
             snapshot = None if committed is None else committed.snapshot_id
-            recorded = None if snapshot is None else iso(sides.place.recorded)
-            before = iso(sides.place.recorded - timedelta(microseconds=1))
+            recorded = None if snapshot is None else iso(inputs.place.recorded)
+            before = iso(inputs.place.recorded - timedelta(microseconds=1))
             undo = "" if snapshot is None else f"backstory rewind {table} {before}"
             return SnapshotReceipt(table, copy.outcomes, in_words(undo), recorded, snapshot, foreign)
 
         return receipt
 
 
-def _refuse(sides: CopyInputs, copy: PlannedCopy, absent: Absences) -> None:
+def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
     """Raise Refused for faults of rows and records, and then for a copy that changes too much."""
-    asked, sums = sides.request, copy.planned.sums
-    refuse_copy_faults(sides.store, sides.terms.key, sums.counts, sums.samples)
-    if sides.place.is_stored and not asked.restate and copy.differing_records:
-        refuse_other_content(sides.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
-    refuse_empty(copy.row_count, asked)
-    if refuses_absences({} if sides.table is None else sides.table.properties, asked):
-        refuse_absences(absent.new, copy.likely_renames, absent.kind)
-    refuse_mass_delete(copy.outcomes["closed"], copy.records_before, asked, lambda: copy.keys(CLOSED))
-    refuse_mass_null(copy.losses, asked, lambda name: copy.keys(f"{LOSES}{name}"))
+    request, sums = inputs.request, copy.planned.sums
+    refuse_copy_faults(inputs.store, inputs.terms.key, sums.counts, sums.samples)
+    if inputs.place.is_stored and not request.restate and copy.differing_records:
+        refuse_other_content(inputs.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
+    refuse_empty(copy.row_count, request)
+    if refuses_absences({} if inputs.table is None else inputs.table.properties, request):
+        refuse_absences(absences.new, copy.likely_renames, absences.kind)
+    refuse_mass_delete(copy.outcomes["closed"], copy.records_before, request, lambda: copy.keys(CLOSED))
+    refuse_mass_null(copy.losses, request, lambda name: copy.keys(f"{LOSES}{name}"))

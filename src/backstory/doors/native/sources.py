@@ -106,10 +106,10 @@ def rows_of_table(store: Store, table: TableName) -> SourceRows:
         return rows_of_frame(_current(store, table), size)
     if not in_files and not all_are_current(stored.shape):
         return rows_of_frame(current(store, table), size)
-    told = spark_schema(store, stored.iceberg.schema())
+    schema = spark_schema(store, stored.iceberg.schema())
     fields = [
-        StructField(each.source, told[each.name].dataType, metadata=told[each.name].metadata)
-        for each in stored.shape.user_columns
+        StructField(column.source, schema[column.name].dataType, metadata=schema[column.name].metadata)
+        for column in stored.shape.user_columns
     ]
     return SourceRows(
         StructType(fields), partial(_current, store, table), size, partial(_read_table, store, stored)
@@ -122,8 +122,8 @@ def _current(store: Store, table: TableName) -> "DataFrame":
 
 def _read_table(store: Store, stored: StoredTable, names: Sequence[str]) -> Iterator[pa.Table]:
     """The rows of a table that are true now: those without an end, or all where no row says so."""
-    called = {each.source: each.name for each in stored.shape.user_columns}
-    wanted = [called[name] for name in names]
+    names_by_source = {column.source: column.name for column in stored.shape.user_columns}
+    wanted = [names_by_source[name] for name in names]
     with store.memory.lease() as lease:
         here = LocalRows(store, stored, lease)
         if stored.shape.layout is Layout.VERSIONS:
@@ -220,8 +220,8 @@ def rows_of_files(
         **_stored_fields(table, rename, nested=source.format in {"json", "jsonl"}),
         **{name: pa.field(name, arrow_type(type_)) for name, type_ in retype.items()},
     }
-    with ExitStack() as held, as_files_of_a_user():
-        folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
+    with ExitStack() as resources, as_files_of_a_user():
+        folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
         files = [unpacked(file, folder) for file in source.files]
         options = reader_options(source, files, written)
         if isinstance(options, CsvOptions) and unmodified is not None:
@@ -231,29 +231,29 @@ def rows_of_files(
         if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
             path = files[0].path
             if plain_parquet(path, None, known):
-                told = pq.read_schema(path)
+                schema_read = pq.read_schema(path)
                 parquet = partial(_whole_parquet, store, path, files[0].stamp, folder)
                 read = _read_parquet(path, frozenset(), files[0].stamp)
-                yield SourceRows(local_fields(told), parquet, _size_in_memory(path), read)
+                yield SourceRows(local_fields(schema_read), parquet, _size_in_memory(path), read)
                 return
         schema, with_commas = columns_as_written(files, options, written, known)
         batches = chain.from_iterable(
             rows_of(file.path, file.name, options, schema).batches for file in files
         )
-        rows = replace(stage_source(store, schema, batches, folder, held), with_commas=with_commas)
+        rows = replace(stage_source(store, schema, batches, folder, resources), with_commas=with_commas)
         require_unchanged(file.stamp for file in files)
         yield rows
 
 
 def stage_source(
-    store: Store, schema: pa.Schema, batches: Iterator[pa.RecordBatch], folder: Path, held: ExitStack
+    store: Store, schema: pa.Schema, batches: Iterator[pa.RecordBatch], folder: Path, resources: ExitStack
 ) -> SourceRows:
     """Rows that a reader gives, laid down in the folder as a Parquet file."""
-    fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, held)
+    fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, resources)
     path = folder / STAGED
     if not path.exists():
         return SourceRows(fields, frame)
-    empty = frozenset(each.name for each in schema if pa.types.is_null(each.type))
+    empty = frozenset(field.name for field in schema if pa.types.is_null(field.type))
     return SourceRows(fields, frame, _size_in_memory(path), _read_parquet(path, empty, stamp_of(path)))
 
 
@@ -275,12 +275,14 @@ def _read_parquet(path: Path, empty: Collection[str], stamp: Stamp) -> ReadColum
 
 
 def _size_in_memory(path: Path) -> int:
-    told = pq.read_metadata(path)
-    return unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
+    metadata = pq.read_metadata(path)
+    return unpacked_size(metadata.num_rows, metadata.num_columns, path.stat().st_size)
 
 
 def _stored_fields(table: StoredTable | None, rename: Mapping[str, str], *, nested: bool) -> Known:
     """The columns that the table already has, `nested` ones if asked, as fields under their new names."""
     columns = () if table is None else table.shape.user_columns
-    types = {rename.get(each.name, each.name): each.type for each in columns if nested or each.type.flat}
+    types = {
+        rename.get(column.name, column.name): column.type for column in columns if nested or column.type.flat
+    }
     return {name: pa.field(name, arrow_type(type_)) for name, type_ in types.items()}

@@ -95,7 +95,7 @@ def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> in
         return since
     behind = rows.filter(_is_behind(low, rows))
     times = [micros(behind[VALID_FROM]), micros(memory_field(behind, OWN_TIME))]
-    return min(since, *(int(each.min(initial=since)) for each in times))
+    return min(since, *(int(instants.min(initial=since)) for instants in times))
 
 
 def stored_truncates(store: Store, table: StoredTable, columns: Iterable[Column]) -> pa.Table:
@@ -110,7 +110,7 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
     schema, key = slice_schema(table, columns), table.shape.key[0]
     if not table.rows:
         return schema.empty_table()
-    own = {each.name for each in OWN_COLUMNS} | {FILE, POSITION, ROW_ID}
+    own = {own_column.name for own_column in OWN_COLUMNS} | {FILE, POSITION, ROW_ID}
     with store.memory.lease() as lease:
         try:
             rows = LocalRows(store, table, lease).read(
@@ -128,7 +128,7 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
 def slice_schema(table: StoredTable | None, columns: Iterable[Column]) -> pa.Schema:
     """The columns of such rows."""
     ids = [pa.field(ROW_ID, pa.int64())] if table is not None and keeps_row_ids(table) else []
-    return pa.schema([*arrow_schema({each.name: each.type for each in columns}), *PLACE_SCHEMA, *ids])
+    return pa.schema([*arrow_schema({col.name: col.type for col in columns}), *PLACE_SCHEMA, *ids])
 
 
 def _read_here(
@@ -159,8 +159,8 @@ def _read_here(
     if low is not None:  # their logs' places are in the bounds of files, too
         behind = {"type": "gt-eq", "term": ".".join(_leading_part(schema)), "value": low[1]}
         where, may_have = any_of(where, behind), None
-    found = here.read(names, of, chosen, among=among, where=where, may_have=may_have)
-    return in_schema(found, schema)
+    rows = here.read(names, of, chosen, among=among, where=where, may_have=may_have)
+    return in_schema(rows, schema)
 
 
 def is_bounded(type_: pa.DataType) -> bool:
@@ -276,8 +276,8 @@ def behind_place(rows: "DataFrame", low: Position) -> "SparkColumn":
 
     place = column(MEMORY).getField(SEQUENCE)
     fields = rows.schema[MEMORY].dataType[SEQUENCE].dataType.fields  # type: ignore[index]
-    parts = [lit(value).cast(each.dataType) for each, value in zip(fields, low, strict=True)]
-    wanted = struct(*(part.alias(each.name) for each, part in zip(fields, parts, strict=True)))
+    parts = [lit(value).cast(field.dataType) for field, value in zip(fields, low, strict=True)]
+    wanted = struct(*(part.alias(field.name) for field, part in zip(fields, parts, strict=True)))
     return column(MEMORY).getField(OWN_TIME).isNotNull() & (place >= wanted)
 
 

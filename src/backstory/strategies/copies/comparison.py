@@ -70,7 +70,7 @@ def plan_rows(
     counts = Counter(planned.counts)
     counts.update({UNCHANGED: len(rest[0]), DELIVERED: len(delivered)})
     counts.update({f"{HAD}{name}": _count_values(stored[name], rest[1]) for name in terms.compared})
-    pairs = [pa.concat_arrays(each) for each in zip(matches.changed, matches.same, strict=True)]
+    pairs = [pa.concat_arrays(places) for places in zip(matches.changed, matches.same, strict=True)]
     counts.update(_successions(terms, delivered, stored, pairs))
     counts[CONTENT] = digest(delivered)
     return PartPlan(planned.rows, dict(counts), planned.samples)
@@ -98,12 +98,12 @@ def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Tabl
     """The delivered rows of records that a copy of another scope has at the same instant (V43)."""
     if not terms.other_scopes or not len(stored):
         return delivered.slice(0, 0)
-    theirs = np.zeros(len(stored), bool)
+    in_scope = np.zeros(len(stored), bool)
     for scope in terms.other_scopes:
-        theirs |= _in_scope(scope, stored)
-    keys = [keys_by_value(each, terms.key) for each in (delivered, stored.filter(pa.array(theirs)))]
-    (mine, others), count = key_codes(keys, terms.key)
-    return delivered.filter(pa.array(flags_of(others, count)[mine]))
+        in_scope |= _in_scope(scope, stored)
+    keys = [keys_by_value(side, terms.key) for side in (delivered, stored.filter(pa.array(in_scope)))]
+    (delivered_codes, stored_codes), count = key_codes(keys, terms.key)
+    return delivered.filter(pa.array(flags_of(stored_codes, count)[delivered_codes]))
 
 
 def _plan_of_faults(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
@@ -119,13 +119,13 @@ def _split_by_touch(
 
     A restatement that lacks columns may touch records that are as delivered.
     """
-    mine = [matches.appeared, matches.changed[0]]
-    theirs = [matches.changed[1], matches.vanished]
+    delivered = [matches.appeared, matches.changed[0]]
+    stored = [matches.changed[1], matches.vanished]
     rest = matches.same
     if terms.restated and terms.absent:
-        mine, theirs = [*mine, rest[0]], [*theirs, rest[1]]
+        delivered, stored = [*delivered, rest[0]], [*stored, rest[1]]
         rest = (rest[0].slice(0, 0), rest[1].slice(0, 0))
-    return (pa.concat_arrays(mine), pa.concat_arrays(theirs)), rest
+    return (pa.concat_arrays(delivered), pa.concat_arrays(stored)), rest
 
 
 def _versions_of_records(
@@ -134,7 +134,7 @@ def _versions_of_records(
     """All versions of the slice that are of touched records."""
     if terms.in_order:
         return take_rows(stored, places)
-    keys = [keys_by_value(each, terms.key) for each in (rows, take_rows(stored, places), slice_)]
+    keys = [keys_by_value(side, terms.key) for side in (rows, take_rows(stored, places), slice_)]
     (delivered, versions, all_), count = key_codes(keys, terms.key)
     return slice_.filter(pa.array((flags_of(delivered, count) | flags_of(versions, count))[all_]))
 
@@ -148,10 +148,10 @@ def _successions(
     terms: CopyTerms, delivered: pa.Table, stored: pa.Table, pairs: Sequence[pa.Array]
 ) -> dict[str, int]:
     """Of each column that the copy lacks and one that comes: the records where they have a value, or one."""
-    found = {}
+    counts = {}
     for number, (old, new) in enumerate(terms.successions):
         here, there = delivered[new].take(pairs[0]), stored[old].take(pairs[1])
         any_ = np.asarray(pc.or_(pc.is_valid(here), pc.is_valid(there)))
-        found[f"{VALUED}{number}"] = int(any_.sum())
-        found[f"{CARRIED}{number}"] = int((any_ & alike(here, there)).sum())
-    return found
+        counts[f"{VALUED}{number}"] = int(any_.sum())
+        counts[f"{CARRIED}{number}"] = int((any_ & alike(here, there)).sum())
+    return counts

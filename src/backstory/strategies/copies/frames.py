@@ -19,8 +19,8 @@ def version_condition() -> "Column":
 def mark_condition() -> "Column":
     """Whether a stored row remembers a copy or a truncate that was not taken back."""
     memory = column(MEMORY)
-    said = memory.getField(KIND).isin(FactKind.COPY.value, FactKind.TRUNCATE.value)
-    return said & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+    is_mark = memory.getField(KIND).isin(FactKind.COPY.value, FactKind.TRUNCATE.value)
+    return is_mark & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 
 
 def touched_versions(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":

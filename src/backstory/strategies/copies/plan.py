@@ -101,7 +101,7 @@ def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
     else:
         start, end = micros(slice_[VALID_FROM]), micros(slice_[VALID_TO])
         together = [(start <= terms.at) & (end > terms.at), start < terms.at, end == OPEN]
-    numbers = (np.bincount(codes[each], minlength=count) > 1 for each in together)
+    numbers = (np.bincount(codes[flags], minlength=count) > 1 for flags in together)
     never = np.bincount(codes[np.asarray(slice_[VALID_FROM].is_null())], minlength=count) > 0
     wrong = np.flatnonzero(reduce(np.logical_or, numbers, never))
     return slice_.take(pa.array(last_of(codes, count)[wrong]))
@@ -113,10 +113,10 @@ def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> Al
     `delivered` has each key once, `slice_` whole versions with their places, of which no two of a key are
     of one of the three states.
     """
-    sides = [keys_by_value(each, terms.key) for each in (delivered, slice_)]
-    (mine, theirs), count = key_codes(sides, terms.key)
+    sides = [keys_by_value(side, terms.key) for side in (delivered, slice_)]
+    (delivered_codes, stored_codes), count = key_codes(sides, terms.key)
     there = np.zeros(count, bool)
-    there[mine] = there[theirs] = True
+    there[delivered_codes] = there[stored_codes] = True
     records = np.flatnonzero(there)
     everywhere = np.arange(len(slice_))
     if terms.in_order:
@@ -129,10 +129,10 @@ def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> Al
         if following is not None:
             after = np.flatnonzero((start <= following) & (end > following))
     return AlignedRecords(
-        _align_rows(delivered, last_of(mine, count)[records]),
+        _align_rows(delivered, last_of(delivered_codes, count)[records]),
         *(
-            _align_rows(slice_, _places_by_code(theirs, count, each)[records])
-            for each in (before, replaced, after)
+            _align_rows(slice_, _places_by_code(stored_codes, count, versions)[records])
+            for versions in (before, replaced, after)
         ),
     )
 
@@ -172,8 +172,8 @@ class _Plan:
             *self._continued_versions(),
             *self._renewed_versions(),
         ]
-        come = [shaped(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
-        gone = [rows.select([FILE, POSITION]) for rows, instead in parts if instead]
+        added = [shaped(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
+        removed = [rows.select([FILE, POSITION]) for rows, instead in parts if instead]
         none = self.records.before.rows.select([FILE, POSITION]).slice(0, 0)
         kinds = {
             APPEARED: self.appears,
@@ -191,8 +191,8 @@ class _Plan:
         nothing = shaped(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)
         return PartPlan(
             {
-                REMOVED: pa.concat_tables([none, *gone]),
-                ADDED: pa.concat_tables([*come, nothing]),
+                REMOVED: pa.concat_tables([none, *removed]),
+                ADDED: pa.concat_tables([*added, nothing]),
                 APPEARED: keys.filter(pa.array(self.appears)),
             },
             {name: count for name, count in counts.items() if count},
@@ -368,14 +368,14 @@ class _Plan:
         newest = (self.records.delivered if ends else self.records.next).at(where)
         values = {name: (newest[name], rows[name].cast(newest[name].type)) for name in names}
         return with_columns(
-            rows, {name: pc.if_else(pa.array(chosen), *each) for name, each in values.items()}
+            rows, {name: pc.if_else(pa.array(chosen), *pair) for name, pair in values.items()}
         )
 
     @cached_property
     def _keys(self) -> pa.Table:
         delivered, now = self.records.delivered, self.at_instant
         pairs = ((_combine_chunks(delivered[name]), _combine_chunks(now[name])) for name in self.terms.key)
-        values = [pc.if_else(pa.array(delivered.has), *each) for each in pairs]
+        values = [pc.if_else(pa.array(delivered.has), *pair) for pair in pairs]
         return pa.table(values, names=list(self.terms.key))
 
     def _drives(self, name: str) -> np.ndarray:

@@ -48,7 +48,7 @@ class CopyTerms:
     @property
     def memory(self) -> ColumnType:
         """The type of what rows remember."""
-        return next(each.type for each in self.columns if each.name == MEMORY)
+        return next(column.type for column in self.columns if column.name == MEMORY)
 
     @property
     def absent(self) -> tuple[str, ...]:

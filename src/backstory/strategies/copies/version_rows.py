@@ -68,13 +68,13 @@ def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: Column
     fact = pc.fill_null(pc.equal(memory_field(rows, ROLE), Role.FACT.value), False)
     nothing = pa.nulls(len(rows), INSTANT)
     role = pc.if_else(fact, pa.scalar(Role.FACT.value), pa.scalar(None, pa.string()))
-    told = _memory(rows, memory, {ENDED_AT: nothing, END_BEFORE: nothing, ROLE: role})
-    empty = reduce(pc.and_, (each.is_null() for each in told.flatten()))
+    remembered = _memory(rows, memory, {ENDED_AT: nothing, END_BEFORE: nothing, ROLE: role})
+    empty = reduce(pc.and_, (part.is_null() for part in remembered.flatten()))
     own = {
         VALID_TO: instants(ends),
         IS_CURRENT: pa.array(ends == OPEN),
         RECORDED_AT: _repeat(recorded, len(rows)),
-        MEMORY: pc.if_else(empty, pa.scalar(None, told.type), told),
+        MEMORY: pc.if_else(empty, pa.scalar(None, remembered.type), remembered),
     }
     return with_columns(rows, own | _without_ids(rows))
 
@@ -87,8 +87,8 @@ def begin_versions(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) 
         IS_CURRENT: pa.array(ends == OPEN),
         RECORDED_AT: _repeat(recorded, len(rows)),
     }
-    kept = rows.drop_columns([MEMORY]) if MEMORY in rows.column_names else rows
-    return with_columns(kept, own | _without_ids(kept))
+    values = rows.drop_columns([MEMORY]) if MEMORY in rows.column_names else rows
+    return with_columns(values, own | _without_ids(values))
 
 
 def copy_mark(

@@ -76,9 +76,9 @@ def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Ar
     late |= are_of_former_logs(terms, delivered) | _before_settled_truncates(terms, delivered, marks)
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
     keys = delivered.select(terms.key)
-    found = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
+    faulty_keys = {name: keys.filter(pa.array(rows)) for name, rows in flags.items() if rows.any()}
     timely = take_rows(delivered, np.flatnonzero(~late))
-    counts = {name: len(rows) for name, rows in found.items()}
+    counts = {name: len(rows) for name, rows in faulty_keys.items()}
     if _overlaps_settled(terms):
         counts[OVERLAP] = 1
     truncate = of_kind(timely, FactKind.TRUNCATE)
@@ -89,7 +89,7 @@ def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Ar
         truncates,
         marks,
         counts,
-        {name: rows.slice(0, MAX_KEYS) for name, rows in found.items()},
+        {name: rows.slice(0, MAX_KEYS) for name, rows in faulty_keys.items()},
     )
 
 
@@ -114,35 +114,35 @@ def _match_truncates(
     own = np.where(has_position(terms, truncates), at, FIRST)
     places = place_in_order(np.concatenate([at, known_at]), np.concatenate([own, own_times(marks)]))
     sides = [(further_sequence(terms, truncates), len(truncates)), (sequences(marks), len(marks))]
-    mine, theirs = sequence_codes(terms, sides)
+    truncate_order, mark_order = sequence_codes(terms, sides)
     copy = is_of(marks, FactKind.COPY)
-    codes, size = pair_codes(np.concatenate([mine, np.where(copy, -1, theirs)]) + 1, places)
-    mine_codes, their_codes = np.split(codes, [len(at)])
+    codes, size = pair_codes(np.concatenate([truncate_order, np.where(copy, -1, mark_order)]) + 1, places)
+    truncate_codes, mark_codes = np.split(codes, [len(at)])
     first, earliest = np.zeros(len(at), bool), np.argsort(at, kind="stable")
-    first[earliest[np.unique(mine_codes[earliest], return_index=True)[1]]] = True
+    first[earliest[np.unique(truncate_codes[earliest], return_index=True)[1]]] = True
     since = np.full(size, FIRST)
-    since[their_codes[~copy]] = known_at[~copy]
+    since[mark_codes[~copy]] = known_at[~copy]
     # A truncate of a log that was earlier than its mark takes its place (V133).
-    known = np.isin(mine_codes, their_codes[~copy]) & ~((own != FIRST) & (at < since[mine_codes]))
+    known = np.isin(truncate_codes, mark_codes[~copy]) & ~((own != FIRST) & (at < since[truncate_codes]))
     inside = in_window(known_at, terms.window) & (terms.window is not None)
-    replaced = ~copy & np.isin(their_codes, mine_codes[first & ~known])
-    again = ~copy & np.isin(their_codes, mine_codes) & inside
-    kept = first & (~known if terms.window is None else True)
+    replaced = ~copy & np.isin(mark_codes, truncate_codes[first & ~known])
+    again = ~copy & np.isin(mark_codes, truncate_codes) & inside
+    is_new = first & (~known if terms.window is None else True)
     goes = (inside & ~again & terms.all_keys) | replaced
-    left = truncates.filter(pa.array(kept))
-    come = _new_marks(terms, left.filter(pa.array(~known[kept])))
+    left = truncates.filter(pa.array(is_new))
+    added = _new_marks(terms, left.filter(pa.array(~known[is_new])))
     ended = marks.filter(pa.array(goes))
     back = shaped(withdraw_facts(ended, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return Arrival(
         events,
         left,
-        _later(at[kept], mine[kept], known_at, np.where(copy, OPEN, theirs)),
+        _later(at[is_new], truncate_order[is_new], known_at, np.where(copy, OPEN, mark_order)),
         marks.filter(pa.array(~again & ~goes)),
         marks.filter(pa.array(inside & ~again & (not terms.all_keys))),
         marks.filter(pa.array(inside & (own_times(marks) != FIRST))),
         ended.select([FILE, POSITION]),
-        pa.concat_tables([come, back]),
-        {**counts, DUPLICATE: int((~kept).sum())},
+        pa.concat_tables([added, back]),
+        {**counts, DUPLICATE: int((~is_new).sum())},
         samples,
     )
 
@@ -158,8 +158,8 @@ def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
     at = micros(truncates[AT])
     time = times_to_store(np.where(has_position(terms, truncates), at, FIRST))
     kind = repeat_kind(len(truncates), FactKind.TRUNCATE)
-    told = Remembered(kind, further_sequence(terms, truncates), role=Role.FACT, time=time)
-    return make_rows(terms, {}, at, at, told)
+    remembered = Remembered(kind, further_sequence(terms, truncates), role=Role.FACT, time=time)
+    return make_rows(terms, {}, at, at, remembered)
 
 
 def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
@@ -178,14 +178,14 @@ def are_of_former_logs(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
     if former is None:
         return np.zeros(len(delivered), bool)
     at = micros(delivered[AT])
-    found = at <= former.latest
+    is_former = at <= former.latest
     if former.last is not None:
         positions = further_sequence(terms, delivered)
         assert positions is not None
         last = pa.array([dict(zip(terms.sequence, former.last, strict=True))], positions.type)
-        mine, theirs = sequence_codes(terms, [(positions, len(positions)), (last, 1)])
-        found |= mine > theirs[0]
-    return found & (at <= former.until) & has_position(terms, delivered)
+        positions_, last_position = sequence_codes(terms, [(positions, len(positions)), (last, 1)])
+        is_former |= positions_ > last_position[0]
+    return is_former & (at <= former.until) & has_position(terms, delivered)
 
 
 def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> np.ndarray:
@@ -195,8 +195,8 @@ def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.T
     if not len(settled):
         return np.zeros(len(delivered), bool)
     sides = [(further_sequence(terms, delivered), len(delivered)), (sequences(settled), len(settled))]
-    mine, theirs = sequence_codes(terms, sides)
-    return has_position(terms, delivered) & (mine < theirs.max())
+    positions, truncates = sequence_codes(terms, sides)
+    return has_position(terms, delivered) & (positions < truncates.max())
 
 
 def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
@@ -216,8 +216,8 @@ def of_kind(delivered: pa.Table, kind: FactKind) -> np.ndarray:
 
 def _any_null(columns: Sequence[Values], *, nan: bool) -> np.ndarray:
     """Whether a value of a row is NULL; in a sequence NaN is NULL (V47), as a key it is a value (V16)."""
-    found = [pc.is_null(each, nan_is_null=nan) for each in columns]
-    return np.logical_or.reduce([np.asarray(each) for each in found])
+    nulls = [pc.is_null(values, nan_is_null=nan) for values in columns]
+    return np.logical_or.reduce([np.asarray(flags) for flags in nulls])
 
 
 def in_window(at: np.ndarray, window: tuple[int, int] | None) -> np.ndarray:

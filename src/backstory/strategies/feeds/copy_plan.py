@@ -95,10 +95,10 @@ class _CopyFold(RecordFold):
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
         """What copies say; of this one that is delivered."""
-        said = super()._copy_facts(record, mark)
+        facts = super()._copy_facts(record, mark)
         own = mark == self.own_mark
-        said.source[own] = self.listed_rows[record[own]]
-        return said
+        facts.source[own] = self.listed_rows[record[own]]
+        return facts
 
 
 def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
@@ -121,27 +121,27 @@ def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Tabl
     rows = live_rows(slice_)
     arrival = _arrival(among, pa.table(events))
     records = _CopyFold(terms, arrival, arrival.events, rows, among.at)
-    made = HistoryDifference(
+    difference = HistoryDifference(
         terms, records.pool, records.stored_records, records.states, records.since, records.sequence
     )
-    parts = [*made.rows(), *_withdrawn_void_rows(among, rows)]
-    outcome = _outcomes(among, records)
-    counts = {name: int(rows.sum()) for name, rows in outcome.items()}
-    counts[TAKEN_BACK] = len(made.withdrawn_versions)
-    counts[UNCHANGED] = int((outcome[KNOWN] & ~outcome[CHANGED] & ~outcome[CLOSED]).sum())
-    del outcome[KNOWN], counts[KNOWN]
+    parts = [*difference.rows(), *_withdrawn_void_rows(among, rows)]
+    outcomes = _outcomes(among, records)
+    counts = {name: int(rows.sum()) for name, rows in outcomes.items()}
+    counts[TAKEN_BACK] = len(difference.withdrawn_versions)
+    counts[UNCHANGED] = int((outcomes[KNOWN] & ~outcomes[CHANGED] & ~outcomes[CLOSED]).sum())
+    del outcomes[KNOWN], counts[KNOWN]
     keys = _keys(records)
-    few = {name: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for name, rows in outcome.items()}
+    few = {name: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for name, rows in outcomes.items()}
     none = rows.select([FILE, POSITION]).slice(0, 0)
-    gone = (each.select([FILE, POSITION]) for each, instead in parts if instead)
+    removed = (part.select([FILE, POSITION]) for part, instead in parts if instead)
     return PartPlan(
         {
-            REMOVED: pa.concat_tables([none, *gone]),
-            ADDED: pa.concat_tables([shaped(each, terms.columns, ids=terms.ids) for each, _ in parts]),
-            APPEARED: keys.filter(pa.array(outcome[APPEARED])),
+            REMOVED: pa.concat_tables([none, *removed]),
+            ADDED: pa.concat_tables([shaped(part, terms.columns, ids=terms.ids) for part, _ in parts]),
+            APPEARED: keys.filter(pa.array(outcomes[APPEARED])),
         },
         {name: number for name, number in counts.items() if number},
-        {name: each for name, each in few.items() if len(each)},
+        {name: sample for name, sample in few.items() if len(sample)},
     )
 
 
@@ -183,7 +183,7 @@ def _outcomes(among: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]
     last[states.facts.record[own]] = states.lasts[states.instant[own]]
     after, there = states.there[last], before >= 0
     pool, both = records.pool, np.flatnonzero(states.there[last] & (before >= 0))
-    found = {KNOWN: there, APPEARED: after & ~there, CLOSED: there & ~after}
+    outcomes = {KNOWN: there, APPEARED: after & ~there, CLOSED: there & ~after}
     drives: dict[str, np.ndarray] = {}
     changed = np.zeros(count, bool)
     for name in (*among.terms.tracked, *among.terms.overwritten):
@@ -191,15 +191,15 @@ def _outcomes(among: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]
         differs[both] = ~pool.alike(name, states.place(name)[last[both]], before[both])
         drives[name] = differs
         changed |= differs
-    found[CHANGED] = changed
-    found |= {f"{DRIVES}{name}": rows for name, rows in drives.items() if name in among.compared}
+    outcomes[CHANGED] = changed
+    outcomes |= {f"{DRIVES}{name}": rows for name, rows in drives.items() if name in among.compared}
     for name in among.compared:
         had, loses = np.zeros(count, bool), np.zeros(count, bool)
         had[both] = np.asarray(pool.at(name, before[both]).is_valid())
         if name in drives:
             loses[both] = had[both] & np.asarray(pool.at(name, states.place(name)[last[both]]).is_null())
-        found |= {f"{HAD}{name}": had, f"{LOSES}{name}": loses}
-    return found
+        outcomes |= {f"{HAD}{name}": had, f"{LOSES}{name}": loses}
+    return outcomes
 
 
 def _keys(records: _CopyFold) -> pa.Table:

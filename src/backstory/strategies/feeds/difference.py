@@ -72,18 +72,18 @@ class HistoryDifference:
     def _is_stored(self) -> np.ndarray:
         """Whether a version is stored as it is, but for its end and for what has no history (V9)."""
         rows, begin = self._first_rows, self.runs.begin
-        found = rows >= 0
+        same = rows >= 0
         if len(self.stored.rows):
-            found &= self.stored.version[rows]
+            same &= self.stored.version[rows]
         for name in (*self.terms.tracked, *self.terms.ignored_columns):
-            where = np.flatnonzero(found)
-            found[where] = self.pool.alike(name, self.places(name)[where], rows[where])
-        event = np.flatnonzero(found & (self.facts.said[begin] == UPSERT))
-        found[event] = self._has_same_times(begin[event], rows[event])
-        told = self.facts.told[begin]
-        where = np.flatnonzero(found & (self.facts.event[begin] >= 0))
-        found[where] = self._same_columns(told[where], rows[where])
-        return found
+            where = np.flatnonzero(same)
+            same[where] = self.pool.alike(name, self.places(name)[where], rows[where])
+        event = np.flatnonzero(same & (self.facts.said[begin] == UPSERT))
+        same[event] = self._has_same_times(begin[event], rows[event])
+        lists = self.facts.told[begin]
+        where = np.flatnonzero(same & (self.facts.event[begin] >= 0))
+        same[where] = self._same_columns(lists[where], rows[where])
+        return same
 
     def _has_same_times(self, facts: np.ndarray, rows: np.ndarray) -> np.ndarray:
         """Whether facts are where their rows are, and of the time that these say (V133)."""
@@ -108,11 +108,11 @@ class HistoryDifference:
     @cached_property
     def _needs_renewal(self) -> np.ndarray:
         """The open versions that are stored with older values of what has no history (V18)."""
-        found = np.zeros(len(self._first_rows), bool)
+        differs = np.zeros(len(self._first_rows), bool)
         where = np.flatnonzero(self._is_stored & (self.runs.end == OPEN))
         for name in self.terms.overwritten:
-            found[where] |= ~self.pool.alike(name, self.places(name)[where], self._first_rows[where])
-        return found
+            differs[where] |= ~self.pool.alike(name, self.places(name)[where], self._first_rows[where])
+        return differs
 
     def _moved_versions(self) -> Iterator[tuple[pa.Table, bool]]:
         """Stored versions with another end, and open ones with newer values of what has no history."""
@@ -151,10 +151,10 @@ class HistoryDifference:
         event = self.facts.said[begin] == UPSERT
         kind = pa.array(np.full(len(begin), FactKind.UPSERT.value), pa.string(), mask=~event)
         time = times_to_store(np.where(event, self.facts.own[begin], FIRST))
-        told = Remembered(
+        remembered = Remembered(
             kind, self._sequence(np.where(event, row, -1)), self._lists(begin, event), time=time
         )
-        return make_rows(self.terms, values, self.facts.at[begin], self.runs.end[new], told)
+        return make_rows(self.terms, values, self.facts.at[begin], self.runs.end[new], remembered)
 
     @cached_property
     def _silent_events(self) -> np.ndarray:
@@ -171,10 +171,10 @@ class HistoryDifference:
             np.flatnonzero((rows >= 0) & ~self.stored.version[rows]) if len(self.stored.rows) else rows[:0]
         )
         rows, source = rows[there], self.facts.source[self._silent_events[there]]
-        told = self.facts.told[self._silent_events[there]]
-        same = self._same_columns(told, rows) & self._has_same_times(self._silent_events[there], rows)
+        lists = self.facts.told[self._silent_events[there]]
+        same = self._same_columns(lists, rows) & self._has_same_times(self._silent_events[there], rows)
         for name in (*self.terms.tracked, *self.terms.ignored_columns):
-            says = self.pool.has(name)[told]
+            says = self.pool.has(name)[lists]
             same &= ~says | self.pool.alike(name, source, rows)
         return there[same]
 
@@ -196,20 +196,22 @@ class HistoryDifference:
         places = np.delete(self._silent_events, self._unchanged_facts)
         row, delete = self.facts.source[places], self.facts.said[places] == CLEAR
         values = values_at(self.pool, self.terms.key, row)
-        told = self.facts.told[places]
+        lists = self.facts.told[places]
         for name in self.terms.data:
-            values[name] = self.pool.at(name, np.where(self.pool.has(name)[told] & ~delete, row, -1))
+            values[name] = self.pool.at(name, np.where(self.pool.has(name)[lists] & ~delete, row, -1))
         kind = pa.array(np.where(delete, FactKind.DELETE.value, FactKind.UPSERT.value), pa.string())
         time = times_to_store(self.facts.own[places])
-        kept = Remembered(kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT, time=time)
-        return make_rows(self.terms, values, self.facts.at[places], self.facts.at[places], kept)
+        remembered = Remembered(
+            kind, self._sequence(row), self._lists(places, ~delete), role=Role.FACT, time=time
+        )
+        return make_rows(self.terms, values, self.facts.at[places], self.facts.at[places], remembered)
 
     def _sequence(self, rows: np.ndarray) -> pa.Array | None:
         return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))
 
     def _lists(self, places: np.ndarray, event: np.ndarray) -> pa.Array:
         """The columns that events assert, each named: those that come later are none of them (V138)."""
-        told = np.where(event, self.facts.told[places], -1)
-        lists = self.pool.lists.take(pa.array(told, mask=told < 0))
+        list_places = np.where(event, self.facts.told[places], -1)
+        lists = self.pool.lists.take(pa.array(list_places, mask=list_places < 0))
         every = pa.scalar(sorted(self.terms.numbers.values()), lists.type)
         return pc.if_else(pa.array(event & np.asarray(lists.is_null())), every, lists)

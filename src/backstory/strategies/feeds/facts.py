@@ -50,7 +50,7 @@ class RecordFacts:
 
     def at_places(self, places: np.ndarray) -> "RecordFacts":
         """Some of them, in this order."""
-        return RecordFacts(*(getattr(self, each.name)[places] for each in fields(self)))
+        return RecordFacts(*(getattr(self, field.name)[places] for field in fields(self)))
 
     @property
     def new(self) -> np.ndarray:
@@ -62,22 +62,22 @@ def make_facts(record: np.ndarray, at: np.ndarray, said: np.ndarray | int, **mor
     """Facts; what is not given of them is `NONE`, their order 0."""
     nothing = np.full(len(record), NONE, np.int64)
     count = len(record)
-    given = {
+    values = {
         "order": np.zeros(count, np.int64),
         "own": np.full(count, FIRST),
         "read": np.zeros(count, bool),
         **more,
     }
-    names = [each.name for each in fields(RecordFacts)][3:]
+    names = [field.name for field in fields(RecordFacts)][3:]
     return RecordFacts(
-        record, at, np.broadcast_to(said, len(record)), *(given.get(name, nothing) for name in names)
+        record, at, np.broadcast_to(said, len(record)), *(values.get(name, nothing) for name in names)
     )
 
 
 def join_facts(parts: Sequence[RecordFacts]) -> RecordFacts:
     """All of them."""
     return RecordFacts(
-        *(np.concatenate([getattr(each, of.name) for each in parts]) for of in fields(RecordFacts))
+        *(np.concatenate([getattr(part, of.name) for part in parts]) for of in fields(RecordFacts))
     )
 
 
@@ -104,13 +104,13 @@ def settled_facts(
     touched = np.zeros(int(max(records.max(initial=-1), stored.record.max(initial=-1))) + 1, bool)
     touched[records[early]] = True
     moves = stored.version & touched[stored.record]
-    instants = [(stored.record[moves], each[moves]) for each in (stored.start, stored.end)]
+    instants = [(stored.record[moves], times[moves]) for times in (stored.start, stored.end)]
     pairs = [(records[early], np.full(int(early.sum()), first)), *instants]
-    record, at = (np.concatenate(each) for each in zip(*pairs, strict=True))
+    record, at = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
     inside = (at >= first) & (at <= last)
     record, at = np.unique(np.stack([record[inside], at[inside]]), axis=1)
-    found = stored.covering(record, at)
-    return make_facts(record, at, COPY, source=found, stored=versions_that_begin(stored, found, at))
+    versions = stored.covering(record, at)
+    return make_facts(record, at, COPY, source=versions, stored=versions_that_begin(stored, versions, at))
 
 
 def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndarray) -> np.ndarray:
@@ -125,11 +125,11 @@ def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more
 
     A version that an event began there is the event's.
     """
-    found = stored.covering(record, at)
-    begins = versions_that_begin(stored, found, at)
+    versions = stored.covering(record, at)
+    begins = versions_that_begin(stored, versions, at)
     if len(stored.rows):
         begins = np.where(stored.upsert[begins], NONE, begins)
-    return make_facts(record, at, COPY, source=found, stored=begins, **more)
+    return make_facts(record, at, COPY, source=versions, stored=begins, **more)
 
 
 def pair_with_instants(

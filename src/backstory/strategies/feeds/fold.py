@@ -56,7 +56,7 @@ class SequencedEvents:
 
     def at_places(self, places: np.ndarray) -> "SequencedEvents":
         """Some of them, in this order."""
-        return SequencedEvents(*(getattr(self, each.name)[places] for each in fields(self)))
+        return SequencedEvents(*(getattr(self, field.name)[places] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,15 +77,15 @@ def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: Se
     Events of a log are told apart by their positions alone.
     """
     count = len(delivered.record)
-    sides = [(each.record, place_in_order(each.at, each.own)) for each in (delivered, stored)]
-    instants, _ = pair_codes(*(np.concatenate(each) for each in zip(*sides, strict=True)))
+    sides = [(events.record, place_in_order(events.at, events.own)) for events in (delivered, stored)]
+    instants, _ = pair_codes(*(np.concatenate(arrays) for arrays in zip(*sides, strict=True)))
     codes, size = pair_codes(instants, np.concatenate([delivered.code, stored.code]))
-    mine, theirs = codes[:count], codes[count:]
+    delivered_codes, stored_codes = codes[:count], codes[count:]
     rival = np.full(size, -1)
     late_first = np.argsort(delivered.own, kind="stable")[::-1]
-    rival[mine[late_first]] = late_first
-    rival[theirs] = np.arange(len(theirs)) + count
-    meets = rival[mine]
+    rival[delivered_codes[late_first]] = late_first
+    rival[stored_codes] = np.arange(len(stored_codes)) + count
+    meets = rival[delivered_codes]
     others = np.flatnonzero(meets != np.arange(count))
     same = _have_same_content(terms, pool, delivered, others, _join_events(delivered, stored), meets[others])
     again, conflict = np.zeros(count, bool), np.zeros(count, bool)
@@ -98,7 +98,7 @@ def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: Se
 
 
 def _join_events(one: SequencedEvents, other: SequencedEvents) -> SequencedEvents:
-    names = [each.name for each in fields(one)]
+    names = [field.name for field in fields(one)]
     return SequencedEvents(*(np.concatenate([getattr(one, name), getattr(other, name)]) for name in names))
 
 
@@ -135,7 +135,7 @@ class RecordFold:
     @cached_property
     def codes(self) -> tuple[list[np.ndarray], int]:
         """Numbers of the records of events and of stored rows, and how many records there are."""
-        sides = [keys_by_value(each, self.terms.key) for each in (self.events, self.rows)]
+        sides = [keys_by_value(side, self.terms.key) for side in (self.events, self.rows)]
         return key_codes(sides, self.terms.key)
 
     @cached_property
@@ -152,12 +152,15 @@ class RecordFold:
     @cached_property
     def sequence(self) -> pa.Array | None:
         """The further sequence of each place of the pool."""
-        mine = further_sequence(self.terms, self.events)
-        if mine is None:
+        delivered = further_sequence(self.terms, self.events)
+        if delivered is None:
             return None
-        theirs = sequences(self.rows)
+        stored = sequences(self.rows)
         return pa.concat_arrays(
-            [pa.nulls(len(self.rows), mine.type) if theirs is None else theirs.cast(mine.type), mine]
+            [
+                pa.nulls(len(self.rows), delivered.type) if stored is None else stored.cast(delivered.type),
+                delivered,
+            ]
         )
 
     @cached_property
@@ -192,8 +195,8 @@ class RecordFold:
     @cached_property
     def _unsettled_rows(self) -> np.ndarray:
         stored = self.stored_records
-        said = (stored.upsert | stored.delete) & ~in_interval(stored.start, self.terms.settled)
-        return np.flatnonzero(said)
+        is_event = (stored.upsert | stored.delete) & ~in_interval(stored.start, self.terms.settled)
+        return np.flatnonzero(is_event)
 
     @cached_property
     def _is_withdrawn(self) -> np.ndarray:
@@ -216,8 +219,8 @@ class RecordFold:
     @cached_property
     def _unsettled_events(self) -> np.ndarray:
         """Places of delivered events that no settled position of their record's log is at or behind."""
-        mine = self.delivered_events
-        beyond = (mine.own == FIRST) | (mine.code > self._settled_code[mine.record])
+        events = self.delivered_events
+        beyond = (events.own == FIRST) | (events.code > self._settled_code[events.record])
         return np.flatnonzero(beyond)
 
     @cached_property
@@ -250,8 +253,8 @@ class RecordFold:
     @cached_property
     def ties(self) -> Ties:
         """Which events are known, or were delivered before, and which conflict."""
-        mine = self.delivered_events.at_places(self._unsettled_events)
-        ties = ties_of(self.terms, self.pool, mine, self._sequence_rows(self._stored_events))
+        events = self.delivered_events.at_places(self._unsettled_events)
+        ties = ties_of(self.terms, self.pool, events, self._sequence_rows(self._stored_events))
         again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
         again[self._unsettled_events], conflict[self._unsettled_events] = ties.duplicate, ties.conflict
         return Ties(again, conflict, ties.own_times)
@@ -265,24 +268,26 @@ class RecordFold:
     def truncate_conflicts(self) -> tuple[np.ndarray, np.ndarray]:
         """Places of events, and of stored rows, that have the instant and sequence of a truncate (V53)."""
         truncates, mark = self._delivered_truncates, np.flatnonzero(self.marks.truncate)
-        said = self._stored_events
+        rows = self._stored_events
         if not len(truncates) and not len(mark):
-            return np.zeros(0, int), said[:0]
-        marks, stored, mine = self.marks, self.stored_records, self.delivered_events
+            return np.zeros(0, int), rows[:0]
+        marks, stored, events = self.marks, self.stored_records, self.delivered_events
         sides = [
-            (place_in_order(mine.at, mine.own), self._orders[1]),
-            (place_in_order(stored.start[said], stored.own_times[said]), self._orders[0][said]),
+            (place_in_order(events.at, events.own), self._orders[1]),
+            (place_in_order(stored.start[rows], stored.own_times[rows]), self._orders[0][rows]),
             (place_in_order(truncates, self._own_of_truncates), self._orders[2]),
             (place_in_order(marks.at[mark], marks.own[mark]), self._orders[3][mark]),
         ]
-        codes, size = pair_codes(*(np.concatenate(each) for each in zip(*sides, strict=True)))
-        own, theirs, new, known = np.split(codes, np.cumsum([len(each) for each, _ in sides])[:-1])
+        codes, size = pair_codes(*(np.concatenate(arrays) for arrays in zip(*sides, strict=True)))
+        event_codes, row_codes, truncate_codes, mark_codes = np.split(
+            codes, np.cumsum([len(places) for places, _ in sides])[:-1]
+        )
         of_mark = np.full(size, NONE)
-        of_mark[known] = mark
-        found = of_mark[own]
-        meets = (found >= 0) & self._mark_applies(mine.record, found)
-        meets |= np.isin(own, new)
-        return self._unsettled_events[meets[self._unsettled_events]], said[np.isin(theirs, new)]
+        of_mark[mark_codes] = mark
+        marks_of_events = of_mark[event_codes]
+        meets = (marks_of_events >= 0) & self._mark_applies(events.record, marks_of_events)
+        meets |= np.isin(event_codes, truncate_codes)
+        return self._unsettled_events[meets[self._unsettled_events]], rows[np.isin(row_codes, truncate_codes)]
 
     def _mark_applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
         """For pairs of a record and a mark whether it says something of it, after a restatement too (V72)."""
@@ -320,12 +325,12 @@ class RecordFold:
         """Places of delivered events that are known, with an earlier own time than the stored one."""
         stored = self._sequence_rows(self._stored_events)
         renewed = np.flatnonzero(self.ties.own_times != stored.own)
-        mine = self.delivered_events
+        events = self.delivered_events
         codes, _ = pair_codes(
-            np.concatenate([mine.record, stored.record[renewed]]),
-            np.concatenate([mine.code, stored.code[renewed]]),
+            np.concatenate([events.record, stored.record[renewed]]),
+            np.concatenate([events.code, stored.code[renewed]]),
         )
-        again = self.ties.duplicate & (mine.own != FIRST)
+        again = self.ties.duplicate & (events.own != FIRST)
         return np.flatnonzero(again & np.isin(codes[: len(again)], codes[len(again) :]))
 
     def _first_positions(self, new: SequencedEvents) -> np.ndarray:
@@ -335,9 +340,9 @@ class RecordFold:
         np.minimum.at(low, new.record[log], new.code[log])
         for code in self._orders[2][self._own_of_truncates != FIRST]:
             low = np.where(code > self._settled_code, np.minimum(low, code), low)
-        gone = self._unsettled_rows[self._is_withdrawn[self._unsettled_rows]]
-        gone = gone[self.stored_records.own_times[gone] != FIRST]
-        np.minimum.at(low, self.stored_records.record[gone], self._orders[0][gone])
+        withdrawn = self._unsettled_rows[self._is_withdrawn[self._unsettled_rows]]
+        withdrawn = withdrawn[self.stored_records.own_times[withdrawn] != FIRST]
+        np.minimum.at(low, self.stored_records.record[withdrawn], self._orders[0][withdrawn])
         if len(self.arrival.inside):
             marks = int(self._orders[4].min())
             low = np.where(self.is_named | self.terms.all_keys, np.minimum(low, marks), low)
@@ -371,8 +376,8 @@ class RecordFold:
     @cached_property
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
         """All facts at their instants, and which of them come to be settled there."""
-        told = [*self._stored_facts(), *self.new_facts()]
-        return place_facts(join_facts([*told, *self._mark_facts(told)]), self.terms.settled)
+        facts_ = [*self._stored_facts(), *self.new_facts()]
+        return place_facts(join_facts([*facts_, *self._mark_facts(facts_)]), self.terms.settled)
 
     @cached_property
     def late_events(self) -> np.ndarray:
@@ -419,9 +424,9 @@ class RecordFold:
             np.concatenate([self._orders[2], self._orders[0][void]]),
         )
         count = len(self._delivered_truncates)
-        found = np.zeros(len(self.rows), bool)
-        found[void] = np.isin(codes[count:], codes[:count])
-        return found
+        flags = np.zeros(len(self.rows), bool)
+        flags[void] = np.isin(codes[count:], codes[:count])
+        return flags
 
     @cached_property
     def touched_records(self) -> np.ndarray:
@@ -430,14 +435,14 @@ class RecordFold:
 
     def _stored_facts(self) -> list[RecordFacts]:
         stored, touched, since = self.stored_records, self.touched_records, self.since[self.touched_records]
-        said = self._stored_events[
+        rows = self._stored_events[
             stored.start[self._stored_events] >= self.since[stored.record[self._stored_events]]
         ]
-        events = replace(self._sequence_rows(said), own=self._own_times[said])
+        events = replace(self._sequence_rows(rows), own=self._own_times[rows])
         return [
             first_facts(stored, touched, since),
             settled_facts(self.terms, stored, touched, since),
-            _events(events, stored=said),
+            _events(events, stored=rows),
         ]
 
     @cached_property
@@ -449,37 +454,37 @@ class RecordFold:
 
     def new_facts(self) -> list[RecordFacts]:
         """What is delivered."""
-        kept, touched, at = self.new_events, self.touched_records, self._delivered_truncates
+        new, touched, at = self.new_events, self.touched_records, self._delivered_truncates
         owner, truncate = pair_with_instants(touched, self.since[touched], at)
         own, code = self._own_of_truncates[truncate], self._orders[2][truncate]
         says = np.flatnonzero((own == FIRST) | (code > self._settled_code[touched[owner]]))
         owner, truncate, own, code = owner[says], truncate[says], own[says], code[says]
         return [
-            _events(self.delivered_events.at_places(kept), stored=self._restated_rows[kept], event=kept),
+            _events(self.delivered_events.at_places(new), stored=self._restated_rows[new], event=new),
             make_facts(touched[owner], at[truncate], CLEAR, order=code, truncate=truncate, own=own),
         ]
 
     @cached_property
     def _restated_rows(self) -> np.ndarray:
         """For each event the place of the row of its fact that a window takes back (V9), or `NONE`."""
-        found = np.full(len(self.events), NONE)
+        none = np.full(len(self.events), NONE)
         if self.terms.window is None:
-            return found
+            return none
         stored = self.stored_records
         rows = np.flatnonzero((stored.upsert | stored.delete) & self._is_withdrawn)
         sides = self.delivered_events, self._sequence_rows(rows)
-        codes = np.concatenate([place_in_order(each.at, each.own) for each in sides])
+        codes = np.concatenate([place_in_order(events.at, events.own) for events in sides])
         for name in ("record", "code", "delete"):
-            more = np.concatenate([getattr(each, name) for each in sides]).astype(np.int64)
+            more = np.concatenate([getattr(events, name) for events in sides]).astype(np.int64)
             codes, size = pair_codes(codes, more)
         row = np.full(size, NONE)
-        row[codes[len(found) :]] = rows
-        return row[codes[: len(found)]]
+        row[codes[len(none) :]] = rows
+        return row[codes[: len(none)]]
 
-    def _mark_facts(self, told: Sequence[RecordFacts]) -> list[RecordFacts]:
+    def _mark_facts(self, others: Sequence[RecordFacts]) -> list[RecordFacts]:
         """What marks say of each touched record, beside what else is told of it."""
         marks = self.marks
-        record, mark = self._applicable_marks(told)
+        record, mark = self._applicable_marks(others)
         speaks = self._mark_applies(record, mark)
         logged = marks.own[mark] != FIRST
         speaks &= ~logged | (marks.order[mark] > self._settled_code[record])
@@ -497,7 +502,7 @@ class RecordFold:
             self._copy_facts(record[copies], mark[copies]),
         ]
 
-    def _applicable_marks(self, told: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
+    def _applicable_marks(self, others: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
         """Pairs of records and of marks that are not before them: by their instants, or in their log."""
         marks, touched = self.marks, self.touched_records
         owner, mark = pair_with_instants(touched, self.since[touched], marks.at)
@@ -506,9 +511,9 @@ class RecordFold:
         if not len(logged):
             return record, mark
         low = np.full(self.codes[1], OPEN - 1)
-        for each in told:
-            there = np.flatnonzero(each.own != FIRST)
-            np.minimum.at(low, each.record[there], each.order[there])
+        for part in others:
+            there = np.flatnonzero(part.own != FIRST)
+            np.minimum.at(low, part.record[there], part.order[there])
         owner, more = pair_with_instants(touched, low[touched] + 1, marks.order[logged])
         pairs = np.concatenate([[record, mark], [touched[owner], logged[more]]], axis=1)
         record, mark = np.unique(pairs, axis=1)
@@ -516,20 +521,20 @@ class RecordFold:
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
         """What copies say: a record that is not in the scope of one at its instant is not listed by it."""
-        marks, told = self.marks, len(self.rows) + len(self.events) + mark
-        found = copy_facts(
-            self.stored_records, record, marks.at[mark], order=marks.order[mark], told=told, mark=mark
+        marks, lists = self.marks, len(self.rows) + len(self.events) + mark
+        facts = copy_facts(
+            self.stored_records, record, marks.at[mark], order=marks.order[mark], told=lists, mark=mark
         )
         for rows in np.split(
             np.argsort(mark, kind="stable"), np.cumsum(np.bincount(mark))[:-1] if len(mark) else []
         ):
             scope = marks.scopes[mark[rows[0]]] if len(rows) else None
             if scope is not None:
-                source = found.source[rows]
+                source = facts.source[rows]
                 inside = self.pool.within(scope, {name: source for name, _ in scope}, len(rows))
                 outside = rows[(source < 0) | ~inside]
-                found.source[outside] = found.stored[outside] = NONE
-        return found
+                facts.source[outside] = facts.stored[outside] = NONE
+        return facts
 
 
 def _events(events: SequencedEvents, **more: np.ndarray) -> RecordFacts:

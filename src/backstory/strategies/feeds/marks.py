@@ -58,9 +58,9 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
     of_void = mark[identity[count:]]
     silent = (stored.record[voids] * count + of_void)[of_void >= 0]
     of_copies = order[:count] + 1
-    told = [scope_of(each) for each in scopes.slice(0, count).to_pylist()]
+    scopes_of_marks = [scope_of(text) for text in scopes.slice(0, count).to_pylist()]
     orders = np.where(truncate[:count], codes, of_copies)
-    return Marks(instants[:count], own[:count], truncate[:count], orders, told, silent)
+    return Marks(instants[:count], own[:count], truncate[:count], orders, scopes_of_marks, silent)
 
 
 def scope_of(text: str | None) -> Scope | None:

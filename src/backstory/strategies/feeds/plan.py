@@ -100,21 +100,21 @@ def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray
 
 def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array | None) -> np.ndarray:
     """Whether an event's image of what was before it is not what is known (V64)."""
-    facts, found = states.facts, np.zeros(len(states.facts), bool)
+    facts, mismatches = states.facts, np.zeros(len(states.facts), bool)
     if before is None:
-        return found
-    names = [each.name for each in before.type if each.name in states.effects.terms.tracked]
-    told = np.flatnonzero(facts.event >= 0)
-    told = told[np.asarray(before.is_valid())[facts.event[told]]]
-    if not names or not len(told):
-        return found
-    images = before.take(pa.array(facts.event[told]))
-    same = there_before[told]
+        return mismatches
+    names = [field.name for field in before.type if field.name in states.effects.terms.tracked]
+    delivered = np.flatnonzero(facts.event >= 0)
+    delivered = delivered[np.asarray(before.is_valid())[facts.event[delivered]]]
+    if not names or not len(delivered):
+        return mismatches
+    images = before.take(pa.array(facts.event[delivered]))
+    same = there_before[delivered]
     for name in names:
-        values = states.effects.pool.at(name, states.place(name)[told - 1])
+        values = states.effects.pool.at(name, states.place(name)[delivered - 1])
         same = same & alike(values, pc.struct_field(images, name).cast(values.type))
-    found[told] = ~same
-    return found
+    mismatches[delivered] = ~same
+    return mismatches
 
 
 def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
@@ -139,7 +139,7 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
     columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, FactKind.TRUNCATE)))
     time = memory_field(taken, OWN_TIME)
-    told = Remembered(
+    remembered = Remembered(
         repeat_kind(len(taken), FactKind.VOID),
         sequences(taken),
         columns,
@@ -148,7 +148,10 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
         Role.FACT,
     )
     at = micros(taken[VALID_FROM])
-    yield make_rows(terms, values_at(records.pool, terms.key, records.row_of[record]), at, at, told), False
+    yield (
+        make_rows(terms, values_at(records.pool, terms.key, records.row_of[record]), at, at, remembered),
+        False,
+    )
 
 
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:
@@ -167,22 +170,22 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
         counts = {name: len(rows) for name, rows in faults.items()}
         samples = {name: rows.slice(0, MAX_KEYS) for name, rows in faults.items()}
         return PartPlan({}, counts, samples)
-    made = difference_of(records)
-    parts = [*made.rows(), *void_rows(records)]
+    difference = difference_of(records)
+    parts = [*difference.rows(), *void_rows(records)]
     before = (
         records.events[BEFORE_IMAGE].combine_chunks() if BEFORE_IMAGE in records.events.column_names else None
     )
-    found = event_outcomes(records.states, before)
-    counts, samples = _count_outcomes(records, found)
-    if len(made.withdrawn_versions):
-        counts[TAKEN_BACK] = len(made.withdrawn_versions)
-    for kind, flags in {ENDED: found.ended, LATE: found.late, RAISED: found.raised}.items():
+    outcomes = event_outcomes(records.states, before)
+    counts, samples = _count_outcomes(records, outcomes)
+    if len(difference.withdrawn_versions):
+        counts[TAKEN_BACK] = len(difference.withdrawn_versions)
+    for kind, flags in {ENDED: outcomes.ended, LATE: outcomes.late, RAISED: outcomes.raised}.items():
         counts |= {truncate_count(kind, number): 1 for number in _numbers_of_truncates(records, flags)}
     none = records.rows.select([FILE, POSITION]).slice(0, 0)
-    gone = (rows.select([FILE, POSITION]) for rows, instead in parts if instead)
-    come = [shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]
+    removed = (rows.select([FILE, POSITION]) for rows, instead in parts if instead)
+    added = [shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]
     return PartPlan(
-        {REMOVED: pa.concat_tables([none, *gone]), ADDED: pa.concat_tables(come)}, counts, samples
+        {REMOVED: pa.concat_tables([none, *removed]), ADDED: pa.concat_tables(added)}, counts, samples
     )
 
 
@@ -217,7 +220,7 @@ def _faults(records: RecordFold) -> dict[str, pa.Table]:
     events, stored = records.truncate_conflicts
     conflicts = np.union1d(events, np.flatnonzero(records.ties.conflict))
     key = list(records.terms.key)
-    found = {
+    sources_by_fault = {
         CONFLICT: [(records.events, conflicts), (records.rows, stored)],
         SPOILT: [(records.rows, records.stored_records.spoilt())],
         SETTLED: [
@@ -226,35 +229,35 @@ def _faults(records: RecordFold) -> dict[str, pa.Table]:
         ],
     }
     keys = {
-        name: pa.concat_tables([rows.select(key).take(pa.array(places)) for rows, places in each])
-        for name, each in found.items()
+        name: pa.concat_tables([rows.select(key).take(pa.array(places)) for rows, places in sources])
+        for name, sources in sources_by_fault.items()
     }
     return {name: rows for name, rows in keys.items() if len(rows)}
 
 
-def _count_outcomes(records: RecordFold, found: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
+def _count_outcomes(records: RecordFold, outcomes: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
     """The events of records by outcome, and a few keys of each."""
     facts = records.states.facts
     event = facts.event >= 0
-    silent = event & ~found.began & ~found.ended
+    silent = event & ~outcomes.began & ~outcomes.ended
     kinds = {
-        BEGAN: found.began & event,
-        ENDED: found.ended & event,
+        BEGAN: outcomes.began & event,
+        ENDED: outcomes.ended & event,
         SILENT: silent,
-        LATE: found.late & event,
-        PARTIAL: found.partial & event,
-        MISMATCHED: found.mismatched,
-        RAISED: found.raised & event,
+        LATE: outcomes.late & event,
+        PARTIAL: outcomes.partial & event,
+        MISMATCHED: outcomes.mismatched,
+        RAISED: outcomes.raised & event,
     }
     keys = records.events.select(list(records.terms.key))
     places = {name: facts.event[rows] for name, rows in kinds.items()} | {
         DUPLICATE: np.flatnonzero(records.ties.duplicate),
         TOO_LATE: records.late_events,
     }
-    counts = {name: len(each) for name, each in places.items() if len(each)}
+    counts = {name: len(rows) for name, rows in places.items() if len(rows)}
     samples = {name: keys.take(pa.array(places[name][:MAX_KEYS])) for name in counts}
-    drives = changes_by_column(records.states, found.began & event)
-    counts |= {f"{DRIVES}{name}": len(each) for name, each in drives.items() if len(each)}
+    drives = changes_by_column(records.states, outcomes.began & event)
+    counts |= {f"{DRIVES}{name}": len(rows) for name, rows in drives.items() if len(rows)}
     return counts, samples
 
 

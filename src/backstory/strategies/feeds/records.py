@@ -54,8 +54,8 @@ def own_times(rows: pa.Table) -> np.ndarray:
 
 def is_of(rows: pa.Table, *kinds: FactKind) -> np.ndarray:
     """Whether rows remember one of these kinds of facts."""
-    told = pa.array([each.value for each in kinds], pa.string())
-    return np.asarray(pc.is_in(memory_field(rows, KIND), value_set=told))
+    words = pa.array([kind.value for kind in kinds], pa.string())
+    return np.asarray(pc.is_in(memory_field(rows, KIND), value_set=words))
 
 
 def sequences(rows: pa.Table) -> pa.Array | None:
@@ -72,9 +72,9 @@ def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]
     sizes = [count for _, count in sides]
     codes = np.zeros(sum(sizes), np.int64)
     for name in terms.sequence:
-        found = [_sequence_part(side, name, count) for side, count in sides]
-        type_ = next((each.type for each in found if not pa.types.is_null(each.type)), pa.null())
-        order = rank_values(pa.concat_arrays([each.cast(type_) for each in found])) + 1
+        parts = [_sequence_part(side, name, count) for side, count in sides]
+        type_ = next((part.type for part in parts if not pa.types.is_null(part.type)), pa.null())
+        order = rank_values(pa.concat_arrays([part.cast(type_) for part in parts])) + 1
         codes = codes * (int(order.max(initial=0)) + 1) + order
         if len(terms.sequence) > 1:
             codes = np.unique(codes, return_inverse=True)[1]
@@ -143,12 +143,16 @@ class StoredRecords:
         asks = np.arange(len(records)) >= count
         order = np.lexsort((asks, times, records))
         latest = np.maximum.accumulate(np.where(order < count, np.arange(len(order)), -1))
-        found = np.full(len(records), -1, np.int64)
+        covering = np.full(len(records), -1, np.int64)
         there = latest >= 0
-        found[order[there]] = versions[order[latest[there]]] if count else -1
-        found = found[count:]
-        fits = (found >= 0) & (self.record[found] == record) & (self.end[found] > at) if count else found >= 0
-        return np.where(fits, found, -1)
+        covering[order[there]] = versions[order[latest[there]]] if count else -1
+        covering = covering[count:]
+        fits = (
+            (covering >= 0) & (self.record[covering] == record) & (self.end[covering] > at)
+            if count
+            else covering >= 0
+        )
+        return np.where(fits, covering, -1)
 
     def spoilt(self) -> np.ndarray:
         """Places of versions that begin before the one before them ends (V119), or that never began."""
@@ -199,20 +203,20 @@ class Pool:
 
     def within(self, scope: Scope, places: Mapping[str, np.ndarray], count: int) -> np.ndarray:
         """Whether so many records are in a scope (V41); `places` are those of their values, by column."""
-        found = np.ones(count, bool)
+        inside = np.ones(count, bool)
         for name, value in scope:
             values = self.at(name, places[name])
             wanted = pa.array([value]).cast(values.type)[0]
-            found &= alike(values, pa.repeat(wanted, count))
-        return found
+            inside &= alike(values, pa.repeat(wanted, count))
+        return inside
 
     def alike(self, name: str, one: np.ndarray, other: np.ndarray) -> np.ndarray:
         """For pairs of places whether the values there are one; -1 is NULL."""
-        found = one == other
-        differ = np.flatnonzero(~found)
+        same = one == other
+        differ = np.flatnonzero(~same)
         if len(differ):
-            found[differ] = alike(self.at(name, one[differ]), self.at(name, other[differ]))
-        return found
+            same[differ] = alike(self.at(name, one[differ]), self.at(name, other[differ]))
+        return same
 
 
 def pool_of(
@@ -222,12 +226,12 @@ def pool_of(
 
     A list that names every column of the data is as none (V2).
     """
-    users = [each for each in terms.columns if each.name in {*terms.key, *terms.data}]
-    joined = pa.concat_tables([shaped(_only(each, users), users) for each in (stored, delivered)])
-    values = {each.name: joined[each.name].combine_chunks() for each in users}
+    users = [column for column in terms.columns if column.name in {*terms.key, *terms.data}]
+    joined = pa.concat_tables([shaped(_only(side, users), users) for side in (stored, delivered)])
+    values = {column.name: joined[column.name].combine_chunks() for column in users}
     parts = [memory_field(stored, COLUMNS), asserted, memory_field(marks, COLUMNS)]
     type_ = pa.list_(pa.int32())
-    lists = pa.concat_arrays([each.cast(type_) for each in parts])
+    lists = pa.concat_arrays([part.cast(type_) for part in parts])
     return Pool(values, _sparse(lists, terms), dict(terms.numbers))
 
 
@@ -240,7 +244,7 @@ def _sparse(lists: pa.ListArray, terms: FeedTerms) -> pa.ListArray:
 
 
 def _only(rows: pa.Table, users: Sequence[Column]) -> pa.Table:
-    return rows.select([each.name for each in users if each.name in rows.column_names])
+    return rows.select([column.name for column in users if column.name in rows.column_names])
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,7 +265,11 @@ def values_at(pool: Pool, names: tuple[str, ...], places: np.ndarray) -> dict[st
 
 
 def make_rows(
-    terms: FeedTerms, values: Mapping[str, pa.Array], start: np.ndarray, end: np.ndarray, told: Remembered
+    terms: FeedTerms,
+    values: Mapping[str, pa.Array],
+    start: np.ndarray,
+    end: np.ndarray,
+    remembered: Remembered,
 ) -> pa.Table:
     """Versions that open, or facts, which have no length, with these values and what they remember."""
     own = {
@@ -269,30 +277,30 @@ def make_rows(
         VALID_TO: instants(end),
         IS_CURRENT: pa.array(end == OPEN),
         RECORDED_AT: pa.repeat(pa.scalar(terms.recorded, INSTANT), len(start)),
-        MEMORY: _memory(terms, told, len(start)),
+        MEMORY: _memory(terms, remembered, len(start)),
     }
     return shaped(pa.table({**values, **own}), terms.columns, ids=terms.ids)
 
 
-def _memory(terms: FeedTerms, told: Remembered, count: int) -> pa.Array:
+def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:
     """The struct; NULL where all its fields are (V1)."""
-    role = None if told.role is None else pa.repeat(told.role.value, count)
-    given = {
+    role = None if remembered.role is None else pa.repeat(remembered.role.value, count)
+    values = {
         ROLE: role,
-        KIND: told.kind,
-        SEQUENCE: told.sequence,
-        COLUMNS: told.columns,
-        SCOPE: told.scope,
-        OWN_TIME: told.time,
+        KIND: remembered.kind,
+        SEQUENCE: remembered.sequence,
+        COLUMNS: remembered.columns,
+        SCOPE: remembered.scope,
+        OWN_TIME: remembered.time,
     }
     types = {name: arrow_type(type_) for name, type_ in terms.memory.parts}
     parts = []
     for name, type_ in types.items():
-        value = given.get(name)
+        value = values.get(name)
         parts.append(pa.nulls(count, type_) if value is None else value.cast(type_))
     empty = np.ones(count, bool)
-    for each in parts:
-        empty &= np.asarray(each.is_null())
+    for part in parts:
+        empty &= np.asarray(part.is_null())
     fields = [pa.field(name, type_) for name, type_ in types.items()]
     return pa.StructArray.from_arrays(parts, fields=fields, mask=pa.array(empty))
 

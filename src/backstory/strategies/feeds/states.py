@@ -49,8 +49,8 @@ class Effects:
         """Whether a fact says what a column is."""
         told = self.facts.told
         names = (told < 0) | self.pool.has(name)[told] if len(self.pool.lists) else told < 0
-        kept = self.keeps if name not in self.terms.overwritten else np.zeros_like(self.keeps)
-        return self.appears & names & ~kept
+        no_change = self.keeps if name not in self.terms.overwritten else np.zeros_like(self.keeps)
+        return self.appears & names & ~no_change
 
 
 @dataclass(frozen=True)
@@ -108,9 +108,9 @@ class States:
     def changes(self) -> np.ndarray:
         """Whether a fact changes what is known."""
         later = np.flatnonzero(self.facts.said != BEFORE)
-        found = np.zeros(len(self.facts), bool)
-        found[later] = ~self.same(later - 1, later)
-        return found
+        changed = np.zeros(len(self.facts), bool)
+        changed[later] = ~self.same(later - 1, later)
+        return changed
 
     @cached_property
     def firsts(self) -> np.ndarray:
@@ -138,10 +138,10 @@ class States:
     @cached_property
     def moves(self) -> np.ndarray:
         """The instants after which a record is another one than before (V24)."""
-        found = np.zeros(len(self.firsts), bool)
+        moved = np.zeros(len(self.firsts), bool)
         later = np.flatnonzero(~self.base)
-        found[later] = ~self.same(self.lasts[later - 1], self.lasts[later])
-        return found
+        moved[later] = ~self.same(self.lasts[later - 1], self.lasts[later])
+        return moved
 
     @cached_property
     def changer(self) -> np.ndarray:
@@ -222,10 +222,10 @@ def effects_of(conditions: Conditions) -> Effects:
     count = int(facts.record.max()) + 1
     known = _Known(np.zeros(count, bool), {name: np.full(count, -1) for name in terms.tracked})
     for block in np.split(order, ends[:-1]):
-        asked = block[asks[block]]
+        copies = block[asks[block]]
         _learn(known, effects, block[~asks[block]])
-        effects.keeps[asked] = _changes_nothing(conditions, known, asked)
-        _learn(known, effects, asked)
+        effects.keeps[copies] = _changes_nothing(conditions, known, copies)
+        _learn(known, effects, copies)
     return Effects(facts, conditions.pool, terms, effects.keeps)
 
 
@@ -244,30 +244,30 @@ def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
     cleared = np.full(len(known.there), -1)
     takes = np.flatnonzero(now.clears)
     cleared[record[block[takes]]] = takes
-    gone = record[block[takes]]
-    known.there[gone] = False
+    cleared_records = record[block[takes]]
+    known.there[cleared_records] = False
     counts = np.arange(len(block)) >= cleared[record[block]]
     known.there[record[block[counts & now.appears]]] = True
     for name, places in known.places.items():
-        places[gone] = -1
+        places[cleared_records] = -1
         says = block[counts & now.asserts(name)]
         places[record[says]] = source[says]
 
 
-def _changes_nothing(conditions: Conditions, known: _Known, asked: np.ndarray) -> np.ndarray:
+def _changes_nothing(conditions: Conditions, known: _Known, copies: np.ndarray) -> np.ndarray:
     facts = conditions.facts
-    record, source = facts.record[asked], facts.source[asked]
-    found = known.there[record] & (source >= 0)
+    record, source = facts.record[copies], facts.source[copies]
+    unchanged = known.there[record] & (source >= 0)
     for name, places in known.places.items():
-        named = conditions.pool.has(name)[facts.told[asked]] | (facts.told[asked] < 0)
-        rows = np.flatnonzero(found & named)
-        found[rows] = conditions.pool.alike(name, places[record[rows]], source[rows])
+        named = conditions.pool.has(name)[facts.told[copies]] | (facts.told[copies] < 0)
+        rows = np.flatnonzero(unchanged & named)
+        unchanged[rows] = conditions.pool.alike(name, places[record[rows]], source[rows])
     missing = np.flatnonzero(source < 0)
-    for mark in np.unique(facts.mark[asked[missing]]):
-        rows = missing[facts.mark[asked[missing]] == mark]
+    for mark in np.unique(facts.mark[copies[missing]]):
+        rows = missing[facts.mark[copies[missing]] == mark]
         of = record[rows]
-        where = {name: each[of] for name, each in known.places.items()}
+        where = {name: places[of] for name, places in known.places.items()}
         where.update(dict.fromkeys(conditions.terms.key, conditions.rows[of]))
         inside = conditions.pool.within(conditions.scopes[mark] or (), where, len(rows))
-        found[rows] = ~(known.there[of] & inside)
-    return found
+        unchanged[rows] = ~(known.there[of] & inside)
+    return unchanged

@@ -94,24 +94,30 @@ def agree(
     expressions = _expressions(properties, request)
     ordering = _ordering(source, expressions, properties, zoned=zoned, log=request.log is not None)
     refuse_other_types(properties, ordering)
-    kept, empty = delivered_columns(_kept_fields(source, request))
+    stored_columns, empty = delivered_columns(_kept_fields(source, request))
     plain = frozenset(
-        each.name
-        for each in kept
-        if any(plain_column(one, [each.name]) for one in ordering.expressions) and each.name not in empty
+        column.name
+        for column in stored_columns
+        if any(plain_column(one, [column.name]) for one in ordering.expressions) and column.name not in empty
     )
     if table is None:
-        shape = new_table(name, kept, empty, request)
+        shape = new_table(name, stored_columns, empty, request)
         plain -= set(shape.shape.key)
         settings = _with_ignored(agree_settings(None, request), plain)
     else:
-        shape = evolve_shape(table.shape, kept, empty, request, partial(has_no_values, store, table))
+        shape = evolve_shape(
+            table.shape, stored_columns, empty, request, partial(has_no_values, store, table)
+        )
         settings = _agree_table_settings(table, request, plain, shape)
-    refuse_unknown(settings, [each.name for each in shape.shape.user_columns], shape.shape.key)
+    refuse_unknown(settings, [column.name for column in shape.shape.user_columns], shape.shape.key)
     shape = replace(shape, shape=_with_sequence_memory(shape.shape, ordering))
-    computed = {ORDER.format(number): _row_expression(each) for number, each in enumerate(expressions)}
+    computed = {
+        ORDER.format(number): _row_expression(expression) for number, expression in enumerate(expressions)
+    }
     conditions = {DELETES: request.apply_as_deletes, TRUNCATES: request.apply_as_truncates}
-    computed |= {name: _condition(source, each) for name, each in conditions.items() if each is not None}
+    computed |= {
+        name: _condition(source, condition) for name, condition in conditions.items() if condition is not None
+    }
     return Agreement(shape, settings, ordering, computed)
 
 
@@ -121,7 +127,7 @@ def _kept_fields(source: SourceRows, request: ApplyRequest) -> "StructType":
 
     dropped = request.drop or ()
     return StructType(
-        [each for each in source.fields if each.name not in dropped and kept_column(each.name) is None]
+        [field for field in source.fields if field.name not in dropped and kept_column(field.name) is None]
     )
 
 
@@ -130,8 +136,8 @@ def _refuse_missing(request: ApplyRequest, fields: "StructType") -> None:
     some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
     if isinstance(request.ignore_nulls, frozenset):
         some["ignore_null_updates"] = request.ignore_nulls
-    for option, asked in some.items():
-        if lacking := sorted(set(map(str, asked)) - set(names)):
+    for option, names_asked in some.items():
+        if lacking := sorted(set(map(str, names_asked)) - set(names)):
             raise bad_option(
                 f"`{option}=` names no column of the source: {', '.join(lacking)}.",
                 f"{spelling_hint(lacking, names)}Its columns are {', '.join(names)}.",
@@ -166,16 +172,16 @@ def _ordering(
     log: bool,
 ) -> Ordering:
     """The order; what no row has a value of has the type that the table knows, and is refused by its keys."""
-    types = [_type_of(source, _row_expression(each)) for each in expressions]
+    types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
         local = local_times(expressions[0]) is not None
         refuse_no_instant(arrow_type(types[0]), expressions[0], zoned=zoned or local)
     known = stored_types(properties) or [ColumnType(Kind.STRING)] * len(types)
     types = [
-        each and (INSTANT if local_times(text) else each)
-        for each, text in zip(types, expressions, strict=True)
+        type_ and (INSTANT if local_times(text) else type_)
+        for type_, text in zip(types, expressions, strict=True)
     ]
-    further = [each or kept for each, kept in zip(types[1:], known, strict=False)]
+    further = [type_ or stored_type for type_, stored_type in zip(types[1:], known, strict=False)]
     return ordering_of(tuple(map(str, expressions)), further, log=log)
 
 
@@ -212,7 +218,7 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
     if (name := plain_column(expression, source.fields.names)) is not None:
         type_ = source.fields[name].dataType
         return None if isinstance(type_, NullType) else column_type(type_)
-    texts = [each.name for each in source.fields if isinstance(each.dataType, StringType)]
+    texts = [field.name for field in source.fields if isinstance(field.dataType, StringType)]
     if local_computation(expression, pa.schema([(name, pa.string()) for name in texts])) is not None:
         return ColumnType(Kind.BOOLEAN)
     rows = compute_by_spark(source.frame(), {ORDER.format(0): expression})
@@ -236,8 +242,8 @@ def _agree_table_settings(
     stored = stored_settings(table.properties)
     ignored = (plain | (request.ignore or frozenset())) & shape.added
     if request.ignore is not None:
-        kept = (request.ignore - ignored) | (plain & (stored.ignore or frozenset()))
-        request = replace(request, ignore=kept if kept or stored.ignore else None)
+        ignored_before = (request.ignore - ignored) | (plain & (stored.ignore or frozenset()))
+        request = replace(request, ignore=ignored_before if ignored_before or stored.ignore else None)
     return _with_ignored(agree_settings(stored, request), ignored)
 
 
@@ -249,14 +255,14 @@ def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
         shape,
         columns=tuple(
             replace(
-                each,
+                column,
                 type=replace(
-                    each.type, parts=tuple(dict.fromkeys([*each.type.parts, *ordering.memory_part]))
+                    column.type, parts=tuple(dict.fromkeys([*column.type.parts, *ordering.memory_part]))
                 ),
             )
-            if each.name == MEMORY
-            else each
-            for each in shape.columns
+            if column.name == MEMORY
+            else column
+            for column in shape.columns
         ),
     )
 
@@ -282,20 +288,20 @@ def with_stored_meaning(
     if request.is_unwrapped:
         return request
     stored = _stored_options(properties, _request_options(request))
-    said = {name: _option_of_delivery(name, value, names) for name, value in stored.items()}
-    return replace(request, **{name: value for name, value in said.items() if value is not None})
+    options = {name: _option_of_delivery(name, value, names) for name, value in stored.items()}
+    return replace(request, **{name: value for name, value in options.items() if value is not None})
 
 
 def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -> ApplyRequest:
     """The request with the envelope that the table keeps, and with what it keeps of its messages."""
     stored = json.loads(properties.get(FEED, "{}"))
-    kept = stored.get("envelope")
-    if kept is None or request.envelope not in {None, kept}:
+    envelope = stored.get("envelope")
+    if envelope is None or request.envelope not in {None, envelope}:
         return request
     drop = stored.get("drop")
     return replace(
         request,
-        envelope=kept,
+        envelope=envelope,
         unmodified=request.unmodified or stored.get("unmodified"),
         drop=frozenset(drop) if request.drop is None and drop else request.drop,
     )
@@ -315,16 +321,18 @@ def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> di
     """
     if request.is_unwrapped:
         return _envelope_property(request)
-    given = _request_options(request)
+    options = _request_options(request)
     texts = {
         name: sorted(value) if isinstance(value, frozenset) else value
-        for name, value in given.items()
+        for name, value in options.items()
         if name not in _CONDITIONS or isinstance(value, str)
     }
     if not texts:
         return {}
     return {
-        FEED: json.dumps({**_stored_options(properties, given), **texts}, ensure_ascii=False, sort_keys=True)
+        FEED: json.dumps(
+            {**_stored_options(properties, options), **texts}, ensure_ascii=False, sort_keys=True
+        )
     }
 
 
@@ -332,18 +340,18 @@ def _envelope_property(request: ApplyRequest) -> dict[str, str]:
     """What the table keeps of messages: their envelope, its placeholder, and columns that are not stored."""
     own = f"{request.envelope}: "
     drop = sorted(name for name in request.drop or () if not name.startswith((own, OWN_PREFIX)))
-    kept = {"envelope": request.envelope, "unmodified": request.unmodified, "drop": drop or None}
-    said = {name: value for name, value in kept.items() if value is not None}
-    return {FEED: json.dumps(said, ensure_ascii=False, sort_keys=True)}
+    values = {"envelope": request.envelope, "unmodified": request.unmodified, "drop": drop or None}
+    options = {name: value for name, value in values.items() if value is not None}
+    return {FEED: json.dumps(options, ensure_ascii=False, sort_keys=True)}
 
 
 def _request_options(request: ApplyRequest) -> dict[str, Any]:
     return {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
 
 
-def _stored_options(properties: Mapping[str, str], given: Collection[str]) -> dict[str, Any]:
+def _stored_options(properties: Mapping[str, str], options: Collection[str]) -> dict[str, Any]:
     """What the table keeps, without what is given, or contradicts what is."""
-    left_out = {*given, *(_EITHER if _EITHER & set(given) else ())}
+    left_out = {*options, *(_EITHER if _EITHER & set(options) else ())}
     stored = json.loads(properties.get(FEED, "{}"))
     return {name: value for name, value in stored.items() if name not in left_out}
 
@@ -383,16 +391,18 @@ class FeedInputs:
         """The ids of the columns beside the key's; a table that is made numbers its columns from 1."""
         shape = self.agreement.evolved.shape
         if self.table is None:
-            ids = {each.name: number for number, each in enumerate(shape.columns, 1)}
+            ids = {column.name: number for number, column in enumerate(shape.columns, 1)}
         else:
             ids = column_ids(self.store, self.table, self.agreement.evolved)
-        return {each.name: ids[each.name] for each in shape.user_columns if each.name not in shape.key}
+        return {
+            column.name: ids[column.name] for column in shape.user_columns if column.name not in shape.key
+        }
 
     def event_mapping(self, *, counted: bool) -> EventMapping:
         """What makes events of the source's rows; `counted`: these have a number in their source."""
         request, evolved = self.request, self.agreement.evolved
-        names = {each.name for each in evolved.delivered}
-        delivered = tuple(each for each in evolved.shape.user_columns if each.name in names)
+        names = {column.name for column in evolved.delivered}
+        delivered = tuple(column for column in evolved.shape.user_columns if column.name in names)
         images = self.source.images
         return EventMapping(
             delivered,
@@ -401,7 +411,7 @@ class FeedInputs:
             self.agreement.ordering,
             UnmodifiedCells(request.ignore_nulls or False, request.unmodified, request.columns_to_update),
             counted,
-            tuple(each for each in delivered if each.name in images and each.name not in self.key),
+            tuple(column for column in delivered if column.name in images and column.name not in self.key),
         )
 
     @property
@@ -413,11 +423,11 @@ class FeedInputs:
         """What the feed is planned by; `last` is the time of its last event, `log` is how far it gets."""
         shape, settings = self.agreement.evolved.shape, self.agreement.settings
         users = list(self.numbers)
-        settled = tuple(None if each is None else micros_of(each) for each in self.memory.settled)
+        settled = tuple(None if instant is None else micros_of(instant) for instant in self.memory.settled)
         if log is not None and log.settles is not None:
             settled = (
                 None,
-                max(log.settles, *(each for each in settled[1:] if each is not None), log.settles),
+                max(log.settles, *(instant for instant in settled[1:] if instant is not None), log.settles),
             )
         return FeedTerms(
             columns=shape.columns,

@@ -109,7 +109,7 @@ def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
     upserts = np.asarray(pc.equal(kinds, FactKind.UPSERT.value))
     at = instants_of(rows[ORDER.format(0)], terms.ordering.expressions[0], counted=terms.counted)
     asserted, unmodified = _asserted_columns(rows, terms, upserts)
-    schema = arrow_schema({each.name: each.type for each in terms.delivered})
+    schema = arrow_schema({column.name: column.type for column in terms.delivered})
     values = {
         field.name: _values(rows[field.name], field.type, unmodified.get(field.name)) for field in schema
     }
@@ -144,7 +144,7 @@ def _asserted_columns(
     rows: pa.Table, terms: EventMapping, upserts: np.ndarray
 ) -> tuple[pa.Array, Mapping[str, np.ndarray]]:
     """The ids of the columns that each row sets, NULL for all; and the cells that leave theirs alone."""
-    names = [each.name for each in terms.delivered if each.name not in terms.key]
+    names = [column.name for column in terms.delivered if column.name not in terms.key]
     unmodified = {name: terms.unmodified.cells(rows, name) & upserts for name in names}
     unmodified = {name: cells for name, cells in unmodified.items() if cells.any()}
     if not unmodified and len(names) == len(terms.numbers):
@@ -155,8 +155,8 @@ def _asserted_columns(
             sets[:, place] = ~unmodified[name]
     patterns, places = _patterns(sets)
     numbers = np.array([terms.numbers[name] for name in names], np.int32)
-    lists = pa.array([sorted(numbers[each].tolist()) for each in patterns], LIST)
-    whole = pa.array([len(each) == len(terms.numbers) for each in lists.to_pylist()], pa.bool_())
+    lists = pa.array([sorted(numbers[pattern].tolist()) for pattern in patterns], LIST)
+    whole = pa.array([len(ids) == len(terms.numbers) for ids in lists.to_pylist()], pa.bool_())
     lists = pc.if_else(whole, pa.scalar(None, LIST), lists)
     chosen = lists.take(places)
     return pc.if_else(pa.array(upserts), chosen, pa.scalar(None, LIST)), unmodified
@@ -169,16 +169,16 @@ def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
         np.column_stack([sets, np.ones(count, bool)]), axis=1
     )  # without columns, too, a byte
     type_ = pa.binary(packed.shape[1])
-    found = pa.Array.from_buffers(type_, count, [None, pa.py_buffer(packed)]).dictionary_encode()
-    differing = np.frombuffer(b"".join(found.dictionary.to_pylist()), np.uint8)
+    encoded = pa.Array.from_buffers(type_, count, [None, pa.py_buffer(packed)]).dictionary_encode()
+    differing = np.frombuffer(b"".join(encoded.dictionary.to_pylist()), np.uint8)
     bits = np.unpackbits(differing.reshape(-1, packed.shape[1]), axis=1, count=width)
-    return bits.astype(bool), found.indices
+    return bits.astype(bool), encoded.indices
 
 
 def _before_images(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
     """The images of what was before, in the table's types."""
-    parts = [same(images.field(each.name), arrow_type(each.type)) for each in columns]
-    return pa.StructArray.from_arrays(parts, names=[each.name for each in columns], mask=images.is_null())
+    parts = [same(images.field(column.name), arrow_type(column.type)) for column in columns]
+    return pa.StructArray.from_arrays(parts, names=[column.name for column in columns], mask=images.is_null())
 
 
 def _further_sequence(rows: pa.Table, ordering: Ordering, *, counted: bool) -> pa.StructArray:
@@ -203,9 +203,9 @@ def event_columns(terms: EventMapping) -> dict[str, ColumnType]:
     if terms.ordering.types:
         ((_, own[FURTHER]),) = terms.ordering.memory_part
     if terms.before:
-        parts = tuple((each.name, each.type) for each in terms.before)
+        parts = tuple((column.name, column.type) for column in terms.before)
         own[BEFORE_IMAGE] = ColumnType(Kind.STRUCT, parts=parts)
-    return {**{each.name: each.type for each in terms.delivered}, **own}
+    return {**{column.name: column.type for column in terms.delivered}, **own}
 
 
 def typed_events(terms: EventMapping, events: pa.Table) -> pa.Table:

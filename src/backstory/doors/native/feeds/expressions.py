@@ -71,7 +71,7 @@ def local_computation(expression: Expression, schema: pa.Schema) -> Compute | No
 
 
 def _texts(some: str) -> list[str] | None:
-    matches = [_TEXT.fullmatch(each) for each in some.split(",")]
+    matches = [_TEXT.fullmatch(text) for text in some.split(",")]
     return None if None in matches else [match[1] for match in matches if match]
 
 
@@ -162,14 +162,14 @@ def _read_here(source: SourceRows, computed: Mapping[str, Expression], lease: Me
         return None
     parts: list[pa.Table] = []
     for rows in source.batches(source.fields.names):
-        makes = {name: local_computation(each, rows.schema) for name, each in computed.items()}
+        makes = {name: local_computation(expression, rows.schema) for name, expression in computed.items()}
         columns = {}
         for name, make in makes.items():
             if make is None:
                 return None
             columns[name] = make(rows)
         parts.append(pa.table({**{name: rows[name] for name in rows.column_names}, **columns}))
-        lease.hold("feed", sum(each.nbytes for each in parts))
+        lease.hold("feed", sum(part.nbytes for part in parts))
     if not parts:
         return None
     return pa.concat_tables(parts, promote_options="permissive")

@@ -130,9 +130,9 @@ class NativeFeed:
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
-            kept = {} if table is None else table.properties
+            properties = {} if table is None else table.properties
             source = self.source if table is None else with_floats_as_stored(self.source, table.shape, {})
-            request = with_stored_meaning(self.request, kept, source.fields.names)
+            request = with_stored_meaning(self.request, properties, source.fields.names)
             if table is not None and request.apply_as_truncates is not None:
                 source = with_key(source, table.shape.key)
             agreement = agree(store, table, self.name, source, request, zoned=self.zoned)
@@ -140,9 +140,9 @@ class NativeFeed:
             feed = FeedInputs(store, table, source, request, agreement, remembered)
             with open_feed_plan(feed) as planned:
                 absent = find_absences(table, agreement.evolved, "feed", sets_columns=planned.sets_columns)
-                if planned.new_row_count and refuses_absences(kept, self.request):
+                if planned.new_row_count and refuses_absences(properties, self.request):
                     refuse_absences(absent.new, {}, absent.kind)
-                change = _change(feed, planned, meaning_property(self.request, kept))
+                change = _change(feed, planned, meaning_property(self.request, properties))
                 note = Note(DOOR, "") if change is None else self._note(feed, planned, absent)
                 yield Plan(table, change, note, self._receipt(feed, planned, absent), self.request.dry_run)
 
@@ -160,8 +160,10 @@ class NativeFeed:
         table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
         evolved = feed.agreement.evolved
         foreign = () if feed.table is None else feed.table.foreign_writes
-        gone = absent.as_lines(all_of_them=bool(evolved.added))
-        changes = [*evolved.changes, *gone, *columns_left_out(evolved)] if planned.new_row_count else []
+        absence_lines = absent.as_lines(all_of_them=bool(evolved.added))
+        changes = (
+            [*evolved.changes, *absence_lines, *columns_left_out(evolved)] if planned.new_row_count else []
+        )
         if self.request.dry_run:
             keys = {name: planned.keys(name) for name in FEED_COUNTS if counts[name]}
             driving = {
@@ -201,13 +203,15 @@ def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) 
     if table is None:
         _refuse_untyped_key(feed)
         return Change(counts, added=planned.new_rows, into=evolved.shape, properties=properties)
-    kept = table.properties
+    stored_properties = table.properties
     return Change(
         counts,
         _removed_places(feed, planned),
         planned.new_rows,
         evolved.shape if evolved.shape.columns != table.shape.columns else None,
-        properties={name: value for name, value in properties.items() if kept.get(name) != value},
+        properties={
+            name: value for name, value in properties.items() if stored_properties.get(name) != value
+        },
         expected=planned.new_row_count,
     )
 
@@ -217,9 +221,9 @@ def _log_properties(feed: FeedInputs, planned: PlannedFeed) -> dict[str, str]:
     if planned.log is None:
         return {}
     settled = feed.terms(None, planned.log).settled
-    times = [None if each is None else EPOCH + timedelta(microseconds=each) for each in settled]
-    told = planned.log.settles is not None
-    return {**planned.log.properties(), **({SETTLED: interval_text(tuple(times))} if told else {})}
+    times = [None if instant is None else EPOCH + timedelta(microseconds=instant) for instant in settled]
+    settles = planned.log.settles is not None
+    return {**planned.log.properties(), **({SETTLED: interval_text(tuple(times))} if settles else {})}
 
 
 def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
@@ -233,12 +237,14 @@ def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
     gone_with = (column(VALID_FROM) <= until) & (memory[ROLE] == Role.FACT.value) & memory[OWN_TIME].isNull()
     rows = feed.store.spark.table(feed.store.sql_name(feed.table.shape.table))
     places = positions_of(rows.where(gone_with))
-    gone = planned.removed_places
-    if gone is None:
+    removed = planned.removed_places
+    if removed is None:
         return places or None
-    if isinstance(gone, pa.Table):
-        return add_places(places, gone)
-    return {each: places.get(each, BitMap64()) | gone.get(each, BitMap64()) for each in {*places, *gone}}
+    if isinstance(removed, pa.Table):
+        return add_places(places, removed)
+    return {
+        file: places.get(file, BitMap64()) | removed.get(file, BitMap64()) for file in {*places, *removed}
+    }
 
 
 def _refuse_untyped_key(feed: FeedInputs) -> None:

@@ -65,8 +65,8 @@ class LogProgress:
 
     def properties(self) -> dict[str, str]:
         """As the table keeps it."""
-        said = {name: getattr(self, name) for name in _KEPT}
-        return {LOG: json.dumps(said, ensure_ascii=False)}
+        values = {name: getattr(self, name) for name in _KEPT}
+        return {LOG: json.dumps(values, ensure_ascii=False)}
 
 
 _KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "truncate", "former")
@@ -74,8 +74,8 @@ _KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "tru
 
 def stored_log(properties: Mapping[str, str]) -> LogProgress | None:
     """What a table keeps of its log; None for one that has no messages of any."""
-    kept = properties.get(LOG)
-    return None if kept is None else LogProgress(**json.loads(kept))
+    text = properties.get(LOG)
+    return None if text is None else LogProgress(**json.loads(text))
 
 
 def span_of(events: pa.Table) -> LogSpan | None:
@@ -121,33 +121,36 @@ def progress(
             f"Messages say that they are of {latest}, more than a day from now.",
             f"Nothing was written; set the clock of the source, or use {option('allow_future', value=True)}.",
         )
-    said = _one_source(request.log)
+    delivered = _one_source(request.log)
     if known is None:
-        return _extend(said, span)
-    if reason := _restart_reason(known, said, span, chosen=request.new_log):
+        return _extend(delivered, span)
+    if reason := _restart_reason(known, delivered, span, chosen=request.new_log):
         if not request.new_log:
             raise _restart_error(reason)
         settles = None if span is None else span.earliest - 1
-        new = replace(said, number=known.number + 1, truncate=known.truncate, settles=settles)
-        new = replace(new, former=_former_progress(known, said, settles))
+        new = replace(delivered, number=known.number + 1, truncate=known.truncate, settles=settles)
+        new = replace(new, former=_former_progress(known, delivered, settles))
         return _extend(new, span)
-    server = known.server if f"{known.server}/".startswith(f"{said.server}/") else said.server
+    server = known.server if f"{known.server}/".startswith(f"{delivered.server}/") else delivered.server
     now = replace(
-        known, connector=said.connector or known.connector, server=server, table=said.table or known.table
+        known,
+        connector=delivered.connector or known.connector,
+        server=server,
+        table=delivered.table or known.table,
     )
     return _extend(now, span)
 
 
 def _former_progress(
-    known: LogProgress, said: LogProgress, until: int | None
+    known: LogProgress, delivered: LogProgress, until: int | None
 ) -> tuple[int, int, Position | None] | None:
     """What is known of the logs before one that begins anew; messages of a source of another name say so."""
     latest = max(
-        (each for each in (known.latest, (known.former or (0, None))[1]) if each is not None), default=None
+        (time for time in (known.latest, (known.former or (0, None))[1]) if time is not None), default=None
     )
     if until is None or latest is None:
         return None if known.former is None else (*known.former[:2], None)
-    renamed = _restart_reason(known, said, None, chosen=True)
+    renamed = _restart_reason(known, delivered, None, chosen=True)
     return until, latest, None if renamed else known.last
 
 
@@ -170,27 +173,28 @@ def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan
 def _one_source(source: LogSource) -> LogProgress:
     if len(source.servers) > 1:
         raise _restart_error(f"they are of several servers: {', '.join(sorted(source.servers))}")
-    said = (source.connectors, source.servers, source.tables)
-    connector, server, table = (next(iter(each), "") for each in said)
+    parts = (source.connectors, source.servers, source.tables)
+    connector, server, table = (next(iter(names), "") for names in parts)
     return LogProgress(connector, server, table)
 
 
-def _restart_reason(known: LogProgress, said: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
+def _restart_reason(known: LogProgress, delivered: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
     """Why messages are of another log than those of the table; empty for messages of the same one.
 
     Their places fall while their times rise: of all of them, or of some where it is said to be a new log.
     """
-    one, other = f"{known.server}/", f"{said.server}/"
-    if known.connector and said.connector and known.connector != said.connector:
-        return f"the connector was {known.connector}, and is {said.connector}"
-    if known.server and said.server and not (one.startswith(other) or other.startswith(one)):
-        return f"the server was {known.server}, and is {said.server}"
-    if known.table and said.table and known.table != said.table:
+    one, other = f"{known.server}/", f"{delivered.server}/"
+    if known.connector and delivered.connector and known.connector != delivered.connector:
+        return f"the connector was {known.connector}, and is {delivered.connector}"
+    if known.server and delivered.server and not (one.startswith(other) or other.startswith(one)):
+        return f"the server was {known.server}, and is {delivered.server}"
+    if known.table and delivered.table and known.table != delivered.table:
         if chosen:
-            return f"the table was {known.table}, and is {said.table}"
+            return f"the table was {known.table}, and is {delivered.table}"
         raise Refused(
             "several-sources",
-            f"The table has changes of the source's table {known.table}; these messages are of {said.table}.",
+            f"The table has changes of the source's table {known.table}; "
+            f"these messages are of {delivered.table}.",
             "Nothing was written; apply them to a table of their own, or after a rename at the source use "
             f"{option('new_log', value=True)}.",
         )

@@ -118,18 +118,18 @@ def _message_rows(events: Unwrapped, messages: pa.Table, request: ApplyRequest) 
             "Name it with `sequence_by=`: paths into the message, such as source.ts_us,source.pos.",
         )
     order = {TIME.format(name): events.instants}
-    order |= {ORDERED.format(name, each): events.sequence[each] for each in events.sequence.column_names}
+    order |= {ORDERED.format(name, part): events.sequence[part] for part in events.sequence.column_names}
     own = request.sequence_by is None or _are_own_order(request.sequence_by, order)
     if request.sequence_by is not None and not own:
         order = {str(path): _at_path(messages, str(path)).take(events.places) for path in request.sequence_by}
     beside: dict[str, Any] = {**order, OPERATION.format(name): events.kinds}
-    beside |= {KEEPS.format(each): events.unmodified[each] for each in events.unmodified.column_names}
+    beside |= {KEEPS.format(name): events.unmodified[name] for name in events.unmodified.column_names}
     if events.before is not None and len(events.before):
         before = events.before.to_struct_array().combine_chunks()
         parts = [before.field(place) for place in range(before.type.num_fields)]
         mask = pc.invert(events.has_before)
         beside[BEFORE_IMAGE] = pa.StructArray.from_arrays(parts, fields=list(before.type), mask=mask)
-    rows = pa.table({**{each: events.rows[each] for each in events.rows.column_names}, **beside})
+    rows = pa.table({**{name: events.rows[name] for name in events.rows.column_names}, **beside})
     images = events.before.column_names if events.before is not None else ()
     log = events.source if own else None
     return MessageRows(rows, tuple(events.rows.column_names), tuple(order), frozenset(images), log)
@@ -143,7 +143,7 @@ def with_message_columns(
     own = {*order, operation, BEFORE_IMAGE}
     return replace(
         request,
-        sequence_by=tuple(f"`{each}`" for each in order),
+        sequence_by=tuple(f"`{name}`" for name in order),
         apply_as_deletes=f"`{operation}` = 'delete'",
         apply_as_truncates=f"`{operation}` = 'truncate'",
         drop=(request.drop or frozenset()) | (own & set(names)),
@@ -154,7 +154,7 @@ def with_message_columns(
 
 def _are_own_order(expressions: Sequence[Any], order: dict[str, Any]) -> bool:
     """Whether what is given is what the envelope orders by itself, as the table keeps it."""
-    return tuple(map(str, expressions)) == tuple(f"`{each}`" for each in order)
+    return tuple(map(str, expressions)) == tuple(f"`{name}`" for name in order)
 
 
 def _at_path(messages: pa.Table, path: str) -> pa.Array:
@@ -194,18 +194,20 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
     Nothing where no message is a change. A first look tells the types of all messages. Raises what
     `unwrap_messages` raises; numbers of messages are those in their part of the feed.
     """
-    asked, key = _for_workers(request), tuple(key)
+    small_request, key = _for_workers(request), tuple(key)
     if request.envelope == "changes":
-        types, rows = _unwrap_change_feed(messages, asked, key)
+        types, rows = _unwrap_change_feed(messages, small_request, key)
     else:
         if are_texts(messages.columns):
             texts = [name for name in (KEY, VALUE) if name in messages.columns]
             messages = messages.select(*map(quote, texts))
-        described = _joint_types(messages, asked, key)
+        described = _joint_types(messages, small_request, key)
         if described is None:
             return ()
         types = described
-        rows = map_batches(messages, partial(_unwrap_batches, asked, key, types), local_fields(types.schema))
+        rows = map_batches(
+            messages, partial(_unwrap_batches, small_request, key, types), local_fields(types.schema)
+        )
     rows = with_void_columns(rows, types.schema)
     source = SourceRows(rows.schema, lambda: rows, images=types.images)
     return source, with_message_columns(request, types.order, types.schema.names, types.log)
@@ -220,8 +222,8 @@ def _for_workers(request: ApplyRequest) -> ApplyRequest:
 def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]) -> MessageTypes | None:
     describe = partial(_describe, request, key)
     described = map_batches(messages, describe, "columns binary, also string").collect()
-    parts = [(_schema(each["columns"]), json.loads(each["also"])) for each in described]
-    parts = [each for each in parts if each[1]["events"]]
+    parts = [(_schema(row["columns"]), json.loads(row["also"])) for row in described]
+    parts = [part for part in parts if part[1]["events"]]
     if not parts:
         return None
     logs = [LogSource(*map(frozenset, also["log"])) for _, also in parts if also["log"] is not None]
@@ -229,11 +231,13 @@ def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, .
     if log is not None:
         refuse_several(log, FEED)
     names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
-    found = {name: [each.field(name).type for each, _ in parts if name in each.names] for name in names}
+    types_by_name = {
+        name: [schema.field(name).type for schema, _ in parts if name in schema.names] for name in names
+    }
     own = tuple(dict.fromkeys(name for _, also in parts for name in also["own"]))
-    joint = {name: joint_column(name, types, FEED) for name, types in found.items()}
+    joint = {name: joint_column(name, types, FEED) for name, types in types_by_name.items()}
     # What some parts do not have at all, they leave as it was.
-    joint |= {KEEPS.format(name): pa.bool_() for name in own if len(found[name]) < len(parts)}
+    joint |= {KEEPS.format(name): pa.bool_() for name in own if len(types_by_name[name]) < len(parts)}
     images = frozenset(name for _, also in parts for name in also["images"])
     return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images, log)
 
@@ -247,11 +251,13 @@ def _describe(request: ApplyRequest, key: tuple[str, ...], batches: Batches) -> 
     for batch in batches:
         with carry_errors():
             rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
-        log = rows.log and [sorted(each) for each in (rows.log.connectors, rows.log.servers, rows.log.tables)]
+        log = rows.log and [
+            sorted(names) for names in (rows.log.connectors, rows.log.servers, rows.log.tables)
+        ]
         also = {"own": rows.own, "order": rows.order, "images": sorted(rows.images), "log": log}
         columns = rows.rows.schema.serialize().to_pybytes()
         cells = [[columns], [json.dumps({**also, "events": len(rows.rows) > 0})]]
-        yield pa.record_batch([pa.array(each) for each in cells], names=["columns", "also"])
+        yield pa.record_batch([pa.array(cell) for cell in cells], names=["columns", "also"])
 
 
 def _unwrap_batches(
@@ -331,24 +337,24 @@ def messages_of_rows(store: Store, rows: SourceRows) -> Messages:
 
 
 def messages_of_lines(
-    store: Store, files: Sequence[SourceFile], request: ApplyRequest, held: ExitStack
+    store: Store, files: Sequence[SourceFile], request: ApplyRequest, resources: ExitStack
 ) -> Messages:
     """The lines of files as messages of Debezium; what is unpacked and staged of them goes with `held`."""
-    folder = Path(held.enter_context(TemporaryDirectory(prefix="backstory-native-")))
-    lines = [unpacked(each, folder) for each in files]
+    folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-native-")))
+    lines = [unpacked(file, folder) for file in files]
     encoding, unavailable = request.files.text_encoding, request.unmodified or UNAVAILABLE
 
     def table(lease: MemoryLease) -> pa.Table:
-        lease.hold("feed", UNPACKED * sum(each.path.stat().st_size for each in lines))
+        lease.hold("feed", UNPACKED * sum(file.path.stat().st_size for file in lines))
         read = [
-            debezium_lines(each.path, encoding, unavailable=unavailable, name=each.name) for each in lines
+            debezium_lines(file.path, encoding, unavailable=unavailable, name=file.name) for file in lines
         ]
-        require_unchanged(each.stamp for each in lines)
+        require_unchanged(file.stamp for file in lines)
         return pa.concat_tables(read, promote_options="permissive")
 
     def frame() -> "DataFrame":
-        _, made = stage_rows(store, ProducedRows(LINES, _line_batches(lines, encoding)), folder, held)
-        require_unchanged(each.stamp for each in lines)
+        _, made = stage_rows(store, ProducedRows(LINES, _line_batches(lines, encoding)), folder, resources)
+        require_unchanged(file.stamp for file in lines)
         return made()
 
     return Messages(table, frame)
@@ -359,8 +365,8 @@ def unwrap_feed(
 ) -> AbstractContextManager[FeedRows]:
     """What `unwrap` gives, by the driver or in Spark's tasks."""
 
-    def here(kept: ExitStack) -> FeedRows:
-        lease = kept.enter_context(store.memory.lease())
+    def here(resources: ExitStack) -> FeedRows:
+        lease = resources.enter_context(store.memory.lease())
         return unwrap_here(store, messages.table(lease), request, key)
 
     def tasks() -> AbstractContextManager[FeedRows]:

@@ -98,9 +98,9 @@ def local_times(expression: Expression) -> LocalTimes | None:
     return LocalTimes(text, match["time"], match["zone"], match["side"] and match["side"].lower())
 
 
-def only_adds_side(kept: str, given: str) -> bool:
+def only_adds_side(stored: str, requested: str) -> bool:
     """Whether an expression says the side of the local times that another refused, and nothing else."""
-    before, now = local_times(kept), local_times(given)
+    before, now = local_times(stored), local_times(requested)
     if before is None or now is None or before.side is not None:
         return False
     return (before.time, before.zone) == (now.time, now.zone)
@@ -192,47 +192,50 @@ class Ordering:
         """As the table keeps it."""
         types = ["TIMESTAMP", *map(str, self.types)]
         pairs = zip(self.expressions, types, strict=True)
-        return json.dumps([{"expression": each, "type": type_} for each, type_ in pairs], ensure_ascii=False)
+        return json.dumps(
+            [{"expression": expression, "type": type_} for expression, type_ in pairs], ensure_ascii=False
+        )
 
 
 def stored_expressions(properties: Mapping[str, str]) -> tuple[str, ...] | None:
     """The expressions that a table keeps; None for one that had no feed yet."""
-    kept = properties.get(ORDERED_BY)
-    return None if kept is None else tuple(each["expression"] for each in json.loads(kept))
+    text = properties.get(ORDERED_BY)
+    return None if text is None else tuple(entry["expression"] for entry in json.loads(text))
 
 
 def stored_types(properties: Mapping[str, str]) -> list[ColumnType]:
     """The types of the further values that a table keeps; none for one that had no feed yet."""
-    return [ColumnType.parse(each["type"]) for each in json.loads(properties.get(ORDERED_BY, "[]"))[1:]]
+    return [ColumnType.parse(entry["type"]) for entry in json.loads(properties.get(ORDERED_BY, "[]"))[1:]]
 
 
 def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[str, ...]:
     """The table's expressions, else those that are given; Refused where they contradict each other."""
-    kept = stored_expressions(properties)
-    given = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
-    if kept is None and given is None:
+    stored = stored_expressions(properties)
+    requested = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
+    if stored is None and requested is None:
         raise bad_option(
             "The order of the changes is unknown.",
             "Name what orders them with `sequence_by=`: the time of the change first.",
         )
-    if kept is not None and given is not None and len(kept) == len(given):
-        pairs = zip(kept, given, strict=True)
-        kept = tuple(new if only_adds_side(old, new) else old for old, new in pairs)
-    if kept is not None and given is not None and given != kept:
+    if stored is not None and requested is not None and len(stored) == len(requested):
+        pairs = zip(stored, requested, strict=True)
+        stored = tuple(new if only_adds_side(old, new) else old for old, new in pairs)
+    if stored is not None and requested is not None and requested != stored:
         raise Refused(
             "settings-changed",
-            f"The changes of this table are ordered by {', '.join(kept)}, but {', '.join(given)} is given.",
+            f"The changes of this table are ordered by {', '.join(stored)}, "
+            f"but {', '.join(requested)} is given.",
             "Nothing was written; omit `sequence_by=`, because the table keeps it, or use another table.",
         )
-    return kept or given or ()
+    return stored or requested or ()
 
 
 def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> None:
     """Raise Refused where further values come in other types than before: their order would be another."""
-    kept = properties.get(ORDERED_BY)
-    if kept is None:
+    text = properties.get(ORDERED_BY)
+    if text is None:
         return
-    pairs = zip(json.loads(kept), json.loads(ordering.as_property()), strict=True)
+    pairs = zip(json.loads(text), json.loads(ordering.as_property()), strict=True)
     first = next(((old, new) for old, new in pairs if old["type"] != new["type"]), None)
     if first is None:
         return
@@ -258,6 +261,6 @@ def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log:
     """The order by these expressions, whose further ones are of these types."""
     return Ordering(
         tuple(expressions),
-        tuple(ordered_type(*each) for each in zip(expressions[1:], types, strict=True)),
+        tuple(ordered_type(*pair) for pair in zip(expressions[1:], types, strict=True)),
         log,
     )

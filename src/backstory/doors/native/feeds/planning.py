@@ -131,27 +131,27 @@ class _StoredSlice:
 @contextmanager
 def open_feed_plan(feed: FeedInputs) -> Iterator[PlannedFeed]:
     """The plan of a feed, while it lasts; Refused for what would not be right."""
-    with ExitStack() as kept:
-        events = _events_here(feed) or _events_by_spark(feed, kept)
+    with ExitStack() as resources:
+        events = _events_here(feed) or _events_by_spark(feed, resources)
         refuse_empty_restatement(events.count, feed.request)
         log = progress(feed.stored_log, events.span, feed.request, micros_of(feed.memory.recorded))
         terms = feed.terms(events.last, log)
-        met = _read_stored(feed, terms, events, log)
+        stored = _read_stored(feed, terms, events, log)
         number = 0 if log is None else log.number
         truncates = events.truncates if log is None else number_events(events.truncates, number)
-        arrival = check_delivery(terms, truncates, met.marks)
+        arrival = check_delivery(terms, truncates, stored.marks)
         _refuse(feed, terms, arrival.counts, arrival.samples)
-        plan_terms = _plan_terms(feed, terms, arrival, events, met, number)
-        planned = kept.enter_context(run_plan(plan_terms))
+        plan_terms = _plan_terms(feed, terms, arrival, events, stored, number)
+        planned = resources.enter_context(run_plan(plan_terms))
         sums = planned.sums
         _refuse(feed, terms, sums.counts, sums.samples)
         sums.join(PlanSums(samples=dict(arrival.samples)))
-        gone = None if feed.table is None else planned.places(REMOVED, feed.table)
+        removed = None if feed.table is None else planned.places(REMOVED, feed.table)
         yield PlannedFeed(
             feed,
             join_counts(arrival, sums),
             sums.samples,
-            join_places(gone, arrival.removed.cast(PLACE)),
+            join_places(removed, arrival.removed.cast(PLACE)),
             join_rows(feed.store, planned.rows(ADDED), arrival.added),
             sums.added[ADDED] + len(arrival.added),
             events.content,
@@ -161,7 +161,7 @@ def open_feed_plan(feed: FeedInputs) -> Iterator[PlannedFeed]:
 
 
 def _plan_terms(
-    feed: FeedInputs, terms: FeedTerms, arrival: Arrival, events: _Events, met: _StoredSlice, number: int
+    feed: FeedInputs, terms: FeedTerms, arrival: Arrival, events: _Events, stored: _StoredSlice, number: int
 ) -> PlanTerms:
     own = feed.event_mapping(counted=False)
     schema, slice_ = arrow_schema(event_columns(own)), slice_schema(feed.table, terms.columns)
@@ -176,13 +176,13 @@ def _plan_terms(
         ),
         STORED: Side(
             slice_,
-            partial(_record_frame, feed, terms, met, slice_),
-            partial(_held_side, met.records, None),
-            count=0 if feed.table is None or met.since is None else feed.table.rows,
+            partial(_record_frame, feed, terms, stored, slice_),
+            partial(_held_side, stored.records, None),
+            count=0 if feed.table is None or stored.since is None else feed.table.rows,
             meets=None if everything else EVENTS,
         ),
     }
-    added = pa.schema([each for each in slice_ if each.name not in {FILE, POSITION}])
+    added = pa.schema([field for field in slice_ if field.name not in {FILE, POSITION}])
     plan = partial(_plan_part, own, terms, arrival, number)
     kinds = {REMOVED: PLACE, ADDED: added}
     return PlanTerms(feed.store, feed.agreement.evolved.shape.table, sides, terms.key, kinds, plan)
@@ -241,17 +241,17 @@ def _events_here(feed: FeedInputs) -> _Events | None:
     return None
 
 
-def _events_by_spark(feed: FeedInputs, kept: ExitStack) -> _Events:
+def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
     """The events as a frame, in numbered columns, that is kept once it is computed."""
     rows = persist_on_disk(_frame_of_events(feed))
-    kept.callback(rows.unpersist)
+    resources.callback(rows.unpersist)
     count, upserts, content, instants, truncates = _describe_events(feed, rows)
     return _Events(
         rows,
         count,
         upserts,
         content,
-        np.array([each for each in instants if each is not None], np.int64),
+        np.array([instant for instant in instants if instant is not None], np.int64),
         instants[1],
         truncates,
         _log_span(feed, rows, truncates),
@@ -278,14 +278,18 @@ def _log_span(feed: FeedInputs, events: "DataFrame", truncates: pa.Table) -> Log
         return None
     names = _numbered_columns(feed)
     at, fields = column(names[AT]), events.schema[names[FURTHER]].dataType.names[1:]  # type: ignore[attr-defined]
-    parts = [column(names[FURTHER]).getField(each) for each in fields]
-    there = reduce(and_, (each.isNotNull() for each in (*parts, at)))
-    place = struct(*(part.alias(each) for part, each in zip(parts, fields, strict=True)))
+    parts = [column(names[FURTHER]).getField(name) for name in fields]
+    there = reduce(and_, (value.isNotNull() for value in (*parts, at)))
+    place = struct(*(part.alias(name) for part, name in zip(parts, fields, strict=True)))
     if (known := feed.stored_log) is not None and known.former_logs is not None:
         type_ = events.select(place).schema[0].dataType.simpleString()
         there &= ~_is_of_former_log(known.former_logs, unix_micros(at), place, type_)
-    asked = (first(place), last(place), first(unix_micros(at)), last(unix_micros(at)))
-    row = events.where(there).agg(*(each.alias(f"a{n}") for n, each in enumerate(asked))).collect()[0]
+    aggregates = (first(place), last(place), first(unix_micros(at)), last(unix_micros(at)))
+    row = (
+        events.where(there)
+        .agg(*(aggregate.alias(f"a{n}") for n, aggregate in enumerate(aggregates)))
+        .collect()[0]
+    )
     if row[0] is None:
         return None
     of_truncates = span_of(_events_of_present_log(feed, truncates))
@@ -405,15 +409,15 @@ def _read_stored_here(
     return _StoredSlice(since, marks, records, low)
 
 
-def _record_frame(feed: FeedInputs, terms: FeedTerms, met: _StoredSlice, schema: pa.Schema) -> "DataFrame":
+def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, schema: pa.Schema) -> "DataFrame":
     """The stored rows of records, in the columns of a slice; NULL in those that the table lacks."""
     from pyspark.sql.functions import lit
 
-    if feed.table is None or met.since is None:
-        return frame_of(feed.store, pa.schema([_as_text(each) for each in schema]).empty_table())
-    rows = live_frame(feed.store, feed.table, met.since, met.low)
+    if feed.table is None or stored.since is None:
+        return frame_of(feed.store, pa.schema([_as_text(field) for field in schema]).empty_table())
+    rows = live_frame(feed.store, feed.table, stored.since, stored.low)
     rows = rows.where(column(terms.key[0]).isNotNull())
-    types = {each.name: spark_type(each.type) for each in terms.columns}
+    types = {col.name: spark_type(col.type) for col in terms.columns}
     there = {*rows.columns}
     values = (column(name) if name in there else lit(None).cast(types[name]) for name in schema.names)
     return rows.select(*values)
@@ -456,14 +460,14 @@ def _with_truncates(
         return stored
     if low is None or known.truncate < low:
         later = stored.filter(pc.and_(memory_field(stored, OWN_TIME).is_valid(), _begin_since(stored, since)))
-        places = [tuple(each.values()) for each in memory_field(later, SEQUENCE).to_pylist() if each]
+        places = [tuple(place.values()) for place in memory_field(later, SEQUENCE).to_pylist() if place]
         if not places or tuple(known.truncate) < min(places):
             return stored
     marks = stored_truncates(feed.store, feed.table, terms.columns).cast(stored.schema)
-    theirs = pa.concat_tables([stored, marks])
-    same = [tuple(each.values()) for each in theirs.select([FILE, POSITION]).to_pylist()]
+    joined = pa.concat_tables([stored, marks])
+    same = [tuple(place.values()) for place in joined.select([FILE, POSITION]).to_pylist()]
     first = {place: number for number, place in reversed(list(enumerate(same)))}
-    return theirs.take(pa.array(sorted(first.values())))
+    return joined.take(pa.array(sorted(first.values())))
 
 
 def _begin_since(rows: pa.Table, since: int) -> pa.Array:
