@@ -1,8 +1,6 @@
-"""Copies of a part of the source, and copies among events: what they meet in their table (V41, V69).
+"""The inputs of a copy's plan: its rows and the stored ones in the table's new columns, scope and terms.
 
-A copy beside its table, both in the columns that the table will have.
-
-The stored side of a copy, read from files by the driver: what the copy can touch (V44, V81).
+The driver reads the stored versions from files if their types allow it, else Spark does (V44, V81).
 """
 
 import json
@@ -26,11 +24,12 @@ from backstory.doors.native.sources import SourceRows
 from backstory.doors.native.stored_rows import (
     OF_TOUCHED,
     KeysSince,
+    are_touched,
+    are_versions,
     choose_touched_of_keys,
     is_bounded,
     stored_marks,
     stored_truncates,
-    touched_rows,
 )
 from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.formats.delivered import arrow_schema, in_schema, shaped
@@ -57,10 +56,10 @@ from backstory.strategies.feeds.terms import FeedTerms, Scope
 
 
 def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
-    """The scope with values of the columns' types, by name.
+    """The scope as pairs of column and value, in the columns' types, sorted by name; None without a scope.
 
-    UsageError for columns that there are not, and for those that make no versions: from their values nobody
-    knows later which records were in the scope.
+    Raises UsageError for unknown columns, and for columns that make no versions: their values at earlier
+    instants are not stored, so the records of the scope would be unknown.
     """
     if not values:
         return None
@@ -79,7 +78,7 @@ def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings
 
 
 def scope_text(scope: Scope | None) -> str | None:
-    """The scope as marks keep it: JSON, keys sorted, values that JSON has not as their texts (V2)."""
+    """The scope as marks store it: JSON with sorted keys; other values than JSON's as texts (V2)."""
     if scope is None:
         return None
     return json.dumps({name: _json_value(value) for name, value in scope}, ensure_ascii=False, sort_keys=True)
@@ -92,7 +91,7 @@ def _json_value(value: object) -> object:
 def feed_copy_terms(
     store: Store, table: StoredTable | None, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
 ) -> FeedCopyTerms:
-    """What the copy meets: the marks from its instant on, and its own."""
+    """The terms of a copy into a table of events: the marks from its instant on, and its own mark."""
     assert table is not None
     shape, at = evolved.shape, micros_of(place.at)
     data = [column.name for column in shape.user_columns if column.name not in shape.key]
@@ -113,7 +112,7 @@ def feed_copy_terms(
     )
     marks = stored_marks(store, table, shape.columns, at)
     if known is not None and known.truncate is not None:
-        # Each record has its own instant of the truncates of a log.
+        # A truncate of a log has another instant for each record.
         before = stored_truncates(store, table, shape.columns)
         marks = pa.concat_tables([marks, before.filter(pa.array(micros(before[VALID_FROM]) < at))])
     memory = marks[MEMORY].combine_chunks()
@@ -139,13 +138,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# So many pairs of columns are looked at for one that has another name: each is counted over all records.
+# The most pairs of columns that are compared to find renames; each is counted over all records.
 SUCCESSIONS: Final = 64
 
 
 @dataclass(frozen=True)
 class CopyInputs:
-    """A copy and its table, side by side, and where the copy stands among what is known."""
+    """A copy, its table, and what both agree on: shape, settings, instant and terms of the plan."""
 
     store: Store
     table: StoredTable | None
@@ -158,20 +157,20 @@ class CopyInputs:
 
     @cached_property
     def types(self) -> "StructType":
-        """The columns that the table will have, as Spark's."""
+        """The table's new columns, as a schema of Spark."""
         return spark_fields(arrow_schema({column.name: column.type for column in self.terms.columns}))
 
     @cached_property
     def delivered_frame(self) -> "DataFrame":
-        """The copy's rows, in the columns that the table will have."""
+        """The copy's rows, in the table's new columns."""
         evolved = self.evolved
         casts = (_cast_column(evolved, column, column.name) for column in evolved.delivered)
         return self.source.frame().selectExpr(*casts)
 
     @cached_property
     def stored_frame(self) -> "DataFrame":
-        """The table's rows, in the columns that it will have, with their places and ids."""
-        return stored_rows(self.store, self.table, self.evolved)
+        """The stored rows, in the table's new columns, with their places and row ids."""
+        return _stored_frame(self.store, self.table, self.evolved)
 
 
 def gather_inputs(
@@ -183,7 +182,7 @@ def gather_inputs(
     settings: TableSettings,
     request: SnapshotRequest,
 ) -> CopyInputs:
-    """Both sides in the columns that the table will have; Refused for an instant without a place."""
+    """The inputs of a copy's plan; raises Refused for an instant that is not accepted."""
     scope = typed_scope(request.scope, evolved.shape, settings)
     place = place_copy(store, table, request, scope_text(scope))
     ids = table is not None and keeps_row_ids(table)
@@ -200,7 +199,7 @@ def gather_inputs(
 def _copy_terms(
     evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, request: SnapshotRequest, *, ids: bool
 ) -> CopyTerms:
-    """What the copy is compared by (V16, V18, V39, N1)."""
+    """The terms by which the copy is compared (V16, V18, V39, N1)."""
     shape, names = evolved.shape, [column.name for column in evolved.delivered]
     data = [name for name in names if name not in shape.key]
     filled = evolved.added if request.backfill_added and place.following is None else frozenset[str]()
@@ -224,8 +223,8 @@ def _copy_terms(
     )
 
 
-def stored_rows(store: Store, table: StoredTable | None, evolved: EvolvedShape) -> "DataFrame":
-    """All stored rows under their new names and types, with their places and ids; none without a table."""
+def _stored_frame(store: Store, table: StoredTable | None, evolved: EvolvedShape) -> "DataFrame":
+    """All stored rows under new names and in new types, with places and row ids; empty without a table."""
     shape = evolved.shape
     if table is None or evolved.stored is None:
         fields = ", ".join(f"{quote(column.name)} {spark_type(column.type)}" for column in shape.columns)
@@ -242,7 +241,7 @@ def stored_rows(store: Store, table: StoredTable | None, evolved: EvolvedShape) 
 
 
 def _stored_column(before: Column | None, now: Column, name: str) -> str:
-    """A stored column, if there is one, in its type to be; fields that come to a struct are NULL."""
+    """A stored column cast to its new type, or NULL; new fields of structs are NULL."""
     value = "NULL" if before is None else quote(name)
     if before is not None and added_fields(before.type, now.type):
         value = _grow_value(value, before.type, now.type)
@@ -250,7 +249,7 @@ def _stored_column(before: Column | None, now: Column, name: str) -> str:
 
 
 def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0) -> str:
-    """A nested value, as Spark's text, with NULL in the fields that its structs do not have yet."""
+    """A nested value as a Spark expression, with NULL in the new fields of its structs."""
     if before == now:
         return value
     old, inner = dict(before.parts), f"part_{depth}"
@@ -270,7 +269,7 @@ def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0)
 
 
 def _cast_column(evolved: EvolvedShape, delivered: Column, name: str) -> str:
-    """The column in the type that the table will have; as text, for which Java is asked once."""
+    """The column cast to the table's type, as SQL text: Java parses all casts in one call."""
     wanted = evolved.shape.column(delivered.name)
     assert wanted is not None
     return f"CAST({quote(name)} AS {spark_type(wanted.type)}) AS {quote(delivered.name)}"
@@ -282,9 +281,9 @@ PLACES: Final = (FILE, POSITION, ROW_ID)
 
 @dataclass(frozen=True, slots=True)
 class _VersionReader:
-    """Reads `stored` columns under the names, and in the types, that the table will have.
+    """Reads stored columns under the names, and in the types, that the table will have.
 
-    `old` has the stored names of those that get new ones.
+    `stored` is the present schema under new names; `old` maps new names to stored ones where they differ.
     """
 
     here: LocalRows
@@ -297,7 +296,7 @@ class _VersionReader:
         return self.old.get(name, name)
 
     def names(self, names: Iterable[str]) -> dict[str, str]:
-        """The stored names of those that are there, by their new ones."""
+        """The stored names of these columns, by new name, without columns that are not stored."""
         return {name: self.name(name) for name in names if name in {*self.stored.names, *PLACES}}
 
     def read(
@@ -307,7 +306,7 @@ class _VersionReader:
         where: Any = None,
         among: Mapping[str, pa.Array] = ANY,
     ) -> Iterator[pa.Table]:
-        """The chosen rows in these columns; `chosen` is asked with stored names, `among` has new ones."""
+        """The chosen rows in these columns; `chosen` gets stored names, `among` has new ones."""
         names, terms = self.names(schema.names), self.terms
         own: list[str | tuple[str, ...]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
         if terms.feed is not None:
@@ -318,7 +317,7 @@ class _VersionReader:
             yield in_schema(rows.rename_columns([*names]), schema)
 
     def _bounds(self, among: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
-        """The values by stored names and in stored types, of columns whose bounds pass over files."""
+        """The values of bounded columns, by stored name and in stored types, to skip files."""
         bounds = {}
         for name, values in among.items():
             type_ = self.stored.field(name).type
@@ -326,12 +325,12 @@ class _VersionReader:
                 continue
             try:
                 bounds[self.name(name)] = values.cast(type_)
-            except pa.ArrowInvalid:  # beyond a type that is widened: all rows are looked at
+            except pa.ArrowInvalid:  # beyond the range of the stored, narrower type: no file is skipped
                 continue
         return bounds
 
     def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
-        """These rows, which have some of the columns, in all of them."""
+        """The same rows in all columns of the schema: the missing columns are read by place."""
         if not len(rows):
             return schema.empty_table()
         names = self.names(name for name in schema.names if name not in rows.column_names)
@@ -357,10 +356,10 @@ def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
 
 
 def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
-    """The versions that a copy can touch, in the columns that decide; None where Spark must read them.
+    """The versions that a copy can touch, in its decisive columns; None where Spark must read them.
 
-    Of a copy of a scope no other records are read but its own and those that were in the scope then. All are
-    in the types that the table will have.
+    For a scoped copy among events, only the copy's records and those in the scope at its instant are
+    read. All columns have the types that the table will have.
     """
     schema, terms = side_schemas(inputs)[SLICE], inputs.terms
     if inputs.table is None or inputs.evolved.stored is None or not inputs.table.rows:
@@ -398,20 +397,20 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
 
 
 def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
-    """The keys of versions by which a record that appears was there before, at least those of these records.
+    """Keys of versions at other times, at least of these records; None where Spark must read them.
 
-    None where Spark must read them; reading raises Unreadable.
+    Reading raises Unreadable for values that only Spark can read.
     """
     reader, terms = _version_reader(inputs, lease), inputs.terms
     if reader is None:
         return None
     among = {name: pc.unique(keys[name]) for name in terms.key}
     schema = side_schemas(inputs)[ELSEWHERE]
-    return reader.read(schema, _is_closed if terms.in_order else _is_version, among=among)
+    return reader.read(schema, _is_closed if terms.in_order else are_versions, among=among)
 
 
 def _version_reader(inputs: CopyInputs, lease: MemoryLease) -> _VersionReader | None:
-    """A reader of the stored rows; None where they are not read exactly here."""
+    """A reader of the stored rows; None if the driver cannot read them exactly."""
     table, before = inputs.table, inputs.evolved.stored
     if table is None or before is None or inputs.evolved.retyped:
         return None
@@ -424,7 +423,7 @@ def _version_reader(inputs: CopyInputs, lease: MemoryLease) -> _VersionReader | 
 
 
 def _decisive_columns(terms: CopyTerms) -> set[str]:
-    """The columns by which is decided what becomes of a version."""
+    """The columns that decide which versions the copy changes."""
     times = (VALID_FROM,) if terms.in_order else (VALID_FROM, VALID_TO)
     own = () if terms.feed is None else (MEMORY, *(name for name, _ in terms.scope or ()))
     values = (*terms.compared, *terms.renewed, *(name for name, _ in terms.successions))
@@ -446,40 +445,36 @@ def _in_scope(at: int, scope: Mapping[str, pa.Scalar], rows: pa.Table) -> pa.Chu
     """Which rows are versions that had these values at an instant."""
     then = (micros(rows[VALID_FROM]) <= at) & (micros(rows[VALID_TO]) > at)
     same = (pc.fill_null(pc.equal(rows[name], value), False) for name, value in scope.items())
-    return reduce(pc.and_, same, pc.and_(_is_version(rows), pa.chunked_array([pa.array(then)])))
+    return reduce(pc.and_, same, pc.and_(are_versions(rows), pa.chunked_array([pa.array(then)])))
 
 
 def _is_touched(terms: CopyTerms, key: str, rows: pa.Table) -> pa.Array:
-    """Which rows are versions that the copy can touch, as `versions_touched` has it for Spark.
+    """Which rows are versions that the copy can touch, as `touched_versions` selects them by Spark.
 
-    Among events the facts of records count, too.
+    In a table of events, facts of records are included.
     """
     if terms.feed is not None:
-        return pc.and_(touched_rows(terms.at, rows), pc.is_valid(rows[key]))
+        return pc.and_(are_touched(terms.at, rows), pc.is_valid(rows[key]))
     if terms.in_order:
-        return pc.and_(_is_version(rows), pc.is_null(rows[VALID_TO]))
+        return pc.and_(are_versions(rows), pc.is_null(rows[VALID_TO]))
     reached = micros(rows[VALID_TO]) >= terms.at
     if terms.following is not None:
         reached &= micros(rows[VALID_FROM]) <= terms.following
-    return pc.and_(_is_version(rows).combine_chunks(), pa.array(reached))
+    return pc.and_(are_versions(rows).combine_chunks(), pa.array(reached))
 
 
 def _is_closed(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.and_(_is_version(rows), pc.is_valid(rows[VALID_TO]))
-
-
-def _is_version(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
+    return pc.and_(are_versions(rows), pc.is_valid(rows[VALID_TO]))
 
 
 def types_fit(came: pa.Schema, needed: pa.Schema) -> bool:
-    """Whether all values of these columns are values of those."""
+    """Whether every value of the first schema's types is a value of the second's."""
     pairs = zip(came, needed, strict=True)
     return all(pa.types.is_null(one.type) or widens(one.type, other.type) for one, other in pairs)
 
 
 def side_schemas(inputs: CopyInputs) -> dict[str, pa.Schema]:
-    """The columns of each side, in the types that the table will have."""
+    """The schema of each side of the plan, in the types that the table will have."""
     columns = {column.name: column.type for column in inputs.evolved.shape.columns}
     ids = [pa.field(ROW_ID, pa.int64())] if inputs.terms.ids else []
     return {

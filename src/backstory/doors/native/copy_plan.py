@@ -1,6 +1,6 @@
 """The plan of a copy: its sides, the runner's plan of them, and the outcomes of records (V36).
 
-The first copy of a table without rows: each of its rows begins a version, and is written as it comes.
+In the first copy into a table without rows each row begins a version, so the rows are written in one pass.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from backstory.doors.native.copy_inputs import (
 )
 from backstory.doors.native.receipts import COPY_COUNTS
 from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.stored_rows import live_rows_of
+from backstory.doors.native.stored_rows import live_rows_of, touched_versions, version_condition
 from backstory.engine.driver import DriverPlan
 from backstory.engine.plans import FirstRows, PlanResult, PlanTerms
 from backstory.engine.runner import run_plan
@@ -45,7 +45,6 @@ from backstory.stores.iceberg.slice import PLACE, rows_of_keys
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.copies.comparison import CARRIED, CONTENT, VALUED, is_faultless, plan_rows
 from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
-from backstory.strategies.copies.frames import touched_versions, version_condition
 from backstory.strategies.copies.plan import (
     APPEARED,
     CHANGED,
@@ -71,10 +70,10 @@ ROWS, KEYS, FAULTY = "rows", "keys", "faulty"
 def plan_first_here(
     inputs: CopyInputs, local: Mapping[str, LocalSide], lease: MemoryLease
 ) -> DriverPlan | None:
-    """The plan of a first copy by the driver; its rows go from file to file.
+    """Plan a first copy on the driver: the rows are copied from file to file.
 
-    The columns of key and scope are read first, and alone. None where a row is faulty or a key comes twice:
-    then all values must be looked at.
+    Only the columns of key and scope are read at first. Returns None if a row is faulty or a key repeats:
+    the full plan then looks at all values.
     """
     terms = inputs.terms
     keys = read_delivered(inputs, [*terms.key, *(name for name, _ in terms.scope or ())])
@@ -101,11 +100,11 @@ def plan_first_here(
 
 
 def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows | None:
-    """The same by Spark. What it keeps goes with `kept`."""
+    """Plan a first copy in Spark; persisted rows are released with `resources`."""
     from pyspark.sql.functions import bit_xor, coalesce, count, count_distinct, count_if, lit
 
     terms, delivered = inputs.terms, inputs.delivered_frame
-    if inputs.source.batches is None:  # rows of files are the same each time, those of a frame may be others
+    if inputs.source.batches is None:  # a frame may give other rows when it is computed again; files do not
         delivered = persist_on_disk(delivered)
         resources.callback(delivered.unpersist)
     key = [column(name) for name in terms.key]
@@ -132,7 +131,7 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows |
 
 
 def _first_versions(inputs: CopyInputs, delivered: "DataFrame") -> "DataFrame":
-    """The versions that the rows begin: their own columns are the same in all of them."""
+    """The versions that begin with the rows: all have the same times."""
     from pyspark.sql.functions import lit
 
     terms = inputs.terms
@@ -159,7 +158,7 @@ FIRST: Final = "rows of a first copy"
 
 @dataclass(frozen=True)
 class PlannedCopy:
-    """What a copy makes of its table, while the plan lasts."""
+    """The plan of a copy, with its counts and samples; valid while the plan is open."""
 
     inputs: CopyInputs
     planned: PlanResult
@@ -167,17 +166,17 @@ class PlannedCopy:
 
     @property
     def row_count(self) -> int:
-        """How many rows the copy has; identical ones of a key are one."""
+        """The number of rows in the copy; identical rows of a key count once."""
         return self._count(ROWS_DELIVERED)
 
     @property
     def content(self) -> int:
-        """A number made of the copy's rows; of a first copy once they are written."""
+        """A digest of the copy's rows as a number; for a first copy, known once they are written."""
         return self._count(CONTENT)
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """The records by outcome (V36)."""
+        """The number of records by outcome (V36)."""
         appeared, changed, closed, same = (
             self._count(name) for name in (APPEARED, CHANGED, CLOSED, UNCHANGED)
         )
@@ -186,29 +185,29 @@ class PlannedCopy:
 
     @property
     def differing_records(self) -> int:
-        """The records that are others than before."""
+        """The number of records that differ from before."""
         return sum(number for name, number in self.outcomes.items() if name != "unchanged")
 
     @property
     def records_before(self) -> int:
-        """The records that were there at the copy's instant."""
+        """The number of records that existed at the copy's instant before it."""
         return sum(self._count(name) for name in (CHANGED, CLOSED, UNCHANGED))
 
     @property
     def withdrawn_statements(self) -> int:
-        """The statements that the table will not make any more."""
+        """The number of statements that the copy withdraws."""
         return self._count(TAKEN_BACK)
 
     @property
     def losses(self) -> dict[str, tuple[int, int]]:
-        """The columns that lose values: the records that do, of those that had one."""
+        """For each column that loses values: how many records lose theirs, and how many had one."""
         names = self.inputs.terms.compared
         pairs = {name: (self._count(f"{LOSES}{name}"), self._count(f"{HAD}{name}")) for name in names}
         return {name: pair for name, pair in pairs.items() if pair[0]}
 
     @property
     def likely_renames(self) -> dict[str, str]:
-        """Of columns that are missing, the new ones that have at least nine in ten of their values."""
+        """Missing columns, each with a new column that has at least nine in ten of its values."""
         likely = sorted(
             (alike, pair)
             for number, pair in enumerate(self.inputs.terms.successions)
@@ -223,22 +222,22 @@ class PlannedCopy:
 
     @property
     def changes_by_column(self) -> dict[str, int]:
-        """The records that change by the columns in which they do."""
+        """The number of changed records for each column that changes."""
         names = (*self.inputs.terms.compared, *self.inputs.terms.renewed)
         return {name: count for name in names if (count := self._count(f"{DRIVES}{name}"))}
 
     @property
     def rows_to_add(self) -> int:
-        """How many rows are written."""
+        """The number of rows to write."""
         return self.planned.sums.added[ADDED]
 
     @property
     def rows_to_remove(self) -> int:
-        """How many stored rows go."""
+        """The number of stored rows to remove."""
         return self.planned.sums.added[REMOVED]
 
     def keys(self, *kinds: str) -> list[str]:
-        """Up to ten keys of records of these kinds: counts of the plan, or `NEW` and `REOPENED` ones."""
+        """Up to ten keys of records of these kinds: outcomes of the plan, or `NEW` and `REOPENED`."""
         samples: Mapping[str, pa.Table] = self.planned.sums.samples
         if {NEW, REOPENED} & {*kinds}:
             samples = {**samples, **self._split_appeared_keys()}
@@ -247,13 +246,13 @@ class PlannedCopy:
         return [text for rows in tables for text in keys_of_rows(store, rows, key)][:MAX_KEYS]
 
     def keys_of_outcomes(self) -> dict[str, list[str]]:
-        """Up to ten keys of each outcome but the unchanged."""
+        """Up to ten keys of each outcome except `unchanged`."""
         kinds = {NEW: NEW, "changed": CHANGED, "closed": CLOSED, REOPENED: REOPENED}
         return {outcome: self.keys(kind) for outcome, kind in kinds.items()}
 
     @cached_property
     def reopened_records(self) -> int:
-        """The records that appear and were there at another time."""
+        """The number of appearing records that existed at another time."""
         reappearing = self._reopened_keys
         if isinstance(reappearing, np.ndarray):
             return int(reappearing.sum())
@@ -261,14 +260,14 @@ class PlannedCopy:
 
     @cached_property
     def _appeared_keys(self) -> "pa.Table | DataFrame | None":
-        """The keys of records that appear; None for a table without rows, where all are new."""
+        """The keys of appearing records; None for a table without rows, where all are new."""
         table = self.inputs.table
         rows = self.planned.rows(APPEARED) if table is not None and table.rows else None
         return pa.concat_tables(rows.tables()) if isinstance(rows, RowBatches) else rows
 
     @cached_property
     def _reopened_keys(self) -> "np.ndarray | DataFrame | None":
-        """Which of them have versions at other times, or the keys of those."""
+        """A mask over the appearing keys: those with versions at other times; in Spark these keys."""
         appearing, key = self._appeared_keys, list(self.inputs.terms.key)
         if appearing is None:
             return None
@@ -306,7 +305,7 @@ class PlannedCopy:
 
 @contextmanager
 def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
-    """The plan of a copy, while it lasts."""
+    """Plan a copy; the plan is valid until the context ends."""
     terms, schemas = inputs.terms, side_schemas(inputs)
     key = pa.schema([schemas[DELIVERED].field(name) for name in terms.key])
     added = pa.schema([field for field in schemas[SLICE] if field.name not in {FILE, POSITION}])
@@ -321,14 +320,14 @@ def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
         first=partial(plan_first_here, inputs) if first else None,
         first_in_tasks=partial(plan_first_by_spark, inputs) if first and terms.feed is None else None,
         sift=_sift_terms(terms),
-        only_tasks=bool(inputs.evolved.retyped),  # a new type is written into all rows
+        only_tasks=bool(inputs.evolved.retyped),  # a new type rewrites all rows
     )
     with run_plan(plan_terms) as planned:
         yield PlannedCopy(inputs, planned, plan_terms.salt)
 
 
 def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
-    """The columns by which a record is as delivered; None where the copy may touch such a record."""
+    """The columns that decide whether a record is unchanged; None if such a record may be touched as well."""
     others = terms.feed is not None or terms.scope is not None or terms.other_scopes
     if others or terms.restated or not terms.in_order:
         return None
@@ -341,13 +340,13 @@ def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
 
 
 def _counts_needed(terms: CopyTerms, counts: Mapping[str, int]) -> dict[str, Sequence[str]]:
-    """The columns whose values are counted: those that lose some, and those that may have another name."""
+    """The columns whose values are counted: those with losses, and those that may be renamed."""
     losing = [name for name in terms.compared if counts.get(f"{LOSES}{name}")]
     return {SLICE: [*dict.fromkeys([*losing, *(old for old, _ in terms.successions)])]}
 
 
 def _unchanged_counts(terms: CopyTerms, rows: Mapping[str, RowCounts]) -> dict[str, int]:
-    """The counts of a plan of records that are as delivered: all values in their new columns are NULL."""
+    """The counts of unchanged records, as their plan would give them; values of new columns are NULL."""
     delivered, values = rows[DELIVERED], rows[SLICE].values
     counts = {UNCHANGED: delivered.rows, ROWS_DELIVERED: delivered.rows, CONTENT: delivered.content}
     counts |= {f"{HAD}{name}": values[name] for name in terms.compared}
@@ -363,7 +362,7 @@ def _delivered_side(inputs: CopyInputs) -> Side:
         rows = read_delivered(inputs, inputs.terms.delivered)
         return None if rows is None else LocalSide(rows, columns=partial(_columns_here, inputs))
 
-    again = inputs.source.batches is not None  # rows of files are the same each time
+    again = inputs.source.batches is not None  # files give the same rows each time
     return Side(
         side_schemas(inputs)[DELIVERED],
         lambda: inputs.delivered_frame,
@@ -395,13 +394,13 @@ def _stored_side(inputs: CopyInputs) -> Side:
 
 
 def _versions_elsewhere(inputs: CopyInputs) -> "DataFrame":
-    """The versions by which a record that appears was there before: closed ones, or all of a late copy."""
+    """Versions at other times than the copy's: closed ones, or all if the copy is late."""
     versions = inputs.stored_frame.where(version_condition())
     return versions.where(column(VALID_TO).isNotNull()) if inputs.terms.in_order else versions
 
 
 def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
-    """The keys of such versions, those of these records among them, some at a time."""
+    """The keys of such versions, at least those of these records, batch by batch."""
     if not len(keys):
         return
     names = list(inputs.terms.key)

@@ -1,6 +1,6 @@
-"""The rows of a database that Spark reads by JDBC: one statement on one connection, laid down once.
+"""The rows of a database as a source: copied once into a file, then read as often as a plan needs.
 
-The rows of a database as a source: copied out once, and read from the copy as often as a plan needs.
+Spark reads databases of JDBC by one statement on one connection.
 """
 
 import re
@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
     from pyspark.sql.types import StructField
 
-# MariaDB's driver speaks with MySQL, too; Spark's dialect for both goes by MySQL's name.
+# MariaDB's driver also connects to MySQL; Spark uses its MySQL dialect for both.
 MARIADB: Final = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
 _DRIVER: Final = "org.mariadb.jdbc.Driver"
-_EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false"  # numbers as numbers
+_EXACTLY: Final = "permitMysqlScheme&tinyInt1isBit=false&yearIsDateType=false"  # numbers stay numbers
 _IN_UTC: Final = "SET time_zone = '+00:00'"
 _KEYS: Final = """
 SELECT t.TABLE_NAME AS name, k.COLUMN_NAME AS `key`, k.ORDINAL_POSITION AS place
@@ -51,12 +51,12 @@ WHERE t.TABLE_SCHEMA = DATABASE()
 _CONNECTION: Final = re.compile(r"^\(conn=\d+\) ")
 _OF_MYSQL: Final = re.compile(r"(mysql|mariadb)://|jdbc:(mysql|mariadb):")
 _ROWS_AT_ONCE: Final = 10_000
-# What Spark notes of a column that has times of day, which it would take for instants.
+# Spark's metadata key for columns with times of day, which it would read as instants.
 _TIME_OF_DAY: Final = "logical_time_type"
-# The same of texts of a fixed length, and of MySQL's bits.
+# Its metadata keys for texts of a fixed length, and for MySQL's bits.
 _CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _BITS: Final = "binarylong"
-# Classes of SQL's states: not reachable or locked, turned away, not there.
+# Prefixes of SQLSTATE: unreachable or locked, access denied, no such table, a wrong query.
 _LATER: Final = ("08", "40", "HYT", "57", "53")
 _TURNED_AWAY: Final = ("28", "3D")
 _ABSENT: Final = ("42S02", "42P01")
@@ -65,7 +65,7 @@ _SYNTAX: Final = ("42", "37", "22")
 
 @dataclass(frozen=True, slots=True)
 class JdbcCopy:
-    """A frame that reads the rows anew each time it is computed, and the types that its texts stand for."""
+    """A frame that reads the rows each time it is computed; `texts` are the types that its texts hold."""
 
     frame: "DataFrame"
     instant: datetime
@@ -74,9 +74,9 @@ class JdbcCopy:
 
 
 def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
-    """The rows of one statement, and the time that they are of.
+    """The rows of one statement, and their time.
 
-    Raises UsageError for what is not there, Refused for a column without an exact type, TryAgain where the
+    Raises UsageError for a missing table, Refused for a column without an exact type, and TryAgain if the
     database does not answer.
     """
     spark = store.spark
@@ -92,9 +92,9 @@ def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
 
 
 def declared_keys_by_jdbc(store: Store, database: Database) -> Keys:
-    """The tables of a database of MySQL or MariaDB, each with the columns of its primary key.
+    """The tables of a MySQL or MariaDB database, each with the columns of its primary key.
 
-    UsageError for another database, whose catalog is not known here, and what `read_by_jdbc` raises.
+    Raises UsageError for other databases, and what `read_by_jdbc` raises.
     """
     if not _OF_MYSQL.match(database.url):
         raise catalog_error(database)
@@ -108,7 +108,7 @@ def declared_keys_by_jdbc(store: Store, database: Database) -> Keys:
 
 
 def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
-    """The rows in one Parquet file of the folder."""
+    """Write the rows into one Parquet file of the folder."""
     target = folder / "copy"
     copy.frame.write.parquet(str(target))
     (file,) = target.glob("part-*.parquet")
@@ -117,7 +117,7 @@ def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """How Spark reaches a database; `source` is what stands behind FROM, `quote` goes around names."""
+    """How Spark reaches a database; `source` is the text after FROM, and `quote` quotes names."""
 
     url: str = field(repr=False)
     source: str
@@ -140,7 +140,7 @@ class _Server:
         return self.reader(spark).option("query", query).load()
 
     def now(self, spark: "SparkSession") -> datetime:
-        """The time of the database's clock, where it has a word for it that is known here."""
+        """The time of the database's clock; this machine's time if the database is not MySQL or MariaDB."""
         if not self.is_mysql:
             return datetime.now(UTC)
         (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
@@ -168,7 +168,7 @@ def _server(spark: "SparkSession", database: Database) -> _Server:
 
 
 def _bring_driver(spark: "SparkSession") -> None:
-    """Have MariaDB's driver in the session, unless it is there: to ask its resolver takes seconds."""
+    """Add MariaDB's driver to the session unless it has it: resolving it takes seconds."""
     name = MARIADB.split(":")[1]
     if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
         for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
@@ -178,9 +178,9 @@ def _bring_driver(spark: "SparkSession") -> None:
 def _select_column(
     database: Database, server: _Server, column: "StructField"
 ) -> tuple[str, ColumnType | None]:
-    """How a column is selected, and the type that its text stands for, None where that is its own.
+    """The SELECT expression of a column, and the type that its text holds; None if it is no text.
 
-    What the driver or Spark would round, pad, move to another zone or replace by NULL is read as its text.
+    A column is read as text if the driver or Spark would round, pad, shift or replace its values.
     """
     from pyspark.sql import types
 
@@ -197,7 +197,7 @@ def _select_column(
 
 
 def _select_mysql_column(name: str, column: "StructField", *, padded: bool) -> tuple[str, Kind | None]:
-    """The same of a column of MySQL or MariaDB."""
+    """The same for a column of MySQL or MariaDB."""
     from pyspark.sql import types
 
     type_, text = column.dataType, f"CAST({name} AS CHAR)"
@@ -206,7 +206,7 @@ def _select_mysql_column(name: str, column: "StructField", *, padded: bool) -> t
     if _BITS in column.metadata and isinstance(type_, types.BinaryType):
         return f"CAST({name} AS UNSIGNED)", None
     if isinstance(type_, types.FloatType):
-        return f"CAST({name} AS DOUBLE)", None  # its own text is rounded
+        return f"CAST({name} AS DOUBLE)", None  # a cast to text rounds it
     if isinstance(type_, types.TimestampType):
         return f"CONCAT({text}, '+00:00')", Kind.UTC_DATETIME
     kinds: Sequence[tuple[Any, Kind]] = (
@@ -219,7 +219,7 @@ def _select_mysql_column(name: str, column: "StructField", *, padded: bool) -> t
 
 @contextmanager
 def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
-    """The errors of drivers, by SQL's states, in words of ours and without a password."""
+    """Translate errors of drivers by their SQLSTATE, without the password."""
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
@@ -249,7 +249,7 @@ def _error(database: Database, state: str, text: str) -> BackstoryError:
 
 
 def _sql_error(fault: Any) -> tuple[str, str] | None:
-    """The state and the message of the SQLException among the causes; None where there is none."""
+    """The state and message of the SQLException among the causes; None if there is none."""
     cause = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
     while cause is not None:
         if hasattr(cause, "getSQLState") and "SQL" in cause.getClass().getSimpleName():
@@ -258,7 +258,7 @@ def _sql_error(fault: Any) -> tuple[str, str] | None:
     return None
 
 
-# The option of files that a database has, too: types of columns.
+# The one file option that databases accept: types of columns.
 _OF_DATABASES: Final = frozenset({"type"})
 ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
 
@@ -272,7 +272,7 @@ def rows_of_database(
     retype: Mapping[str, ColumnType],
     written: FileOptions,
 ) -> Iterator[SourceRows]:
-    """The rows of a table or a query, while it lasts, and the time that they are of; as `rows_of_files`.
+    """The rows of a table or query, open for the context, with their time; otherwise as `rows_of_files`.
 
     Raises what `copy_out` raises.
     """
@@ -302,7 +302,7 @@ def rows_of_database(
 def _by_jdbc(
     store: Store, database: Database, reading: ReadFile, folder: Path, resources: ExitStack
 ) -> SourceRows:
-    """The rows as Spark reads them, once: in a file here, else kept by its workers."""
+    """The rows as Spark reads them once: in a file here, else checkpointed on the workers."""
     copy = read_by_jdbc(store, database)
     with translate_jdbc(database, copy.password):
         if is_local(store):
@@ -313,7 +313,7 @@ def _by_jdbc(
 
 
 def _batches(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a CSV in these columns; bytes are written in base64."""
+    """The rows of a CSV file in these columns; binary cells are in base64."""
     encoded = [place for place, field in enumerate(schema) if pa.types.is_binary(field.type)]
     written = schema
     for place in encoded:

@@ -1,4 +1,4 @@
-"""What the warehouse and the command line ask of native tables."""
+"""Snapshots and feeds: the calls of the warehouse and the command line."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -36,11 +36,11 @@ Request = SnapshotRequest | ApplyRequest
 
 
 def snapshot(store: Store, source: Any, into: TableName, request: SnapshotRequest) -> Answer:
-    """Bring a full copy into its table; its receipt, or the plan of a dry run.
+    """Bring a full copy into its table; returns its receipt, or the plan of a dry run.
 
-    The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, or files: the name of
-    one, of a folder, or a glob. A copy without an instant is of now, before anything of it is read: what
-    others store meanwhile is then newer, and not taken back.
+    The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, the address of a
+    database, or files: the name of one, of a folder, or a glob. Without `at=` the copy gets the time
+    before the source was read. Rows that others commit during the copy are then newer than it, and stay.
     """
     request = replace(request, begun=datetime.now(UTC))
     with (
@@ -55,9 +55,9 @@ def snapshot(store: Store, source: Any, into: TableName, request: SnapshotReques
 def apply(
     store: Store, source: Any, into: TableName, request: ApplyRequest, batch: StreamBatch | None = None
 ) -> FeedAnswer:
-    """Bring a feed of changes into its table; its receipt, or the plan of a dry run.
+    """Bring a feed of changes into its table; returns its receipt, or the plan of a dry run.
 
-    The source is what `snapshot` takes; `batch` says of which batch of a stream it is.
+    The sources are those of `snapshot`; `batch` is the batch of a stream that the rows are.
     """
     table = load(store, into)
     request = with_stored_envelope(request, {} if table is None else table.properties)
@@ -76,7 +76,7 @@ def apply(
 def _feed_rows(
     store: Store, source: Any, into: TableName, table: StoredTable | None, request: ApplyRequest
 ) -> "Iterator[FeedRows]":
-    """The rows of a feed, and what is asked of them; nothing for messages of which none is a change."""
+    """The rows of a feed, and the request that reads them; empty if no message is a change."""
     if request.envelope is None:
         with _rows(store, source, lambda: table, request) as rows:
             yield rows, request
@@ -92,7 +92,7 @@ def _feed_rows(
 
 
 def _files_of_messages(source: Any, request: ApplyRequest) -> SourceFiles | None:
-    """Files with a message of Debezium on each line; None for what has rows."""
+    """Files with a message of Debezium on each line; None for other sources."""
     if request.envelope != "debezium" or not names_files(source):
         return None
     files = source_files(str(source), request.format)
@@ -100,14 +100,14 @@ def _files_of_messages(source: Any, request: ApplyRequest) -> SourceFiles | None
 
 
 def _has_texts(source: Any, request: ApplyRequest) -> bool:
-    """Whether times of the source were texts, which without an offset are in UTC."""
+    """Whether the source has times as texts, which are in UTC if they have no offset."""
     if not names_files(source):
         return False
     return source_files(str(source), request.format).format != "parquet"
 
 
 def _types(request: Request) -> dict[str, ColumnType]:
-    """The new types by the names that the copy has."""
+    """The new types, by the copy's column names."""
     return {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
 
 

@@ -1,9 +1,4 @@
-"""The columns of a copy beside those of its table: added, widened, renamed or refused (N1, N2, V60).
-
-The columns of a copy, in types that tables have.
-
-The numbers that Iceberg knows columns by, which marks of copies hold (V2, V31).
-"""
+"""The columns of a delivery and of its table: types, names, new shapes and field ids (N1, N2, V60)."""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -35,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
-    """A frame's columns, and the names of those without a type, because no row has a value in them.
+    """A frame's columns, and the names of those whose type is unknown because all values are NULL.
 
-    These are texts for now; within what is nested, too. Raises Refused for reserved and repeated names, and
-    for types that no table has.
+    Columns of unknown type get STRING for now, also within nested types. Raises Refused for reserved and
+    repeated names, and for types that no table has.
     """
     refuse_names([field.name for field in fields])
     for spark_field in fields:
@@ -62,7 +57,7 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
 
 
 def refuse_names(names: Sequence[str]) -> None:
-    """Raise Refused for reserved and repeated names of columns, in whatever case."""
+    """Raise Refused for names that are reserved or repeated, in any case."""
     if reserved := [name for name in names if is_reserved(name, RESERVED)]:
         raise Refused(
             "reserved-column",
@@ -80,7 +75,7 @@ def refuse_names(names: Sequence[str]) -> None:
 
 
 def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool = False) -> None:
-    """Raise UsageError where a copy lacks columns of the key: of one that is given, or that a table keeps."""
+    """Raise UsageError if key columns are missing; with `kept` the key is the table's own."""
     if lacking := [name for name in key if name not in names]:
         lacking_words = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
         raise UsageError(
@@ -109,12 +104,12 @@ def _are(names: Sequence[str]) -> str:
 
 
 def _has_void(type_: "DataType") -> bool:
-    """Whether a type says nothing of values, or of some within them."""
+    """Whether the type is unknown, in whole or in part."""
     return any(part.typeName() == "void" for part in _nested_types(type_))
 
 
 def _is_storable(type_: "DataType") -> bool:
-    """Whether tables have the type and all within it; no file holds a struct without fields."""
+    """Whether tables have the type and all types within it; Parquet has no struct without fields."""
     return all(
         part.typeName() in _TYPES and part.simpleString() != "struct<>" for part in _nested_types(type_)
     )
@@ -139,19 +134,19 @@ _TYPES = frozenset([*_FLAT.split(), "timestamp_ntz", "array", "map", "struct", "
 
 _DIGITS_OF_DOUBLE: Final = 15
 
-# What follows in the name of a column that came by mistake, and makes room for another of its name.
+# The ending of a mistaken column's name, after it is set aside for another column.
 _ASIDE: Final = "_taken_back"
 
 
 @dataclass(frozen=True, slots=True)
 class EvolvedShape:
-    """The table's shape with the copy's columns in it; `delivered` are those, the key's among them.
+    """The table's shape with the delivery's columns in it.
 
-    `stored` is the shape as it stands under its new names, without columns that take another type because no
-    row has a value in them; None without a table. `added` are the columns that come, `left_out` those of the
-    copy of which no type is known, `retyped` those whose stored values become values of another type, with
-    the type that they had. `taken_back` are those that came by mistake and make room for a renamed one.
-    `changes` says all that in words.
+    `delivered` are the delivery's columns, including the key. `stored` is the table's shape under its new
+    names, without columns that change their type because they have no values; None without a table.
+    `added` are new columns, `left_out` delivered ones of unknown type. `retyped` maps columns whose
+    stored values change their type to the old type. `mistakes` are columns set aside because they were
+    added by mistake. `changes` describes all this in words.
     """
 
     shape: Shape
@@ -166,19 +161,19 @@ class EvolvedShape:
 
     @property
     def is_changed(self) -> bool:
-        """Whether the table's columns are others than before."""
+        """Whether the table's columns change."""
         return bool(self.changes)
 
     @property
     def missing(self) -> list[Column]:
-        """The columns that the table keeps and the copy does not have."""
+        """The table's columns that the delivery lacks."""
         delivered = {column.name for column in self.delivered}
         users = () if self.stored is None else self.stored.user_columns
         return [column for column in users if column.name not in delivered]
 
     @property
     def successions(self) -> Iterator[tuple[str, str]]:
-        """Each missing column with one of the same type that comes: it may be the same under a new name."""
+        """Pairs of a missing and an added column of one type: the second may be the first, renamed."""
         came = [column for column in self.delivered if column.name in self.added and column.type.flat]
         return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
 
@@ -186,7 +181,7 @@ class EvolvedShape:
 def new_table(
     table: TableName, columns: tuple[Column, ...], empty: frozenset[str], request: TableRequest
 ) -> EvolvedShape:
-    """The table that a first copy creates; UsageError for a key column that the copy lacks."""
+    """The shape of the table that a first delivery creates; UsageError for missing key columns."""
     key = request.key
     if key is None:
         told = f"{table} does not exist yet; its first delivery needs `key=`."
@@ -212,11 +207,11 @@ def evolve_shape(
     is_valueless: Callable[[str], bool] = lambda _name: False,
     is_taken_back: Callable[[str], bool] = lambda _name: False,
 ) -> EvolvedShape:
-    """The shape that a later copy gives a table; `empty` are columns of it that have no type.
+    """The table's shape after a later delivery; `empty` are delivered columns of unknown type.
 
-    `is_valueless` says of a stored column whether no row has a value in it, `is_taken_back` whether only
-    statements that were taken back have one: it makes room for a column that is renamed to its name. Raises
-    UsageError for a rename of no column, Refused for another key and for a type that does not widen.
+    `is_valueless` returns whether a stored column has only NULLs. `is_taken_back` returns whether only
+    withdrawn statements have values in it; the column is then set aside for a rename to its name. Raises
+    UsageError for a rename of an unknown column, Refused for another key and for types that do not widen.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
     stored = replace(
@@ -296,7 +291,7 @@ def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], ta
 
 
 def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
-    """Raise Refused for a column that comes and that the table has in another case (E4)."""
+    """Raise Refused for a new column whose name differs from a stored one by case only (E4)."""
     for column in delivered:
         if stored.column(column.name) is not None:
             continue
@@ -312,7 +307,7 @@ def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
 
 
 def _refuse_fields_in_other_case(stored: Shape, columns: Sequence[Column]) -> None:
-    """Raise Refused for a field that comes to a struct which has it in another case."""
+    """Raise Refused for a new field of a struct that has it in another case."""
     for before, column in zip(stored.user_columns, columns, strict=True):
         if before.type == column.type or (alike := fields_alike(column.type)) is None:
             continue
@@ -330,7 +325,7 @@ def _assign_types(
     stored: Mapping[str, Column],
     retype: Mapping[str, ColumnType],
 ) -> tuple[tuple[Column, ...], list[str]]:
-    """The columns, those that are empty in the type that is known of them; and those that have none."""
+    """The columns with known types for empty ones, and the names of columns whose type stays unknown."""
     typed, left_out = [], []
     for column in columns:
         if column.name not in empty:
@@ -347,26 +342,26 @@ def _assign_types(
 
 
 def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
-    """Whether a column takes a type that its own does not widen to, so that its values tell if it may."""
+    """Whether a column gets a type that its own does not widen to, so that only its values decide."""
     came = next((column.type for column in delivered if column.name == stored.name), stored.type)
     wanted = retype.get(stored.name, came)
     return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
 
 
 def _grows(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values of the one type are of the other as they are stored: it is wider, or has more fields."""
+    """Whether values of one type are values of the other as stored: it is wider, or has more fields."""
     return widens(old, new) or added_fields(old, new) is not None
 
 
 def _shows_same_numbers(old: ColumnType, new: ColumnType) -> bool:
-    """Whether the numbers that values of the one type show are of the other: 72.1 of a FLOAT is a DOUBLE."""
+    """Whether values are widened by the decimal number that they show: a FLOAT 72.1 to DOUBLE."""
     return (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
 
 
 def _refuse_retypes(
     stored: Shape, delivered: Sequence[Column], retype: Mapping[str, ColumnType], valueless: Collection[str]
 ) -> None:
-    """Raises UsageError for new types of columns that there are not, or that keep theirs."""
+    """Raise UsageError for new types of unknown columns, and of columns that keep theirs."""
     users = (column.name for column in (*stored.user_columns, *delivered))
     _refuse_unknown(retype, [*users], stored.table)
     for name, type_ in retype.items():
@@ -384,9 +379,9 @@ def _refuse_retypes(
 def _renames(
     before: Shape, rename: Mapping[str, str], delivered: Collection[str], is_taken_back: Callable[[str], bool]
 ) -> dict[str, str]:
-    """The renames that are still to do: one that the table has had already is done.
+    """The renames still to do; those that the table already has are left out.
 
-    A column of the new name that came by mistake, and was taken back, gets another name.
+    A column that has the new name, was added by mistake and taken back, gets another name.
     """
     renames = {}
     for old, new in rename.items():
@@ -428,7 +423,7 @@ def _renames(
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """The name, with a number where a column has it already."""
+    """The name, with a number if a column has it already."""
     numbered = (f"{name}_{number}" for number in count(2))
     return next(candidate for candidate in chain([name], numbered) if candidate not in taken)
 
@@ -448,15 +443,15 @@ def _widen_column(
     keeps: bool,
     valueless: bool,
 ) -> Column | None:
-    """The column with a type that holds both what is stored and what comes, if there is one.
+    """The column in a type that holds stored and delivered values; None if there is none.
 
-    `keeps`: rows cannot be rewritten for it.
+    With `keeps` its rows cannot be rewritten.
     """
     type_ = wanted or stored.type
     if delivered is not None and not (
         widens(delivered.type, type_) or _shows_same_numbers(delivered.type, type_)
     ):
-        anew = not keeps and _shows_same_numbers(type_, delivered.type)  # all rows are rewritten for it
+        anew = not keeps and _shows_same_numbers(type_, delivered.type)  # rewrites all rows
         if wanted is not None or not (valueless or _grows(type_, delivered.type) or anew):
             return None
         type_ = delivered.type
@@ -465,7 +460,7 @@ def _widen_column(
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """A column that comes in another type than the table's, and the type that could hold `both`."""
+    """A column whose delivered type differs from the stored one; `both` is a type for the values of both."""
 
     name: str
     stored: ColumnType
@@ -474,9 +469,9 @@ class TypeChange:
 
 
 def _holds_all(change: TypeChange) -> bool:
-    """Whether every value of both types is one of the type for both, if there is one.
+    """Whether the type for both holds all values of both types.
 
-    A DOUBLE holds no number of more than fifteen digits for certain.
+    A DOUBLE holds integers and decimals of at most fifteen digits exactly.
     """
     if change.both is None or change.both.kind is not Kind.DOUBLE:
         return True
@@ -485,12 +480,12 @@ def _holds_all(change: TypeChange) -> bool:
 
 
 def _is_text_of_nested(change: TypeChange) -> bool:
-    """Whether a nested value comes to a text, as `{"k": 1}` does after an `{}`, which has no fields."""
+    """Whether a nested value is delivered for a text column, as `{"k": 1}` after an `{}` without fields."""
     return change.stored.kind is Kind.STRING and change.delivered.kind in NESTED_KINDS
 
 
 def type_change_error(changes: Sequence[TypeChange]) -> Refused:
-    """The error for columns that come in types that do not hold what is stored (N2)."""
+    """The error for columns whose delivered type does not fit the stored one (N2)."""
     names = [change.name for change in changes]
     remedy = "cast it to the table's type, or give it another name."
     if len(changes) > 1:
@@ -502,7 +497,7 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
             f"{'a type' if len(types) == 1 else 'types'} that {'holds' if len(types) == 1 else 'hold'} both"
         )
         if not all(map(_holds_all, changes)):
-            # Some numbers may not fit, which the values alone tell.
+            # Only the values show whether all numbers fit.
             texts = option("retype", dict.fromkeys(types, str(Kind.STRING)))
             holds = f"values that fit it, {texts} for all others"
         remedy = f"use {retype} for {holds}, {remedy}"
@@ -522,9 +517,9 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
 
 
 def column_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[str, int]:
-    """The id that each column of the table will have.
+    """The field id that each column will have.
 
-    Columns that come, or take another type, get theirs by this very commit: the next ones, in their order.
+    This commit assigns the next ids to new and retyped columns, in their order.
     """
     stays = set() if evolved.stored is None else set(evolved.stored.names) - set(evolved.retyped)
     ids = {name: id_ for name, id_ in _stored_ids(store, table, evolved).items() if name in stays}
@@ -537,7 +532,7 @@ def column_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[
 
 
 def moved_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[int, int]:
-    """The new ids of the columns that take another type, by the ones that they had."""
+    """The new field ids of retyped columns, by their old ids."""
     stored, ids = _stored_ids(store, table, evolved), column_ids(store, table, evolved)
     return {stored[name]: ids[name] for name in evolved.retyped}
 
@@ -548,5 +543,5 @@ def _stored_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict
 
 
 def _count_parts(type_: ColumnType) -> int:
-    """How many fields are within a type."""
+    """The number of fields within a type."""
     return sum(1 + _count_parts(part) for _, part in type_.parts)

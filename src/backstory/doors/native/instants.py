@@ -1,21 +1,26 @@
-"""Where a copy stands among what is known: its instant, what is settled, which copies are remembered.
+"""The instants of deliveries and tables: recorded times, the settled interval, and remembered copies.
 
-Instants and marks of a table's rows: read by the driver where its files open there, else by Spark.
-
-When a feed is recorded, and what is settled from then on (V10, V28).
+They are read from commits, else from rows: by the driver where it can open the files, else by Spark (V10,
+V28).
 """
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.stored_rows import live_rows
+from backstory.doors.native.stored_rows import (
+    MARKS,
+    are_live,
+    are_versions,
+    mark_condition,
+    version_condition,
+)
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR
@@ -41,17 +46,14 @@ from backstory.stores.iceberg.search_bounds import all_of, is_null
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.deletes import Unreadable
-from backstory.strategies.copies.frames import mark_condition, version_condition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-MARKS: Final = (FactKind.COPY.value, FactKind.TRUNCATE.value)
-
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A remembered copy or truncate: its instant, the ids of a copy's columns, None for all, its scope."""
+    """A remembered copy or truncate: its instant, its scope, and a copy's field ids (None: all columns)."""
 
     at: datetime
     columns: tuple[int, ...] | None
@@ -61,17 +63,17 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class StoredInstants:
-    """What the rows of a table say of its copies."""
+    """The instants and marks in a table's rows."""
 
     store: Store
     table: StoredTable
 
     def ends(self) -> tuple[datetime, datetime] | None:
-        """The first and the last start or end of any version; None without versions."""
+        """The first start, and the last start or end, of all versions; None without versions."""
         try:
             parts = [
                 (pc.min(rows[VALID_FROM]), pc.max(rows[VALID_FROM]), pc.max(rows[VALID_TO]))
-                for rows in self._read([VALID_FROM, VALID_TO], [(MEMORY, ROLE)], _is_version)
+                for rows in self._read([VALID_FROM, VALID_TO], [(MEMORY, ROLE)], are_versions)
             ]
         except Unreadable:
             return self._ends_by_spark()
@@ -80,7 +82,7 @@ class StoredInstants:
         return (min(starts), max(lasts)) if starts else None
 
     def newest_recorded(self) -> datetime | None:
-        """The newest time at which a row was recorded, or at which what it says was taken back."""
+        """The newest time at which a row was recorded or withdrawn; None without rows."""
         try:
             parts = [
                 time
@@ -92,7 +94,7 @@ class StoredInstants:
         return max((time.as_py() for time in parts if time.is_valid), default=None)
 
     def has_facts_since(self, at: datetime) -> bool:
-        """Whether a live row, version or fact, begins at or after an instant."""
+        """Whether a live version or fact begins at or after an instant."""
         try:
             rows = self._read(
                 [VALID_FROM], [VALID_FROM, (MEMORY, ROLE, ENDED_AT)], _live_since(at), _since(at)
@@ -106,7 +108,7 @@ class StoredInstants:
 
     def marks_since(self, at: datetime) -> list[Mark]:
         """The remembered copies and truncates at or after an instant, oldest first."""
-        key = self.table.shape.key[0]  # which marks do not have
+        key = self.table.shape.key[0]  # NULL in marks
         of: list[str | tuple[str, ...]] = [VALID_FROM, (MEMORY, ROLE, ENDED_AT, KIND)]
         try:
             parts = self._read([VALID_FROM, MEMORY], of, _marks_since(at), all_of(_since(at), is_null(key)))
@@ -122,7 +124,7 @@ class StoredInstants:
         chosen: Callable[[pa.Table], pa.ChunkedArray] | None = None,
         where: Any = None,
     ) -> Iterator[pa.Table]:
-        """The chosen rows of the table's files, some at a time; raises Unreadable where Spark must read."""
+        """The chosen rows of the table's files, in batches; raises Unreadable where Spark must read them."""
         if not self.table.rows:
             return
         if not self.store.memory.most:
@@ -178,12 +180,8 @@ def _mark(row: dict[str, Any]) -> Mark:
     )
 
 
-def _is_version(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
-
-
 def _live_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
-    return lambda rows: pc.and_(live_rows(rows), _begins_since(at, rows))
+    return lambda rows: pc.and_(are_live(rows), _begins_since(at, rows))
 
 
 def _marks_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
@@ -200,7 +198,7 @@ def _begins_since(at: datetime, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _since(at: datetime) -> dict[str, str]:
-    """Where rows are that begin at or after an instant, as Iceberg's JSON has it."""
+    """The filter of rows that begin at or after an instant, as Iceberg's JSON."""
     return {"type": "gt-eq", "term": VALID_FROM, "value": at.astimezone(UTC).isoformat()}
 
 
@@ -213,11 +211,11 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
-    """A copy's place: whether one of its instant is stored, and the next fact behind it.
+    """The instant of a copy in its table: whether a copy of it is stored, and the next known instant.
 
-    `settled` is the interval from now on, None for a table without memory; `begins` says that the memory
-    begins with this copy. `among`: events or scopes are known from its instant on; `beside` are the scopes of
-    other copies of it.
+    `settled` is the settled interval after the copy; None if the table does not remember copies.
+    `begins`: the table remembers copies from this one on. `has_facts`: events, truncates or scoped copies
+    are known from the instant on. `other_scopes` are the scopes of other copies of the same instant.
     """
 
     at: datetime
@@ -234,21 +232,21 @@ class CopyPlace:
 
     @property
     def remembers(self) -> bool:
-        """Whether the table has a memory once the copy is taken (V28)."""
+        """Whether the table remembers copies after this one (V28)."""
         return self.settled is not None
 
     def settled_text(self) -> str:
-        """The interval as the table keeps it."""
+        """The settled interval, as the table's property."""
         return interval_text(self.settled or ())
 
 
 def place_copy(
     store: Store, table: StoredTable | None, request: SnapshotRequest, scope: str | None = None
 ) -> CopyPlace:
-    """The copy's place; a few of the table's rows are read where no commit tells.
+    """Place a copy among the stored ones; reads rows only if the commits do not record the instants.
 
-    Raises Refused for an instant that is too old or settled, and UsageError for a copy that may lack records
-    on a table with memory.
+    Raises Refused for an instant that is too old or settled. Raises UsageError for a partial copy of a
+    table that remembers its copies.
     """
     now, at = datetime.now(UTC), request.instant
     settled_property = None if table is None else table.iceberg.properties().get(SETTLED)
@@ -261,17 +259,19 @@ def place_copy(
     if table is None:
         begins = request.begins_memory
         return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
-    stored_rows = StoredInstants(store, table)
-    recorded = max(now, newest_recorded(stored_rows) + MICROSECOND)
+    stored_instants = StoredInstants(store, table)
+    recorded = max(now, newest_recorded(stored_instants) + MICROSECOND)
     if settled_property is None and not request.backfill:
-        newest = newest_instant(stored_rows)
+        newest = newest_instant(stored_instants)
         _refuse_backwards(newest, request)
         if not request.begins_memory:
             stored = at == newest
             return CopyPlace(at, recorded, is_stored=stored, in_order=not (stored and request.restate))
-    settled = parse_interval(settled_property) if settled_property is not None else stored_rows.ends() or ()
+    settled = (
+        parse_interval(settled_property) if settled_property is not None else stored_instants.ends() or ()
+    )
     _refuse_settled(at, settled)
-    marks = [] if settled_property is None else stored_rows.marks_since(at)
+    marks = [] if settled_property is None else stored_instants.marks_since(at)
     own_mark = next(
         (mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None
     )
@@ -280,7 +280,7 @@ def place_copy(
     )
     _refuse_overlap(at, scope, other_scopes)
     scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
-    if scoped or (ORDERED_BY in table.properties and stored_rows.has_facts_since(at)):
+    if scoped or (ORDERED_BY in table.properties and stored_instants.has_facts_since(at)):
         return CopyPlace(
             at,
             recorded,
@@ -310,7 +310,7 @@ def place_copy(
 
 
 def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str | None]) -> None:
-    """Copies of one instant have the same scope, or scopes without a common record (V43)."""
+    """Refuse a copy whose scope has records in common with a stored copy of the same instant (V43)."""
     wanted = json.loads(scope or "{}")
     for other in other_scopes:
         other_values = json.loads(other or "{}")
@@ -324,12 +324,12 @@ def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str 
 
 
 def _scope_words(scope: str | None) -> str:
-    """A scope for people."""
+    """A scope in words."""
     return " ".join(f"{name}={value}" for name, value in json.loads(scope or "{}").items()) or "(all records)"
 
 
 def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None:
-    """Without a memory only the newest copy, or one that is newer, has a place (N3)."""
+    """Refuse a copy older than the newest one, if the table does not remember copies (N3)."""
     if newest is None or request.instant >= newest:
         return
     meanwhile = "Nothing was written; read the source again and send the new copy."
@@ -346,19 +346,19 @@ def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None
 
 
 def newest_instant(stored: StoredInstants) -> datetime | None:
-    """The instant of the newest copy: told by its commit, else the last start or end of a version."""
+    """The instant of the newest copy: from its commit, else the last start or end of a version."""
     for snapshot in ancestry(stored.table):
         copied_at = snapshot.get_property(COPIED_AT)
         if copied_at:
             return parse_instant(copied_at)
-        if snapshot.operation != "replace":  # what compacts moves no instant; whatever else did may have
+        if snapshot.operation != "replace":  # compaction changes no instant; other commits may
             break
     ends = stored.ends()
     return ends[1] if ends else None
 
 
 def newest_recorded(stored: StoredInstants) -> datetime:
-    """The newest recorded time of the table: by its commits, else by its rows (V10)."""
+    """The newest recorded time of the table: from its commits, else from its rows (V10)."""
     current = next(ancestry(stored.table), None)
     if current is None:
         return EPOCH
@@ -375,7 +375,7 @@ def newest_recorded(stored: StoredInstants) -> datetime:
 
 
 def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
-    """The settled interval that a table keeps."""
+    """The settled interval in a table's property."""
     bounds = json.loads(text)
     if not bounds:
         return ()
@@ -384,7 +384,7 @@ def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
 
 
 def interval_text(settled: Sequence[datetime | None]) -> str:
-    """A settled interval as a table keeps it."""
+    """A settled interval, as a table's property."""
     return json.dumps([instant and iso(instant) for instant in settled])
 
 
@@ -404,7 +404,7 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
 
 
 def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
-    """What a copy that lacked columns says of them comes down from what was before it."""
+    """Refuse a copy before one that lacked columns, whose values there derive from earlier copies."""
     if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
         raise Refused(
             "settled",
@@ -416,21 +416,21 @@ def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FeedMemory:
-    """When a feed is recorded, what is settled from then on, and whether the memory begins with it (V28)."""
+    """When a feed is recorded, the interval that is then settled, and whether memory begins with it (V28)."""
 
     recorded: datetime
     settled: tuple[datetime | None, datetime] | tuple[()]
     begins: bool
 
     def properties(self) -> dict[str, str]:
-        """Those with which a memory begins."""
+        """The table properties with which a memory begins; empty if it exists."""
         if not self.begins:
             return {}
         return {SETTLED: interval_text(self.settled), MEMORY_SINCE: iso(self.recorded)}
 
 
 def feed_memory(store: Store, table: StoredTable | None) -> FeedMemory:
-    """The place of a feed in what the table remembers."""
+    """The recorded time of a feed, and the settled interval of its table."""
     now = datetime.now(UTC)
     if table is None:
         return FeedMemory(now, (), begins=True)

@@ -1,7 +1,4 @@
-"""The options of a snapshot, checked before anything is read.
-
-What a caller asks of a feed, looked at before anything is read (native.md, sections 2.5 and 7.1).
-"""
+"""The options of `snapshot` and `apply`, checked before anything is read."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -20,18 +17,18 @@ from backstory.sources.databases.address import is_database
 Deletes = Literal["close", "ignore"]
 OnSchemaChange = Literal["accept", "refuse"]
 RATIO: Final = 0.5
-# What names a table of the warehouse as a source.
+# The prefix of a source that is a table of the warehouse.
 TABLE: Final = "table:"
 
 
 def names_files(source: object) -> bool:
-    """Whether a source names files: neither rows, nor a table of the warehouse, nor a database."""
+    """Whether a source names files, and not rows, a table of the warehouse or a database."""
     text = str(source)
     return isinstance(source, str | Path) and not text.startswith(TABLE) and not is_database(text)
 
 
 class TableRequest(Protocol):
-    """What a delivery asks of its table: the key, names and types of columns, and which make versions."""
+    """The options of a delivery that concern its table: key, names and types of columns, and versions."""
 
     @property
     def key(self) -> tuple[str, ...] | None:
@@ -47,7 +44,7 @@ class TableRequest(Protocol):
 
     @property
     def may_retype(self) -> bool:
-        """Whether it could ask for new types."""
+        """Whether the request can have new types."""
 
     @property
     def track(self) -> frozenset[str] | None:
@@ -55,7 +52,7 @@ class TableRequest(Protocol):
 
     @property
     def ignore(self) -> frozenset[str] | None:
-        """Columns whose changes make none."""
+        """Columns whose changes make no versions."""
 
     @property
     def overwrite(self) -> frozenset[str] | None:
@@ -63,7 +60,7 @@ class TableRequest(Protocol):
 
     @property
     def on_schema_change(self) -> OnSchemaChange | None:
-        """What becomes of a delivery that lacks columns."""
+        """Whether a delivery that lacks columns is accepted or refused."""
 
 
 def _now() -> datetime:
@@ -72,10 +69,10 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """The options of `snapshot`; column lists that are None are those that the table keeps (V13).
+    """The options of `snapshot`; column lists that are None are as the table keeps them (V13).
 
-    `at` is None for `begun`: when the call began, before anything of the source was read. A copy that is
-    planned anew keeps it, for its rows are no younger.
+    `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
+    second attempt at a plan keeps it, because its rows are no younger.
     """
 
     key: tuple[str, ...] | None = None
@@ -105,17 +102,17 @@ class SnapshotRequest:
 
     @property
     def may_retype(self) -> bool:
-        """Whether it could ask for new types."""
+        """A copy can have new types."""
         return True
 
     @property
     def instant(self) -> datetime:
-        """The time of which the copy is."""
+        """The time of the copy."""
         return self.at or self.begun
 
     @property
     def begins_memory(self) -> bool:
-        """Whether a table without a memory begins one with this copy (V28)."""
+        """Whether the table remembers its copies from this one on, if it does not yet (V28)."""
         return self.backfill or self.remember or bool(self.scope)
 
     def __post_init__(self) -> None:
@@ -145,7 +142,7 @@ class SnapshotRequest:
 
 
 class DeliveryOptions(TypedDict, total=False):
-    """The options that `snapshot` and `apply` have in common; each says in its own words what they mean."""
+    """The options that `snapshot` and `apply` have in common; each describes their meaning."""
 
     key: str | Sequence[str] | None
     allow_empty: bool
@@ -182,14 +179,14 @@ class SnapshotOptions(DeliveryOptions, total=False):
         ignore: columns whose changes make no versions.
         overwrite: columns overwritten in place, with no history kept.
         on_schema_change: `refuse` a copy that lacks a column of the last one, or in which a new column has
-            the values of a missing one: the table keeps this. `accept` takes such a copy, this one alone.
+            the values of a missing one: the table keeps this. `accept` accepts this one copy.
             Default: `accept`.
         rename: new names of columns, by the old names.
         retype: new types of columns, by name. Refused where a stored value would change.
-        scope: the part of the source that the copy is of, as values of columns: `{"region": "EU"}`. Records
+        scope: the part of the source that the copy covers, as values of columns: `{"region": "EU"}`. Records
             outside it stay as they are.
         backfill: accept a copy older than everything stored; from then on the table remembers its copies.
-        remember: from now on store the time of every copy, also of those that change nothing, so that a late
+        remember: from now on store the time of every copy, even if it changes nothing, so that a late
             copy holds only until the next one. Needed once: the table keeps it.
         backfill_added: write the values of a new column into the open versions instead of opening new ones.
         restate: replace the stored copy for the same time.
@@ -201,10 +198,10 @@ class SnapshotOptions(DeliveryOptions, total=False):
         quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
         type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
             all values.
-        query: the rows of a database, as a SELECT statement, in place of those of a table.
+        query: the rows of a database, as a SELECT statement, instead of a table.
         dry_run: return the plan, and write nothing.
-        note: why the commit is made, which `log` shows.
-        author: who makes the commit, which `log` shows.
+        note: the reason for the commit; `log` shows it.
+        author: the author of the commit; `log` shows it.
     """
 
     at: str | date | None
@@ -221,7 +218,7 @@ class SnapshotOptions(DeliveryOptions, total=False):
 
 
 FILE_OPTIONS: Final = frozenset(field.name for field in fields(FileOptions))
-# Words of other systems, and those of this one (V123).
+# Options of other systems, and ours for them (V123).
 FOREIGN_WORDS: Final = {
     "keys": "key",
     "except_column_list": "ignore",
@@ -233,7 +230,7 @@ FOREIGN_WORDS: Final = {
 
 
 def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
-    """The request that a caller's options make; UsageError for an unknown option or a wrong value."""
+    """The request of `snapshot` with these options; UsageError for unknown options and wrong values."""
     values = dict(cast("dict[str, Any]", options))
     for name in values.keys() - SnapshotOptions.__annotations__.keys():
         word = FOREIGN_WORDS.get(name)
@@ -253,13 +250,13 @@ def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
 
 
 def take_file_options(values: dict[str, Any]) -> FileOptions:
-    """The options of files, which are then none of the others."""
+    """Remove the options of files from the values, and return them."""
     files = {name: values.pop(name) for name in FILE_OPTIONS & values.keys()}
     return FileOptions(**{**files, "type": _types(files.get("type"))})
 
 
 def column_names(value: Sequence[str] | None) -> frozenset[str] | None:
-    """The columns that an option names, one or more; None where it is left out."""
+    """The set of columns that an option names; None if it is not given."""
     return None if value is None else frozenset([value] if isinstance(value, str) else value)
 
 
@@ -279,7 +276,7 @@ def _type(name: str, word: str) -> ColumnType:
 
 
 def refuse_columns(request: TableRequest) -> None:
-    """UsageError for a key that is empty or names a column twice, and for both lists of columns."""
+    """Raise UsageError for an empty or repeated key, and for `track=` together with `ignore=`."""
     if request.key is not None and (not request.key or len(set(request.key)) < len(request.key)):
         raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
     if request.track is not None and request.ignore is not None:
@@ -290,7 +287,7 @@ def refuse_columns(request: TableRequest) -> None:
 
 
 def bad_option(message: str, remedy: str) -> UsageError:
-    """The error for options that nothing can be done with."""
+    """The error for wrong options."""
     return UsageError("bad-option", message, remedy)
 
 
@@ -300,7 +297,7 @@ if TYPE_CHECKING:
 Late = Literal["refuse", "drop"]
 EnvelopeName = Literal["debezium", "changes"]
 Expression = Union[str, "Column"]
-# Words of other systems that mean something else of a feed than of a copy, or nothing there (V123).
+# The same for feeds: some of these words have another meaning there (V123).
 FOREIGN_FEED_WORDS: Final = {**FOREIGN_WORDS, "except_column_list": "drop", "apply_changes": "apply"}
 
 
@@ -308,9 +305,10 @@ FOREIGN_FEED_WORDS: Final = {**FOREIGN_WORDS, "except_column_list": "drop", "app
 class ApplyRequest:
     """The options of `apply`; those that are None are as the table keeps them (V13).
 
-    `ignore_nulls` are the columns whose NULLs are unmodified, or True for all. The window of a restatement is
-    half-open; without an end it ends just behind the delivery's last instant (V86). `is_unwrapped`: the rows
-    come out of an envelope, which says what each means; `log` is whose log they are of.
+    `ignore_nulls` are columns whose NULLs leave values unmodified, or True for all. The window of a
+    restatement is half-open; without an end it ends just after the delivery's last instant (V86).
+    `is_unwrapped`: the rows were messages of an envelope, which determine their meaning; `log` is the log
+    of these messages.
     """
 
     key: tuple[str, ...] | None = None
@@ -354,7 +352,7 @@ class ApplyRequest:
 
     @property
     def may_retype(self) -> bool:
-        """It never does."""
+        """A feed never changes types."""
         return False
 
     def __post_init__(self) -> None:
@@ -405,26 +403,26 @@ class FeedOptions(DeliveryOptions, total=False):
     Attributes:
         key: key columns; an existing table keeps its own.
         sequence_by: columns or SQL expressions that order the changes: first the time of the change, then
-            what orders changes of one time, such as a log position. An existing table keeps its own.
+            the order of changes at the same time, such as a log position. An existing table keeps its own.
         apply_as_deletes: SQL condition for rows that delete their record, such as `op = 'D'`.
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: NULL leaves a column as it was: True for all columns, or their names.
         columns_to_update: the column whose array names the columns that a row sets.
-        unmodified: a cell with this text leaves its column as it was: in CSV any column, else one of texts.
+        unmodified: a cell with this text leaves its column as it was: in CSV any column, else a text column.
         envelope: the form of the messages: `debezium` or `changes`.
         drop: columns that are not stored.
         track: columns whose changes make versions. Default: all.
         ignore: columns whose changes make no versions.
         overwrite: columns overwritten in place, with no history kept.
         on_schema_change: `refuse` a delivery that lacks a column of the last one: the table keeps this.
-            `accept` takes such a delivery, this one alone. Default: `accept`.
-        late: what happens to changes of a settled time: `refuse` (the default) or `drop`.
-        restate_from: replace what is stored from this time on, of the delivered keys.
-        restate_until: the end of what is replaced. Default: just after the last delivered time.
-        all_keys: replace what is stored of all keys.
+            `accept` accepts this one delivery. Default: `accept`.
+        late: what happens to changes at a settled time: `refuse` (the default) or `drop`.
+        restate_from: replace the stored history of the delivered keys from this time on.
+        restate_until: the end of the replaced time. Default: just after the last delivered time.
+        all_keys: replace the stored history of all keys.
         allow_empty: accept an empty source, with `all_keys`.
-        new_log: accept messages of a log that starts again: what was before is settled.
-        allow_future: accept messages that say that they are of a time more than a day from now.
+        new_log: accept messages of a log that starts again: everything before them is settled.
+        allow_future: accept messages with a time more than a day ahead.
         format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
         separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
         encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
@@ -433,10 +431,10 @@ class FeedOptions(DeliveryOptions, total=False):
         quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
         type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
             all values.
-        query: the rows of a database, as a SELECT statement, in place of those of a table.
+        query: the rows of a database, as a SELECT statement, instead of a table.
         dry_run: return the plan, and write nothing.
-        note: why the commit is made, which `log` shows.
-        author: who makes the commit, which `log` shows.
+        note: the reason for the commit; `log` shows it.
+        author: the author of the commit; `log` shows it.
     """
 
     sequence_by: "Expression | Sequence[Expression] | None"
@@ -456,7 +454,7 @@ class FeedOptions(DeliveryOptions, total=False):
 
 
 def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
-    """The options as a caller gives them; UsageError for those that nothing can be done with."""
+    """The request of `apply` with these options; UsageError for unknown options and wrong values."""
     values = dict(cast("dict[str, Any]", options))
     for name in values.keys() - FeedOptions.__annotations__.keys():
         word = FOREIGN_FEED_WORDS.get(name)

@@ -1,7 +1,4 @@
-"""What a snapshot did, or would do.
-
-What a feed did, or would do (V58, V120, V125).
-"""
+"""The receipts and plans of snapshots and feeds (V36, V58, V120, V125)."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,15 +11,15 @@ from backstory.formats.file_columns import comma_notes
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 
-# In their order; disjoint (V36).
+# The outcomes of records in a copy, disjoint and in this order (V36).
 COPY_COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryReceipt(Receipt):
-    """The table, what it counts by outcome, and the commit, which may be None with its time.
+    """The table, counts by outcome, and the commit: None, as its time, if nothing was committed.
 
-    `warnings` say what other programs did to the table since the delivery before.
+    `warnings` report writes by other programs since the delivery before.
     """
 
     table: str
@@ -33,18 +30,18 @@ class DeliveryReceipt(Receipt):
     warnings: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Its fields; warnings only where there are any."""
+        """The fields; `warnings` only if there are any."""
         values = Receipt.to_dict(self)
         return values if self.warnings else {name: values[name] for name in values if name != "warnings"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryPlan(Receipt):
-    """What a delivery would do (V120): `keys` are up to ten of each outcome.
+    """The plan of a delivery in a dry run (V120); `keys` are up to ten of each outcome.
 
-    `columns` counts by the columns that differ: of a copy the records that change, of a feed the versions
-    that begin. `taken_back` are the statements that the table would not make any more. `warnings` say what
-    other programs did to the table since the delivery before, and which columns of a copy lose values.
+    `columns` counts by differing column: the changed records of a copy, the new versions of a feed.
+    `taken_back` is the number of statements that would be withdrawn. `warnings` report writes by other
+    programs since the delivery before, and columns of a copy that lose values.
     """
 
     table: str
@@ -58,12 +55,12 @@ class DeliveryPlan(Receipt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SnapshotReceipt(DeliveryReceipt):
-    """What a snapshot did to the records of its table."""
+    """The receipt of a snapshot: its records by outcome."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class SnapshotPlan(DeliveryPlan):
-    """What a snapshot would do to them."""
+    """The plan of a snapshot: its records by outcome."""
 
 
 def schema_changes(
@@ -73,11 +70,11 @@ def schema_changes(
     absences: Sequence[str],
     undo: str = "",
 ) -> list[str]:
-    """What becomes of the columns, and what may have been meant otherwise.
+    """The changes of columns as lines of text, with questions where a rename may be meant.
 
-    `renames` are the likely new names of columns that are missing, `absences` are columns that went away, in
-    words, and `undo` is the command that takes the delivery back.
-    New columns `with_commas` are texts that would be numbers if a comma were the decimal point.
+    `renames` maps missing columns to their likely new names. `absences` are lines about missing columns,
+    and `undo` is the command that undoes the delivery. New columns in `with_commas` have numbers with
+    decimal commas as text.
     """
     anew = ["all rows are rewritten"] if evolved.retyped else []
     after = f", after `{undo}` with {option('apply', value=True)}" if undo else ""
@@ -91,14 +88,14 @@ def schema_changes(
 
 
 def columns_left_out(evolved: EvolvedShape) -> list[str]:
-    """The columns whose type is not known, in words."""
+    """Lines about the columns that are left out because their type is unknown."""
     return [
         f"column {name} is left out: all its values are empty, so its type is unknown"
         for name in evolved.left_out
     ]
 
 
-# In their order: the first five are disjoint and count the delivered events, the others overlap with them.
+# The outcomes of events, in this order. The first five are disjoint; the others overlap with them.
 FEED_COUNTS: Final = (
     *("began", "ended", "silent", "duplicate", "too_late"),
     *("late", "partial", "mismatched", "raised"),
@@ -107,16 +104,16 @@ FEED_COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeedReceipt(DeliveryReceipt):
-    """What a feed did: its events by outcome."""
+    """The receipt of a feed: its events by outcome."""
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class FeedPlan(DeliveryPlan):
-    """What a feed would do with its events."""
+    """The plan of a feed: its events by outcome."""
 
 
 def answer_without_changes(into: TableName, request: ApplyRequest) -> FeedReceipt | FeedPlan:
-    """The answer to messages of which none is a change (V59); UsageError for a restatement of all keys."""
+    """The answer if no message is a change (V59); UsageError for a restatement of all keys."""
     if request.all_keys:
         raise bad_option(
             "None of the messages is a change, so nothing says what orders those that would be taken back.",

@@ -1,6 +1,6 @@
-"""What a copy is refused for, with up to ten keys and the option that would allow it (V126).
+"""The refusals of copies, with up to ten keys and the option that would allow them (V126).
 
-What files are refused for whatever the table is, before Java and Spark start.
+Files are checked before Java and Spark start, for faults that need no table.
 """
 
 import tempfile
@@ -42,20 +42,20 @@ from backstory.strategies.matching import distinct
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Fewer records than these may lose a value, whatever their share.
+# Losses of fewer values are always allowed.
 MASS: Final = 20
 WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer, pa.types.is_null)
 
 
 def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
-    """Up to ten keys of the rows, or of a struct in them, in order."""
+    """Up to ten sorted keys of a frame's rows, or of a struct column in them."""
     return sorted(
         key_text(key, list(row)) for row in texts_of(rows, key, side=side).distinct().take(MAX_KEYS)
     )
 
 
 def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """The same of rows that are here, no two of one key; texts that are not the same here Spark writes."""
+    """Up to ten sorted keys of an Arrow table without repeated keys; Spark writes texts that differ in Arrow."""
     few = rows.select(list(key)).slice(0, MAX_KEYS)
     if are_written_alike(few, key):
         return keys_as_written(few, key)
@@ -63,19 +63,19 @@ def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
 
 
 def are_written_alike(rows: pa.Table, key: Sequence[str]) -> bool:
-    """Whether the key is of types whose texts are the same here and in Spark."""
+    """Whether the key's types have the same texts in Arrow and Spark."""
     return all(any(is_(rows[name].type) for is_ in WRITTEN_ALIKE) for name in key)
 
 
 def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Up to ten keys of such rows, in order."""
+    """Up to ten sorted keys of such rows."""
     texts = rows.select(list(key)).slice(0, MAX_KEYS)
     texts = pa.table([values.cast(pa.string()) for values in texts.columns], names=texts.column_names)
     return sorted(key_text(key, list(row.values())) for row in texts.to_pylist())
 
 
 def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str = "") -> "DataFrame":
-    """The texts of the key of rows, or of a struct in them, and other values beside."""
+    """The key of each row as texts, and other columns; `side` is a struct column with the key."""
     from pyspark.sql.functions import col
 
     paths = (col(f"{side}{'.' if side else ''}`{name.replace('`', '``')}`") for name in key)
@@ -84,7 +84,7 @@ def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str
 
 
 def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[str]]) -> None:
-    """V47: a record without a key is none."""
+    """Raise Refused for rows without a key (V47)."""
     if number:
         raise Refused(
             "null-key",
@@ -96,7 +96,7 @@ def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[st
 
 
 def rows_without_key(delivered: "DataFrame", key: Sequence[str]) -> "DataFrame":
-    """The rows in which a column of the key is NULL."""
+    """The rows in which a key column is NULL."""
     null = column(key[0]).isNull()
     for name in key[1:]:
         null |= column(name).isNull()
@@ -104,7 +104,7 @@ def rows_without_key(delivered: "DataFrame", key: Sequence[str]) -> "DataFrame":
 
 
 def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection[str]) -> None:
-    """Of a table that is not there yet values alone tell the type of a key; `empty` columns have none."""
+    """Raise Refused if a new table's key has no values, so that its type is unknown."""
     if not set(key) & set(empty):
         return
     delivered = source.frame()
@@ -119,7 +119,7 @@ def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection
 
 
 def refuse_duplicates(keys: Sequence[str], key: Sequence[str]) -> None:
-    """Rows of one key that differ: which of them is so?"""
+    """Raise Refused for rows of one key with different values."""
     if keys:
         raise Refused(
             "duplicate-key",
@@ -130,7 +130,7 @@ def refuse_duplicates(keys: Sequence[str], key: Sequence[str]) -> None:
 
 
 def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
-    """V119: two versions at one instant, or one that never began."""
+    """Raise Refused for records with two versions at one instant, or with one that never began (V119)."""
     if keys:
         raise Refused(
             "spoilt-table",
@@ -144,7 +144,7 @@ def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
 def refuse_copy_faults(
     store: Store, key: Sequence[str], faults: Mapping[str, int], few: Mapping[str, pa.Table]
 ) -> None:
-    """Raise Refused for the first fault of a copy; `few` are a few keys of each."""
+    """Raise Refused for the first fault of a copy; `few` has a few keys of each."""
     keys = {kind: keys_of_rows(store, rows, key) for kind, rows in few.items() if kind in FAULTS}
     refuse_null_keys(faults.get(NO_KEY, 0), key, lambda: keys[NO_KEY])
     refuse_spoilt(keys.get(SPOILT, []), key)
@@ -160,13 +160,13 @@ def refuse_copy_faults(
         raise Refused(
             "same-instant",
             "Another copy of this time has some of the records in its scope.",
-            "Nothing was written; of one time a record is in one copy only.",
+            "Nothing was written; send each record in only one copy per time.",
             keys[CLAIMED],
         )
 
 
 def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> None:
-    """V37: another copy of the instant is stored."""
+    """Raise Refused for another copy of a stored instant (V37)."""
     raise Refused(
         "same-instant",
         f"Another copy for {iso(at)} is stored, with {differing} different records.",
@@ -177,7 +177,7 @@ def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> N
 
 
 def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused:
-    """The refusal of texts for columns of numbers, where the texts are numbers with decimal commas."""
+    """The error for columns of numbers whose texts have decimal commas."""
     return Refused(
         stop.code,
         f"{stop.message} Its numbers have decimal commas.",
@@ -187,7 +187,7 @@ def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused
 
 
 def refuse_empty(delivered: int, request: SnapshotRequest) -> None:
-    """A source without a row is rather broken than empty."""
+    """Raise Refused for a source without rows, unless they are allowed."""
     if not delivered and not request.allow_empty:
         raise Refused(
             "empty-snapshot",
@@ -197,7 +197,7 @@ def refuse_empty(delivered: int, request: SnapshotRequest) -> None:
 
 
 def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: str) -> None:
-    """N8: columns are missing, and some that come may be the same under new names."""
+    """Raise Refused for missing columns, and for new columns that may be renamed ones (N8)."""
     if not names and not renames:
         return
     lacking = [*dict.fromkeys([*names, *renames])]
@@ -218,7 +218,7 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
 def refuse_mass_null(
     losses: Mapping[str, tuple[int, int]], request: SnapshotRequest, keys: Callable[[str], list[str]]
 ) -> None:
-    """More records would lose their value in a column than may at once (N4)."""
+    """Raise Refused if more records lose the value of a column than allowed (N4)."""
     excessive = {
         name: (lost, had)
         for name, (lost, had) in losses.items()
@@ -244,7 +244,7 @@ def _share(part: int, whole: int) -> float:
 
 
 def warnings_of(losses: Mapping[str, tuple[int, int]]) -> list[str]:
-    """The columns that lose as many values as rather shows a fault: 20, or more than a tenth."""
+    """Warnings for columns that lose at least 20 values, or more than a tenth."""
     return [
         f"column {name}: {lost} of {had} records lose their value"
         for name, (lost, had) in losses.items()
@@ -255,7 +255,7 @@ def warnings_of(losses: Mapping[str, tuple[int, int]]) -> list[str]:
 def refuse_mass_delete(
     closed: int, there: int, request: SnapshotRequest, keys: Callable[[], list[str]]
 ) -> None:
-    """More records would go than may at once (V36)."""
+    """Raise Refused if more records would be closed than allowed (V36)."""
     if exceeds(closed, request.max_delete_ratio, there):
         allowed, none = option("max_delete_ratio", _share(closed, there)), option("deletes", "ignore")
         raise Refused(
@@ -267,12 +267,12 @@ def refuse_mass_delete(
         )
 
 
-# Files of so many bytes together are read whole in a moment; of larger ones only the columns are looked at.
+# Files of at most so many bytes in all are checked whole; of larger ones only the columns.
 SMALL: Final = 4 << 20
 
 
 def refuse_files(source: SourceFiles, request: SnapshotRequest) -> None:
-    """Raise what `rows_of_files` raises, as far as that needs no table, and for the key that is given."""
+    """Raise the errors of `rows_of_files` that need no table, for the given key."""
     request.files.refuse_misplaced(source.format)
     with tempfile.TemporaryDirectory(prefix="backstory-ahead-") as folder, as_files_of_a_user():
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
@@ -295,7 +295,7 @@ def _refuse_columns(names: Sequence[str], request: SnapshotRequest) -> None:
 
 
 def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
-    """A table may have other types than a file seems to: of what depends on them, it is asked."""
+    """Raise Refused for faulty rows; key types whose texts depend on the table are not checked."""
     refuse_empty(len(rows), request)
     key = request.key
     if not key or not are_written_alike(rows, key):
@@ -306,7 +306,7 @@ def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
 
 
 def names_in_first_file(source: SourceFiles, request: SnapshotRequest) -> list[str]:
-    """The columns of the first of large files; none where its beginning or end does not show them."""
+    """The columns of the first file, without reading it whole; empty if its format does not allow that."""
     first = source.files[0]
     if source.format == "parquet":
         return list(pq.read_schema(first.path).names)

@@ -1,4 +1,4 @@
-"""Columns that take another type: every value, stored or delivered, is exactly the same in it (N2)."""
+"""Columns in another type: every stored or delivered value stays exactly the same (N2)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -36,7 +36,7 @@ NAME: Final = "backstory: column"
 
 
 def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRows:
-    """The source with these of its columns in other types; a value that is none of its type is refused."""
+    """The source with some columns in other types; raises Refused for values that do not fit exactly."""
     columns, empty = delivered_columns(source.fields)
     wanted = {
         col.name: types[col.name]
@@ -60,7 +60,7 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
 
 
 def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
-    """The source with its FLOAT columns as DOUBLE where the table has them so: the numbers that they show."""
+    """The source with FLOAT columns as DOUBLE where the table has DOUBLE, by the number that they show."""
     columns, _ = delivered_columns(source.fields)
     types = {rename.get(col.name, col.name): col.type for col in stored.columns}
     float_, double = ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE)
@@ -91,7 +91,7 @@ def _retyped_fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "
 
 
 def is_empty(source: SourceRows, memory: Memory) -> bool:
-    """Whether a source has no rows; Spark reads those that the driver cannot, or may not hold."""
+    """Whether a source has no rows; Spark looks if the driver cannot read them."""
     if source.batches is not None and memory.most:
         with suppress(Unreadable):
             return not any(map(len, source.batches([field.name for field in source.fields])))
@@ -99,7 +99,7 @@ def is_empty(source: SourceRows, memory: Memory) -> bool:
 
 
 def without_types(source: SourceRows) -> SourceRows:
-    """A source without rows, whose columns have no types."""
+    """The source without rows, and with columns of unknown type."""
     from pyspark.sql.types import NullType, StructField, StructType
 
     fields = StructType([StructField(field.name, NullType()) for field in source.fields])
@@ -108,7 +108,7 @@ def without_types(source: SourceRows) -> SourceRows:
 
 
 def refuse_misfits(store: Store, table: StoredTable, evolved: EvolvedShape) -> None:
-    """Refused, with up to ten keys, where a stored value is none of its column's new type."""
+    """Raise Refused, with up to ten keys, for stored values that do not fit their column's new type."""
     if not evolved.retyped:
         return
     former = {new: old for old, new in evolved.renamed.items()}
@@ -166,9 +166,9 @@ def _misfits_of_batches(
 
 
 def retyped_rows(store: Store, table: StoredTable, evolved: EvolvedShape) -> "DataFrame":
-    """All stored rows under their new names and in their new types, with their places and ids.
+    """All stored rows under their new names and in their new types, with places and row ids.
 
-    What marks of copies tell of the columns stays true of them under their new ids.
+    Marks of copies list columns by field id, so the ids of retyped columns are replaced in them.
     """
     from pyspark.sql.functions import coalesce, create_map, lit, transform
 

@@ -1,6 +1,6 @@
-"""Which columns make versions: what a table was told first, and may not be told otherwise (V13).
+"""The settings that a table keeps of its columns: which make versions, and which deliveries lack (V13).
 
-Columns that a table has and a delivery lacks: a commit lists them, so that the next reports new ones.
+A commit lists the columns that its delivery lacked, so that the next one reports only new absences (N8).
 """
 
 import json
@@ -28,22 +28,22 @@ class TableSettings:
     overwrite: frozenset[str] | None = None
 
     def tracks(self, name: str) -> bool:
-        """Whether another value in a column makes a version; those of the key are not asked for."""
+        """Whether a new value in a column makes a version; the column is not in the key."""
         if name in (self.overwrite or ()):
             return False
         return name in self.track if self.track is not None else name not in (self.ignore or ())
 
     def overwrites(self, name: str) -> bool:
-        """Whether the open version gets the column's new value in place."""
+        """Whether a new value replaces the open version's in place."""
         return name in (self.overwrite or ())
 
     def properties(self) -> dict[str, str]:
-        """The settings as the table keeps them."""
+        """The settings as table properties."""
         lists = {field.name: getattr(self, field.name) for field in fields(self)}
         return {_PROPERTIES[name]: _names_json(names) for name, names in lists.items() if names is not None}
 
     def rename_columns(self, names: Mapping[str, str]) -> "TableSettings":
-        """The same of columns with other names."""
+        """The same settings under new column names."""
         lists = {field.name: getattr(self, field.name) for field in fields(self)}
         return TableSettings(
             **{
@@ -54,7 +54,7 @@ class TableSettings:
 
 
 def stored_settings(properties: Mapping[str, str]) -> TableSettings:
-    """The settings that a table keeps."""
+    """The settings in a table's properties."""
     texts = {name: properties.get(property_) for name, property_ in _PROPERTIES.items()}
     return TableSettings(
         **{name: None if text is None else frozenset(json.loads(text)) for name, text in texts.items()}
@@ -62,7 +62,7 @@ def stored_settings(properties: Mapping[str, str]) -> TableSettings:
 
 
 def agree_settings(stored: TableSettings | None, request: TableRequest) -> TableSettings:
-    """The settings that count: the table's own, else those asked for; Refused `settings-changed`."""
+    """The table's settings, else the requested ones; Refused `settings-changed` if they differ."""
     wanted = TableSettings(request.track, request.ignore, request.overwrite)
     if stored is None:
         return wanted
@@ -81,18 +81,18 @@ def agree_settings(stored: TableSettings | None, request: TableRequest) -> Table
 
 
 def refuses_absences(properties: Mapping[str, str], request: TableRequest) -> bool:
-    """Whether a delivery that lacks columns is refused: as it says itself, else as the table does (N8)."""
+    """Whether a delivery that lacks columns is refused, by the request or else by the table (N8)."""
     return (request.on_schema_change or properties.get(ON_SCHEMA_CHANGE)) == "refuse"
 
 
 def policy_property(properties: Mapping[str, str], request: TableRequest) -> dict[str, str]:
-    """What the table keeps of it from now on, where that is new: `accept` is of one delivery."""
+    """The table property for new refusals of absences; `accept` holds for one delivery, and is not kept."""
     is_new = request.on_schema_change == "refuse" and ON_SCHEMA_CHANGE not in properties
     return {ON_SCHEMA_CHANGE: "refuse"} if is_new else {}
 
 
 def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[str]) -> None:
-    """Raises UsageError for settings of the key, or of columns that there are not."""
+    """Raise UsageError for settings of key columns and of unknown columns."""
     named = {name for field in fields(settings) for name in getattr(settings, field.name) or ()}
     if wrong := sorted(named & set(key)):
         raise bad_option(
@@ -108,7 +108,7 @@ def refuse_unknown(settings: TableSettings, names: Iterable[str], key: Iterable[
 
 
 def _names_json(names: Iterable[str]) -> str:
-    """Names as the JSON of a property, sorted."""
+    """Sorted names as JSON."""
     return json.dumps(sorted(names), ensure_ascii=False)
 
 
@@ -117,19 +117,19 @@ def _option_text(option: str, names: frozenset[str] | None) -> str:
 
 
 Kind = Literal["copy", "feed"]
-# The property of a table: the names of columns that no source has, for they came by mistake, as JSON.
+# The table property with the columns that were added by mistake and taken back, as JSON.
 MISTAKES: Final = "backstory.taken-back"
 _IS_MISSING: Final = " is missing from the "
-# What becomes of such a column; a change of a feed sets the columns that it has (V50).
+# What happens to a missing column; a change in a feed sets only the columns that it has (V50).
 _BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}
 
 
 @dataclass(frozen=True, slots=True)
 class Absences:
-    """The columns that a delivery lacks: all of them, and those that the last one of its kind had.
+    """The columns that a delivery lacks; `new` are those that the last delivery of its kind had.
 
-    `lists` are the names of both kinds of deliveries, as the commit has them; `changed` says if they differ
-    from those of the newest commit that has some.
+    `lists` are the missing columns by kind of delivery, for the commit. `changed` is whether they differ
+    from those of the newest commit that lists any.
     """
 
     kind: Kind
@@ -140,11 +140,11 @@ class Absences:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What the commit says of them."""
+        """The property of the commit that lists them."""
         return {LACKS: json.dumps(self.lists, ensure_ascii=False)}
 
     def as_lines(self, *, all_of_them: bool) -> list[str]:
-        """The new ones, or all of them where columns come: one of these may be another's new name."""
+        """Lines about the new absences, or about all of them: a column that is added may be one of them."""
         names = self.lacking if all_of_them else self.new
         return [f"column {name}{_IS_MISSING}{self.kind}; {_BECOMES[self.kind]}" for name in names]
 
@@ -152,7 +152,7 @@ class Absences:
 def find_absences(
     table: StoredTable | None, evolved: EvolvedShape, kind: Kind, *, sets_columns: bool = True
 ) -> Absences:
-    """The columns that a delivery lacks; without `sets_columns` it has no rows that could have them."""
+    """The columns that a delivery lacks; without `sets_columns` its rows have no values."""
     listed = (commit.get_property(LACKS) for commit in (() if table is None else ancestry(table)))
     before = json.loads(next(filter(None, listed), "{}"))
     lists = {
@@ -168,19 +168,19 @@ def find_absences(
 
 
 def mistakes_property(table: StoredTable | None, evolved: EvolvedShape) -> Mapping[str, str]:
-    """The table's property that lists the columns that came by mistake, where it changes."""
+    """The table property of mistaken columns, if it changes."""
     before = None if table is None else table.properties.get(MISTAKES)
     now = json.dumps(sorted(_mistaken_columns(table, evolved)), ensure_ascii=False)
     return {} if now == (before or "[]") else {MISTAKES: now}
 
 
 def _mistaken_columns(table: StoredTable | None, evolved: EvolvedShape) -> frozenset[str]:
-    """The columns that came by mistake, and that no delivery has had since."""
+    """The columns that were added by mistake, and that no delivery has had since."""
     names = [] if table is None else json.loads(table.properties.get(MISTAKES, "[]"))
     known = evolved.mistakes.union(evolved.renamed.get(name, name) for name in names)
     return known.difference(column.name for column in evolved.delivered)
 
 
 def changes_table(line: str) -> bool:
-    """Whether a line of schema changes is of more than a column that the delivery lacks."""
+    """Whether a line of schema changes reports more than a missing column."""
     return _IS_MISSING not in line

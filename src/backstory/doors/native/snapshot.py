@@ -1,7 +1,4 @@
-"""A full copy becomes one commit of a table of layout `versions`, or none (native.md, section 2.3).
-
-What a snapshot commits: rows that end, rows that begin, the mark of the copy, columns and properties.
-"""
+"""A full copy becomes one commit of a table of layout `versions`, or none: the delivery and its Change."""
 
 import hashlib
 import json
@@ -49,6 +46,7 @@ from backstory.doors.native.settings import (
     stored_settings,
 )
 from backstory.doors.native.sources import SourceRows
+from backstory.doors.native.stored_rows import mark_condition
 from backstory.engine.deliver import Plan
 from backstory.engine.plans import join_rows
 from backstory.errors import BackstoryError
@@ -67,7 +65,6 @@ from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.positions import FEW, add_places, file_code
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
-from backstory.strategies.copies.frames import mark_condition
 from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
 from backstory.strategies.copies.version_rows import copy_mark, withdraw_facts
 from backstory.strategies.part_plan import ADDED, REMOVED
@@ -77,7 +74,7 @@ if TYPE_CHECKING:
 
 
 def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = False) -> Change | None:
-    """What is to commit of a copy; None where nothing changes, and the table is told of nothing."""
+    """The Change of a copy; None if nothing changes. `records_copy` makes a commit even without rows."""
     evolved, rows = inputs.evolved, copy.planned.rows(ADDED)
     marks, replaced = _marks(inputs, copy)
     added = join_rows(inputs.store, rows, marks)
@@ -105,7 +102,7 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
 
 
 def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
-    """The rows that remember the copy (V31), and the stored mark that such a row replaces, with its place."""
+    """The row that remembers the copy (V31), and the place of the stored mark that it replaces."""
     from pyspark.sql.functions import lit
 
     place, terms = inputs.place, inputs.terms
@@ -130,7 +127,7 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
 
 
 def join_places(places: Any, more: pa.Table) -> Any:
-    """Places of rows that go, None for none, with a few more."""
+    """Both sets of places of removed rows; None if there are none."""
     if places is None:
         return more if len(more) else None
     if isinstance(places, pa.Table):
@@ -139,7 +136,7 @@ def join_places(places: Any, more: pa.Table) -> Any:
 
 
 def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
-    """The change that writes all rows in the table's new types: those that stay, and those that come."""
+    """The Change that rewrites all rows in the table's new types, with those that stay."""
     assert inputs.table is not None
     stored = inputs.stored_frame.withColumn(FILE, file_code(copy.salt))
     there = inputs.store.spark.table(inputs.store.sql_name(inputs.table.shape.table)).count()
@@ -165,7 +162,7 @@ def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, re
 
 
 def _in_few_files(inputs: CopyInputs, added: Any, count: int) -> Any:
-    """A frame of rows that come, sorted by key; few of them in one task, and so in few files (V12)."""
+    """A frame of added rows, sorted by key; few rows are written by one task, so in few files (V12)."""
     if added is None or isinstance(added, pa.Table | RowBatches):
         return added
     rows: DataFrame = added.coalesce(1) if count <= FEW else added
@@ -173,7 +170,7 @@ def _in_few_files(inputs: CopyInputs, added: Any, count: int) -> Any:
 
 
 def _properties(inputs: CopyInputs) -> Mapping[str, str]:
-    """What becomes of the properties of a table that is there."""
+    """The new properties of an existing table."""
     evolved, table = inputs.evolved, inputs.table
     assert table is not None
     settings = inputs.settings.properties() if evolved.renamed else {}
@@ -190,7 +187,7 @@ def _memory(inputs: CopyInputs) -> Mapping[str, str]:
 
 
 def field_ids(inputs: CopyInputs) -> tuple[int, ...] | None:
-    """The field ids of the delivered columns; None where they are all (V2)."""
+    """The field ids of the delivered columns; None if the copy has all columns (V2)."""
     evolved, table = inputs.evolved, inputs.table
     delivered = {col.name for col in evolved.delivered}
     if table is None or all(col.name in delivered for col in evolved.shape.user_columns):
@@ -218,7 +215,7 @@ class NativeSnapshot:
 
     @contextmanager
     def open_plan(self, store: Store) -> Iterator[Plan[Answer]]:
-        """The plan on the table as it stands; Refused for what would not be right."""
+        """The plan against the table's current state; raises Refused for a copy that would not be right."""
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
             if table is not None:
@@ -243,7 +240,7 @@ class NativeSnapshot:
     def _agree(
         self, store: Store, table: StoredTable | None
     ) -> tuple[SourceRows, EvolvedShape, TableSettings]:
-        """The source, and the shape and the settings that table and copy agree on."""
+        """The source, with the shape and settings that table and copy agree on."""
         source = self.source
         if table is not None:
             source = with_floats_as_stored(source, table.shape, self.request.rename)
@@ -253,7 +250,7 @@ class NativeSnapshot:
             commas = self.source.with_commas & set(stop.keys)
             if stop.code == "type-changed" and commas:
                 raise decimal_comma_error(stop, sorted(commas)) from None
-            # Of a source without rows the types say nothing.
+            # A source without rows has no meaningful types.
             if (
                 table is None
                 or stop.code not in {"type-changed", "missing-column"}
@@ -290,7 +287,7 @@ class NativeSnapshot:
         return shape, settings
 
     def _records_absences(self, table: StoredTable | None, absences: Absences) -> bool:
-        """Whether a commit is to say, without rows too, what is missing, or that such copies are refused."""
+        """Whether a commit without rows must record missing columns, or the policy for such copies."""
         if table is None:
             return False
         judged = self.request.on_schema_change == "accept" or refuses_absences(table.properties, self.request)
@@ -337,7 +334,7 @@ class NativeSnapshot:
 
 
 def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
-    """Raise Refused for faults of rows and records, and then for a copy that changes too much."""
+    """Raise Refused for faulty rows and records, and for a copy that changes too much."""
     request, sums = inputs.request, copy.planned.sums
     refuse_copy_faults(inputs.store, inputs.terms.key, sums.counts, sums.samples)
     if inputs.place.is_stored and not request.restate and copy.differing_records:

@@ -1,9 +1,4 @@
-"""The rows of a source: a frame, an Arrow table, or a table of the warehouse.
-
-Arrow tables and pandas frames of callers, in columns of the types that tables have.
-
-The rows of files as a source: of their own columns, in the types that the table has for them.
-"""
+"""The rows of a source: frames of Spark and pandas, Arrow tables, tables of the warehouse, and files."""
 
 import tempfile
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -65,20 +60,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# Rows that are read or taken together.
+# The number of rows in a batch.
 ROWS_AT_ONCE: Final = 1 << 17
-# Reads columns, some rows at a time, each time anew; raises Unreadable for what Spark must read.
+# Reads columns in batches, anew at each call; raises Unreadable for values that only Spark can read.
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """The rows of a copy; `size` is what they take of the driver's memory, None where only a plan tells.
+    """The rows of a source; `size` is their size in the driver's memory, None if only a plan has it.
 
-    `frame` makes a frame of them, of these `fields`; `batches` gives them, in columns of these names, without
-    Spark: None where it must read them. `with_commas` are texts that are numbers with decimal commas,
-    `images` the columns of images of what was before; `instant` is the time that the rows are of, where the
-    source tells it.
+    `frame` makes a frame with these `fields`. `batches` reads columns by name without Spark; None if only
+    Spark can read the rows. `with_commas` are columns of texts that are numbers with decimal commas,
+    `images` the columns with before-images. `instant` is the time of the rows, if the source records it.
     """
 
     fields: "StructType"
@@ -96,12 +90,12 @@ def rows_of_frame(frame: "DataFrame", size: int | None = None) -> SourceRows:
 
 
 def rows_of_table(store: Store, table: TableName) -> SourceRows:
-    """What is true now in a table of the warehouse, in the source's columns."""
+    """The current rows of a table of the warehouse, under the source's column names."""
     from pyspark.sql.types import StructField, StructType
 
     stored = existing(store, table)
     size = unpacked_size(stored.rows, len(stored.shape.columns), stored.bytes)
-    in_files = stored.shape.layout is Layout.VERSIONS  # whose rows alone say whether they are true now
+    in_files = stored.shape.layout is Layout.VERSIONS  # whose `valid_to` alone decides which rows are current
     if stored.shape.layout in HISTORIES and not in_files:
         return rows_of_frame(_current(store, table), size)
     if not in_files and not all_are_current(stored.shape):
@@ -121,7 +115,7 @@ def _current(store: Store, table: TableName) -> "DataFrame":
 
 
 def _read_table(store: Store, stored: StoredTable, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The rows of a table that are true now: those without an end, or all where no row says so."""
+    """The current rows of a table: those without an end, or all if the layout has no ends."""
     names_by_source = {column.source: column.name for column in stored.shape.user_columns}
     wanted = [names_by_source[name] for name in names]
     with store.memory.lease() as lease:
@@ -150,18 +144,18 @@ def rows_of_arrow(store: Store, rows: pa.Table) -> SourceRows:
 
 
 def arrow_of_pandas(frame: Any) -> pa.Table:
-    """The rows of a pandas frame without its index; Refused for columns that Arrow makes none of."""
+    """A pandas frame as an Arrow table, without its index; Refused for columns that Arrow cannot convert."""
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as stop:
-        why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # behind the value stands the column
+        why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # the last names the column, and no value
         raise Refused(
             "unreadable-frame", f"{why}.", "Nothing was written; give each column values of one type."
         ) from None
 
 
 def plain_arrow(rows: pa.Table) -> pa.Table:
-    """The rows with each column of a type of ours; Refused for one that no table has."""
+    """The rows in types that tables have; raises Refused for other types and for inexact values."""
     columns = [_plain_column(field, rows.column(place)) for place, field in enumerate(rows.schema)]
     return pa.Table.from_arrays(columns, names=rows.column_names)
 
@@ -192,7 +186,7 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Loads the table that the rows are for; None if there is none yet.
+# Loads the target table; None if it does not exist.
 LoadTable: TypeAlias = Callable[[], StoredTable | None]
 
 
@@ -207,14 +201,14 @@ def rows_of_files(
     *,
     unmodified: Callable[[StoredTable | None], str | None] | None = None,
 ) -> Iterator[SourceRows]:
-    """The rows of files, of one format, while it lasts; columns of the table keep its types if possible.
+    """The rows of files of one format, open for the context; columns of the table keep its types if possible.
 
-    `rename` are new names of its columns, `retype` types that the copy's are read in, `written` says how the
-    files are written. Cells of a CSV that are the text which `unmodified` gives for the table are NULL, and
-    a column beside says so, as of columns that a row of JSON does not have (V138). Whatever is malformed is
-    refused with its line before Spark begins.
+    `rename` maps columns to new names, `retype` gives new types, and `written` are the options of the
+    format. A CSV cell with the text that `unmodified` returns for the table is NULL and flagged in an
+    extra column. The same holds for columns that a row of JSON lacks (V138). Malformed input is refused
+    with its line before Spark starts.
     """
-    written.refuse_misplaced(source.format)  # before Java is started for the table
+    written.refuse_misplaced(source.format)  # before loading the table starts Java
     table = stored()
     known = {
         **_stored_fields(table, rename, nested=source.format in {"json", "jsonl"}),
@@ -248,7 +242,7 @@ def rows_of_files(
 def stage_source(
     store: Store, schema: pa.Schema, batches: Iterator[pa.RecordBatch], folder: Path, resources: ExitStack
 ) -> SourceRows:
-    """Rows that a reader gives, laid down in the folder as a Parquet file."""
+    """The rows of a reader, written into the folder as a Parquet file."""
     fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, resources)
     path = folder / STAGED
     if not path.exists():
@@ -258,13 +252,13 @@ def stage_source(
 
 
 def _whole_parquet(store: Store, path: Path, stamp: Stamp, folder: Path) -> "DataFrame":
-    """The rows of a file for Spark, out of a copy: its tasks read when they please, and not at once."""
+    """The rows of a file as a frame, from a copy: tasks read it later, when the file may have changed."""
     whole = copy_whole(path, stamp, folder)
     return local_parquet(store, whole, pq.read_schema(whole))
 
 
 def _read_parquet(path: Path, empty: Collection[str], stamp: Stamp) -> ReadColumns:
-    """Reads columns of a file as it was stamped; those that are `empty` have no type of their own."""
+    """A reader of a file's columns, which checks its stamp; `empty` columns get Arrow's null type."""
 
     def read(names: Sequence[str]) -> Iterator[pa.Table]:
         for rows in while_unchanged(parquet_tables(path, names), stamp):
@@ -280,7 +274,7 @@ def _size_in_memory(path: Path) -> int:
 
 
 def _stored_fields(table: StoredTable | None, rename: Mapping[str, str], *, nested: bool) -> Known:
-    """The columns that the table already has, `nested` ones if asked, as fields under their new names."""
+    """The table's columns under their new names, as Arrow fields; `nested` ones only on request."""
     columns = () if table is None else table.shape.user_columns
     types = {
         rename.get(column.name, column.name): column.type for column in columns if nested or column.type.flat

@@ -1,4 +1,8 @@
-"""The stored rows that a feed can touch: of its keys, open or ended at or after its first instant (V78)."""
+"""The stored rows that a copy or a feed can touch, read from files by the driver, else by Spark (V78).
+
+These are live rows: versions, and facts that were not withdrawn. They are open, or end at or after the
+delivery's first instant.
+"""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -36,6 +40,7 @@ from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import MayHave, Statistics
 from backstory.stores.metadata.row_selection import ChooseRows
+from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, memory_field, micros
 from backstory.strategies.keys import find_places, key_numbers
 
@@ -43,17 +48,19 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
-# Bounds of floating numbers pass over NaN.
+# Types whose file bounds cover all values; bounds of floating-point columns ignore NaN.
 BOUNDED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, pa.types.is_temporal)
 OF_TOUCHED: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT))
 OF_LOG: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT, SEQUENCE))
-# No instant is before it: the year 1.
+# The kinds of marks: remembered copies and truncates.
+MARKS: Final = (Told.COPY.value, Told.TRUNCATE.value)
+# The first instant, in the year 1.
 BEGINNING: Final = -62_135_596_800_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class KeysSince:
-    """Keys of records, which may repeat, and for each from when on it may move, in microseconds."""
+    """Keys of records, which may repeat, and the instant from which each may change, in microseconds."""
 
     keys: pa.Table
     since: np.ndarray
@@ -69,12 +76,12 @@ def stored_slice(
     *,
     low: Position | None = None,
 ) -> pa.Table:
-    """The live rows of these keys (of all, with None) and the marks, open or ended at or after `since`.
+    """The live rows of these keys and the marks, open or ended at or after `since` (microseconds).
 
-    Of keys those alone that each of them needs, at least. They have these columns, which the table may lack
-    or have in narrower types, and their places and ids. `since` is in microseconds. With a `low` place in
-    their log those at or behind it are among them, whenever they were (V134). Raises TooLarge for more than
-    the lease can hold.
+    The result has at least the rows that each key needs; without `keys` it has those of all records. It
+    has these columns, plus places and row ids; columns that the table lacks are NULL, narrower types are
+    widened. With `low`, rows at or after that position in their log are included, whatever their instants
+    (V134). Raises TooLarge if the lease cannot hold the rows.
     """
     schema = slice_schema(table, columns)
     if table is None or not table.rows:
@@ -87,9 +94,9 @@ def stored_slice(
 
 
 def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> int:
-    """From when on the log moves what is stored: when the first of what is behind `low` was (V134).
+    """The first instant that can change: the earliest of `since` and of the rows after `low` (V134).
 
-    What was raised may fall to its own time.
+    A message that was raised to a later instant can fall back to its own time, so both times count.
     """
     if low is None:
         return since
@@ -99,7 +106,7 @@ def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> in
 
 
 def stored_truncates(store: Store, table: StoredTable, columns: Iterable[Column]) -> pa.Table:
-    """All truncates of a log that are remembered: each record has its own instant of them (V133)."""
+    """All remembered truncates of a log: their instants differ from record to record (V133)."""
     marks = stored_marks(store, table, columns, BEGINNING)
     truncate = pc.equal(memory_field(marks, KIND), FactKind.TRUNCATE.value)
     return marks.filter(pc.and_(truncate, memory_field(marks, OWN_TIME).is_valid()))
@@ -116,7 +123,7 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
             rows = LocalRows(store, table, lease).read(
                 [name for name in schema.names if name in own],
                 [*OF_TOUCHED, key],
-                lambda rows: pc.and_(touched_rows(since, rows), pc.is_null(rows[key])),
+                lambda rows: pc.and_(are_touched(since, rows), pc.is_null(rows[key])),
                 where=all_of(_files(since), {"type": "is-null", "term": key}),
             )
         except (TooLarge, Unreadable):
@@ -126,7 +133,7 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
 
 
 def slice_schema(table: StoredTable | None, columns: Iterable[Column]) -> pa.Schema:
-    """The columns of such rows."""
+    """The schema of a slice: the table's columns, places, and row ids if the table has them."""
     ids = [pa.field(ROW_ID, pa.int64())] if table is not None and keeps_row_ids(table) else []
     return pa.schema([*arrow_schema({col.name: col.type for col in columns}), *PLACE_SCHEMA, *ids])
 
@@ -143,7 +150,7 @@ def _read_here(
 ) -> pa.Table:
     names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
     of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED if low is None else OF_LOG
-    chosen, among = partial(touched_rows, since, low=low), {}
+    chosen, among = partial(are_touched, since, low=low), {}
     if keys is not None:
         key = table.shape.key
         of, chosen = (
@@ -151,12 +158,12 @@ def _read_here(
             partial(_touched_records_and_marks, since, choose_touched_of_keys(keys, key, low), key, low),
         )
         columns = {name: keys.keys[name] for name in key}
-        # Marks have no key.
+        # Marks have NULL keys.
         among = {name: _with_null(values) for name, values in columns.items() if is_bounded(values.type)}
     here = LocalRows(store, table, lease)
     where = _files(since)
     may_have: MayHave | None = partial(_may_have_touched_rows, since)
-    if low is not None:  # their logs' places are in the bounds of files, too
+    if low is not None:  # bounds of files cover positions in the log, too
         behind = {"type": "gt-eq", "term": ".".join(_leading_part(schema)), "value": low[1]}
         where, may_have = any_of(where, behind), None
     rows = here.read(names, of, chosen, among=among, where=where, may_have=may_have)
@@ -164,7 +171,7 @@ def _read_here(
 
 
 def is_bounded(type_: pa.DataType) -> bool:
-    """Whether bounds of such values pass over no row that has one of them."""
+    """Whether file bounds of this type cover every value."""
     return any(is_(type_) for is_ in BOUNDED)
 
 
@@ -172,16 +179,16 @@ def _with_null(values: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)])
 
 
-def touched_rows(since: int, rows: pa.Table, *, low: Position | None = None) -> pa.ChunkedArray:
-    """Which rows are live, and open or ended at or after an instant, or at or behind a place in their log."""
+def are_touched(since: int, rows: pa.Table, *, low: Position | None = None) -> pa.ChunkedArray:
+    """Which rows are live and open, end at or after `since`, or are at or after `low` in their log."""
     touched = micros(rows[VALID_TO]) >= since
     if low is not None:
         touched |= np.asarray(_is_behind(low, rows))
-    return pc.and_(live_rows(rows), pa.chunked_array([touched]))
+    return pc.and_(are_live(rows), pa.chunked_array([touched]))
 
 
 def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
-    """Which rows are of messages at or behind a place in their log, and truncates of it among them."""
+    """Which rows come from messages at or after a position in their log, truncates included."""
     place = pc.struct_field(rows[MEMORY].combine_chunks(), SEQUENCE)
     behind, tie = pa.repeat(False, len(rows)), pa.repeat(True, len(rows))
     for name, value in zip(place.type.names, low, strict=True):
@@ -193,16 +200,16 @@ def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
 
 
 def _leading_part(schema: pa.Schema) -> tuple[str, ...]:
-    """The part of a place in a log that leads among those of one log."""
+    """The path of the first part of a position that differs within one log."""
     place = schema.field(MEMORY).type.field(SEQUENCE).type
     return (MEMORY, SEQUENCE, place.field(1).name)
 
 
 def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> ChooseRows:
-    """Tells which rows are live, of one of these keys, and open or ended at or after the key's instant.
+    """A mask function: live rows of these keys, open or ended at or after the key's instant.
 
-    Keys are compared by their numbers, which are made once for all parts of the rows: of keys that have the
-    number of another one, hardly ever, rows are among them too.
+    Keys are compared by their numbers, computed once for all batches. If two keys share a number, which
+    is very rare, the mask includes rows of both.
     """
     numbers, of = np.unique(key_numbers(keys.keys, key), return_inverse=True)
     since = np.full(len(numbers), OPEN)
@@ -215,7 +222,7 @@ def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
         flags[there] = micros(rows[VALID_TO])[there] >= since[place[there]]
         if low is not None:
             flags[there] |= np.asarray(_is_behind(low, rows))[there]
-        return pc.and_(live_rows(rows), pa.chunked_array([flags]))
+        return pc.and_(are_live(rows), pa.chunked_array([flags]))
 
     return touched
 
@@ -223,19 +230,24 @@ def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
 def _touched_records_and_marks(
     since: int, of_records: ChooseRows, key: tuple[str, ...], low: Position | None, rows: pa.Table
 ) -> pa.ChunkedArray:
-    marks = pc.and_(pc.is_null(rows[key[0]]), touched_rows(since, rows, low=low))
+    marks = pc.and_(pc.is_null(rows[key[0]]), are_touched(since, rows, low=low))
     return pc.or_(marks, of_records(rows))
 
 
-def live_rows(rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows tell what the table knows: versions and facts that are not ended."""
+def are_versions(rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows are versions."""
+    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
+
+
+def are_live(rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows are live: versions, and facts that were not withdrawn."""
     role, ended = (pc.struct_field(rows[MEMORY], name) for name in (ROLE, ENDED_AT))
     fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), pc.is_null(ended))
     return pc.or_(pc.is_null(role), fact)
 
 
 def _may_have_touched_rows(since: int, statistics: Statistics) -> bool:
-    """Whether a row group may have rows that are open or ended at or after an instant."""
+    """Whether a row group may have rows that are open or end at or after an instant."""
     ends = statistics(VALID_TO)
     if ends is None or ends.physical_type != "INT64" or ends.null_count != 0:
         return True
@@ -243,15 +255,36 @@ def _may_have_touched_rows(since: int, statistics: Statistics) -> bool:
 
 
 def _files(since: int) -> Any:
-    """Where such rows are, as Iceberg's JSON has it."""
+    """The filter of such rows, as Iceberg's JSON."""
     ends = {"type": "gt-eq", "term": VALID_TO, "value": (EPOCH + timedelta(microseconds=since)).isoformat()}
     return any_of({"type": "is-null", "term": VALID_TO}, ends)
 
 
-def live_frame(store: Store, table: StoredTable, since: int, low: Position | None = None) -> "DataFrame":
-    """The live rows that are open or end at or after `since`, and the marks, with their places and ids.
+def version_condition() -> "SparkColumn":
+    """Whether a stored row is a version (Spark)."""
+    return column(MEMORY).getField(ROLE).isNull()
 
-    Those at or behind a `low` place in their log are among them (V134).
+
+def mark_condition() -> "SparkColumn":
+    """Whether a stored row is the mark of a copy or truncate, not withdrawn since (Spark)."""
+    memory = column(MEMORY)
+    is_mark = memory.getField(KIND).isin(*MARKS)
+    return is_mark & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
+
+
+def touched_versions(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
+    """The versions that a copy can touch: in order the open ones, else those that reach its instant."""
+    start, end = column(VALID_FROM), column(VALID_TO)
+    if terms.in_order:
+        return rows.where(version_condition() & end.isNull())
+    slice_ = rows.where(version_condition() & (end.isNull() | (end >= instant(terms.at))))
+    return slice_ if terms.following is None else slice_.where(start <= instant(terms.following))
+
+
+def live_frame(store: Store, table: StoredTable, since: int, low: Position | None = None) -> "DataFrame":
+    """The live rows that are open or end at or after `since`, and the marks, with places and row ids.
+
+    With `low`, rows at or after that position in their log are included (V134).
     """
     rows = with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
     ids = [ROW_ID] if keeps_row_ids(table) else []
@@ -259,7 +292,7 @@ def live_frame(store: Store, table: StoredTable, since: int, low: Position | Non
 
 
 def live_rows_of(rows: "DataFrame", since: int, low: Position | None = None) -> "DataFrame":
-    """Those of a table's rows that are live, and open or ended at or after an instant, or behind a place."""
+    """The live rows of a frame that are open, end at or after `since`, or are at or after `low`."""
     from pyspark.sql.functions import coalesce, lit
 
     memory, end = column(MEMORY), column(VALID_TO)
@@ -271,7 +304,7 @@ def live_rows_of(rows: "DataFrame", since: int, low: Position | None = None) -> 
 
 
 def behind_place(rows: "DataFrame", low: Position) -> "SparkColumn":
-    """Whether rows are of messages at or behind a place in their log; NULL for those of none."""
+    """Whether rows come from messages at or after a position; NULL for rows without a position."""
     from pyspark.sql.functions import lit, struct
 
     place = column(MEMORY).getField(SEQUENCE)
