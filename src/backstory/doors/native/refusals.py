@@ -55,7 +55,7 @@ def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
 
 
 def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Up to ten sorted keys of an Arrow table without repeated keys; Spark writes texts that differ in Arrow."""
+    """Up to ten sorted keys of an Arrow table without repeated keys; some types' texts come from Spark."""
     few = rows.select(list(key)).slice(0, MAX_KEYS)
     if are_written_alike(few, key):
         return keys_as_written(few, key)

@@ -1,4 +1,4 @@
-"""A copy, or a part of it by key, against the stored versions: sifted, and what is touched planned."""
+"""Compare a copy, or a part of it by key, with the stored versions, and plan the records that differ."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from backstory.strategies.matching import Matches, distinct, match, take_rows
 from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.values import Values, alike
 
-# Counts of what a copy is refused for, and of the rows that it delivers; samples have the keys.
+# Counts of faults, for which a copy is refused with sampled keys, and of delivered rows.
 FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "without a key",
     "differing",
@@ -29,20 +29,21 @@ FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "of another scope",
 )
 DELIVERED = "delivered"
-# A number made of the delivered rows.
+# A digest of the delivered rows, as a number.
 CONTENT = "content"
-# Of columns that may be one under two names: records with a value in one of them, and in both the same.
+# Counts by pair of columns that may be one renamed: records with a value, and with the same in both.
 VALUED, CARRIED = "valued ", "carried "
 
 
 def plan_rows(
     terms: CopyTerms, delivered: pa.Table, slice_: pa.Table, whole: Callable[[pa.Table], pa.Table]
 ) -> PartPlan:
-    """The rows that go and come, the keys of records that appear, and all counts.
+    """The rows to add and to remove, the keys of appearing records, and all counts.
 
-    `slice_` are the versions of these keys that the copy can touch, with their places, in the columns that
-    decide; `whole` gives all columns of some of them. Rows without a key, rows of one key that differ and
-    records with two versions at one time are counted, with samples; nothing else is then to be trusted.
+    `slice_` has the versions of these keys that the copy can touch, with their places and decisive
+    columns; `whole` reads all columns of some of them. Faults are counted with samples: rows without a
+    key, different rows of one key, and records with two versions at one time. With faults nothing else in
+    the result is valid.
     """
     refused = without_key(delivered, terms.key)
     delivered, conflicts = (delivered, refused) if len(refused) else distinct(delivered, terms.key)
@@ -59,7 +60,7 @@ def plan_rows(
         return _plan_of_faults(terms, faults)
     scope = pa.chunked_array([_in_scope(terms.scope, stored) & terms.closes])
     matches = match(delivered, stored, terms.key, terms.decisive, scope)
-    assert matches is not None  # each side has each key once
+    assert matches is not None  # keys are unique on each side
     touched, rest = _split_by_touch(terms, matches)
     rows = take_rows(delivered, touched[0])
     versions = whole(_versions_of_records(terms, rows, slice_, stored, touched[1]))
@@ -77,7 +78,7 @@ def plan_rows(
 
 
 def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
-    """Whether rows of a first copy, in the columns of key and scope, have no fault and no key twice."""
+    """Whether rows of a first copy, in the columns of key and scope, have no faults and unique keys."""
     return (
         not len(without_key(rows, terms.key))
         and len(distinct(rows.select(terms.key), terms.key)[0]) == len(rows)
@@ -86,7 +87,7 @@ def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
 
 
 def _in_scope(scope: Scope | None, rows: pa.Table) -> np.ndarray:
-    """Which rows are of records of a scope (V41)."""
+    """Which rows belong to records of a scope (V41)."""
     inside = np.ones(len(rows), bool)
     for name, value in scope or ():
         values = rows[name]
@@ -95,7 +96,7 @@ def _in_scope(scope: Scope | None, rows: pa.Table) -> np.ndarray:
 
 
 def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Table) -> pa.Table:
-    """The delivered rows of records that a copy of another scope has at the same instant (V43)."""
+    """The delivered rows of records in another copy's scope at the same instant (V43)."""
     if not terms.other_scopes or not len(stored):
         return delivered.slice(0, 0)
     in_scope = np.zeros(len(stored), bool)
@@ -115,9 +116,9 @@ def _plan_of_faults(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
 def _split_by_touch(
     terms: CopyTerms, matches: Matches
 ) -> tuple[tuple[pa.Array, pa.Array], tuple[pa.Array, pa.Array]]:
-    """The places of rows that the copy may touch, on both sides, and the pairs of those that it does not.
+    """The indices of rows that the copy may touch, on both sides, and of the pairs that it does not.
 
-    A restatement that lacks columns may touch records that are as delivered.
+    A restatement that lacks columns may touch records that equal their delivered rows.
     """
     delivered = [matches.appeared, matches.changed[0]]
     stored = [matches.changed[1], matches.vanished]
@@ -131,7 +132,7 @@ def _split_by_touch(
 def _versions_of_records(
     terms: CopyTerms, rows: pa.Table, slice_: pa.Table, stored: pa.Table, places: pa.Array
 ) -> pa.Table:
-    """All versions of the slice that are of touched records."""
+    """All versions of touched records in the slice."""
     if terms.in_order:
         return take_rows(stored, places)
     keys = [keys_by_value(side, terms.key) for side in (rows, take_rows(stored, places), slice_)]
@@ -147,7 +148,7 @@ def _count_values(values: Values, places: pa.Array) -> int:
 def _successions(
     terms: CopyTerms, delivered: pa.Table, stored: pa.Table, pairs: Sequence[pa.Array]
 ) -> dict[str, int]:
-    """Of each column that the copy lacks and one that comes: the records where they have a value, or one."""
+    """For each pair of a missing and an added column: records with a value in either, and with the same."""
     counts = {}
     for number, (old, new) in enumerate(terms.successions):
         here, there = delivered[new].take(pairs[0]), stored[old].take(pairs[1])

@@ -1,13 +1,9 @@
-"""What a full copy makes of the records that it touches, as Arrow tables (V7 to V9, V18, V30, V36).
+"""The plan of the records that a full copy touches, as Arrow tables (V7 to V9, V18, V30, V36).
 
-A touched record is a row of four sides: what the copy delivers, and the stored versions that count for it.
-`before` was true just before the copy's instant, `replaced` begins at it by a copy that this one replaces,
-`next` is true at the following instant of which something is known. Records of different keys never meet
-here, so that touched records are planned together or in parts, here or in Spark's tasks, with one result.
-
-Records that a copy may change, side by side with their stored versions.
-
-The stored versions that count for a copy: those of each record before, at and after its instant.
+A touched record is a row of four sides: the delivered row and three stored versions. `before` was true just
+before the copy's instant, `replaced` begins at the instant by a copy that this one replaces, and `next` is
+true at the next known instant. Records do not affect each other, so they can be planned together, in parts,
+or in Spark's tasks, with one result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,13 +32,13 @@ from backstory.strategies.keys import key_codes, keys_by_value, last_of
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 from backstory.strategies.values import Values, rows_alike
 
-# Outcomes, which are counted; of records that appear the plan has all keys, of others a few.
+# The counted outcomes. The plan has all keys of appearing records, and a few of the others.
 APPEARED: Final = "appeared"
 CHANGED: Final = "changed"
 CLOSED: Final = "closed"
 UNCHANGED: Final = "unchanged"
 TAKEN_BACK: Final = "taken back"
-# Of a column: the records that change in it, those that lose their value, and those that had one.
+# Counts by column: records that change in it, records that lose its value, and records that had one.
 DRIVES: Final = "drives "
 LOSES: Final = "loses "
 HAD: Final = "had "
@@ -50,7 +46,7 @@ HAD: Final = "had "
 
 @dataclass(frozen=True)
 class AlignedRows:
-    """Rows beside each other with those of other sides; `has` says where there is one, else all is NULL."""
+    """A row for each record, aligned with the other sides; `has` is false where all values are NULL."""
 
     rows: pa.Table
     has: np.ndarray
@@ -59,23 +55,23 @@ class AlignedRows:
         return self.rows[name]
 
     def at(self, rows: np.ndarray) -> pa.Table:
-        """The rows where this is true."""
+        """The rows where the mask is true."""
         return self.rows.filter(pa.array(rows))
 
     @cached_property
     def start(self) -> np.ndarray:
-        """When the versions begin, in microseconds."""
+        """The starts of the versions, in microseconds."""
         return micros(self.rows[VALID_FROM])
 
     @cached_property
     def end(self) -> np.ndarray:
-        """When they end, `OPEN` where they have not."""
+        """The ends of the versions, in microseconds; `OPEN` for open ones."""
         return micros(self.rows[VALID_TO])
 
 
 @dataclass(frozen=True, slots=True)
 class AlignedRecords:
-    """Records that a copy may change, a row of each side for each of them."""
+    """The records that a copy may change, with an aligned row on each side."""
 
     delivered: AlignedRows
     before: AlignedRows
@@ -84,17 +80,14 @@ class AlignedRecords:
 
 
 def rows_at(terms: CopyTerms, slice_: pa.Table) -> pa.Array:
-    """Which versions of a slice are true at the copy's instant; in order these are the open ones, all."""
+    """Which versions of a slice are true at the copy's instant; in order all are, because all are open."""
     if terms.in_order:
         return pa.repeat(True, len(slice_))
     return pa.array((micros(slice_[VALID_FROM]) <= terms.at) & (micros(slice_[VALID_TO]) > terms.at))
 
 
 def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
-    """Rows of the records that have two versions at one instant (V119), a row of each such record.
-
-    And of those with a version that never began, which no door writes.
-    """
+    """One row for each spoilt record: two versions at one instant, or one that never began (V119)."""
     (codes,), count = key_codes([keys_by_value(slice_, terms.key)], terms.key)
     if terms.in_order:
         together = [np.ones(len(slice_), bool)]
@@ -108,10 +101,10 @@ def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
 
 
 def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> AlignedRecords:
-    """Records beside their stored versions: a row for each key of either side.
+    """The delivered rows aligned with the stored versions: one row for each key of either side.
 
-    `delivered` has each key once, `slice_` whole versions with their places, of which no two of a key are
-    of one of the three states.
+    `delivered` has each key once. `slice_` has whole versions with their places, at most one of a key for
+    each of the three sides.
     """
     sides = [keys_by_value(side, terms.key) for side in (delivered, slice_)]
     (delivered_codes, stored_codes), count = key_codes(sides, terms.key)
@@ -138,7 +131,7 @@ def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> Al
 
 
 def _places_by_code(codes: np.ndarray, count: int, rows: np.ndarray) -> np.ndarray:
-    """For each code the place of its row among these, -1 where it has none."""
+    """For each code the index of its row, -1 without one."""
     places = np.full(count, -1, np.int64)
     places[codes[rows]] = rows
     return places
@@ -152,19 +145,19 @@ def _align_rows(rows: pa.Table, places: np.ndarray) -> AlignedRows:
 
 
 def plan_copy(terms: CopyTerms, touched: AlignedRecords) -> PartPlan:
-    """The rows that go and come of touched records; those that are as they were are counted."""
+    """The rows to add and to remove for touched records; unchanged ones are counted."""
     return _Plan(terms, touched).plan()
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The outcomes of touched records: a truth value for each of them."""
+    """The outcomes of touched records, as a mask for each."""
 
     terms: CopyTerms
     records: AlignedRecords
 
     def plan(self) -> PartPlan:
-        """The rows that go and come, and the counts of all outcomes."""
+        """The rows to add and to remove, and the counts of all outcomes."""
         parts = [
             *self._moved_versions(),
             *self._withdrawn_versions(),
@@ -201,7 +194,7 @@ class _Plan:
 
     @cached_property
     def at_instant(self) -> AlignedRows:
-        """What was known of the records at the copy's instant."""
+        """The versions known at the copy's instant before the copy."""
         before, replaced = self.records.before, self.records.replaced
         there = before.has if self.terms.in_order else before.has & (before.end > self.terms.at)
         if not replaced.has.any() and (there == before.has).all():
@@ -225,12 +218,12 @@ class _Plan:
 
     @cached_property
     def changes(self) -> np.ndarray:
-        """The records that are others in what makes versions."""
+        """The records with other values in the columns that make versions."""
         return self.both & ~self._alike_now
 
     @cached_property
     def is_renewed(self) -> np.ndarray:
-        """The records of which only values without history are others (V18)."""
+        """The records that differ only in columns without history (V18)."""
         if self.terms.following is not None or not self.terms.renewed:
             return np.zeros_like(self.both)
         same = reduce(np.logical_and, (self._same_values[name] for name in self.terms.renewed))
@@ -238,13 +231,13 @@ class _Plan:
 
     @cached_property
     def _same_values(self) -> Mapping[str, np.ndarray]:
-        """For each column of the copy whether the record has the value that it had."""
+        """For each column of the copy, whether the record keeps its value."""
         names = (*self.terms.compared, *self.terms.renewed)
         return {name: self._alike(self.records.delivered, self.at_instant, [name]) for name in names}
 
     @cached_property
     def _alike_now(self) -> np.ndarray:
-        """Whether a record is as delivered: on these columns, and on those that a restatement lacks."""
+        """Whether the known version equals the delivered row; in a restatement also in absent columns."""
         terms, before = self.terms, self.records.before
         alike = reduce(
             np.logical_and, (self._same_values[name] for name in terms.compared), np.ones_like(self.both)
@@ -261,7 +254,7 @@ class _Plan:
 
     @cached_property
     def _stays(self) -> np.ndarray:
-        """Whether the version before the copy's instant goes on with what is delivered."""
+        """Whether the version before the copy's instant continues with the delivered values."""
         delivered, before = self.records.delivered, self.records.before
         return delivered.has & before.has & self._alike(delivered, before, self.terms.compared)
 
@@ -271,7 +264,7 @@ class _Plan:
 
     @cached_property
     def _continues(self) -> np.ndarray:
-        """Whether what the copy says goes on in the version that is known next."""
+        """Whether the copy's values continue in the next known version."""
         terms, after = self.terms, self.records.next
         if not after.has.any():
             return np.zeros_like(after.has)
@@ -283,7 +276,7 @@ class _Plan:
 
     @cached_property
     def _reach(self) -> np.ndarray:
-        """Until when what the copy says is true, for all that is known."""
+        """The end of the copy's values, by the facts that are known."""
         following = OPEN if self.terms.following is None else self.terms.following
         if not self._continues.any():
             return np.full(len(self._continues), following)
@@ -291,7 +284,7 @@ class _Plan:
 
     @cached_property
     def _begins_next(self) -> np.ndarray:
-        """Whether the next version begins at the following instant; else one that is here goes on to it."""
+        """Whether the next version begins at the next known instant, and not before it."""
         after = self.records.next
         return after.has & (after.start == self.terms.following) if after.has.any() else after.has
 
@@ -301,7 +294,7 @@ class _Plan:
         return replaced.astype(np.int64) + (self._differs & self._begins_next & self._continues)
 
     def _moved_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """Versions from before, with another end."""
+        """Earlier versions with another end."""
         before, at = self.records.before, self.terms.at
         ends = np.where(self._stays, self._reach, at)
         yield from self._move_versions(
@@ -309,7 +302,7 @@ class _Plan:
         )
 
     def _withdrawn_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """Versions that are replaced, and those that what the copy says goes on into."""
+        """Replaced versions, and next versions that the copy's values continue into."""
         replaced, after = self.records.replaced, self.records.next
         yield from self._move_versions(replaced, self._differs & replaced.has, replaced.start, Role.PAST)
         if after.has.any():
@@ -334,7 +327,7 @@ class _Plan:
         yield past_rows(rows, memory), False
 
     def _new_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """Versions with what is delivered."""
+        """Versions with the delivered values."""
         where = self._differs & self._starts
         if where.any():
             delivered, ends = self.records.delivered.at(where), self._reach[where]
@@ -344,7 +337,7 @@ class _Plan:
             yield self._as_newest(rows, where, self._starts), False
 
     def _continued_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """What was true beyond the following instant is so again, in a version of its own."""
+        """The values that hold beyond the next known instant, as versions of their own."""
         after = self.records.next
         where = self._differs & after.has & ~self._begins_next & ~self._continues
         if where.any():
@@ -359,7 +352,7 @@ class _Plan:
             yield with_columns(self.at_instant.at(self.is_renewed), values), True
 
     def _as_newest(self, rows: pa.Table, where: np.ndarray, which: np.ndarray) -> pa.Table:
-        """The rows, of `where`; those of `which` with the newest values of what has no history (V18)."""
+        """The rows of `where`; those of `which` get the newest values of columns without history (V18)."""
         ends = self.terms.following is None
         names = self.terms.renewed if ends else self.terms.overwritten
         chosen = (which & (self._stays if ends else self._continues))[where]
@@ -388,7 +381,7 @@ class _Plan:
         return self._had(name) & np.asarray(_combine_chunks(self.records.delivered[name]).is_null())
 
     def _alike(self, one: AlignedRows, other: AlignedRows, names: Sequence[str]) -> np.ndarray:
-        """Whether rows of two sides are alike in these columns; what is on no side is NULL."""
+        """Whether rows of two sides have equal values in these columns; missing rows are NULL."""
         pairs = ((one[name], other[name].cast(one[name].type)) for name in names)
         return rows_alike(pairs, len(one.has))
 

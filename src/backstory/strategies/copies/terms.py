@@ -1,4 +1,4 @@
-"""What a full copy is compared by."""
+"""The terms by which a full copy is compared with its table."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,17 +13,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyTerms:
-    """What the copy is compared by; instants are microseconds.
+    """The terms by which a copy is compared; instants are in microseconds.
 
-    `columns` are the table's, `delivered` the copy's, the key's among them; those `compared` open a version
-    where they differ, those `renewed` are written into the open version instead, `tracked` are all that the
-    table tracks, `overwritten` all that it keeps without history.
-    `following` is the next instant of which something is known. `in_order`: nothing is known from `at` on.
-    `restated`: the copy replaces a stored one, which then said nothing of columns that it lacks.
-    `closes`: a record that the copy lacks is gone. `ids`: the table's rows have ids.
-    `successions` are columns that the copy lacks, each with one of its type that comes: it may be the same.
-    `scope` are values of columns that records of the copy have; `beside` are scopes of other copies of its
-    instant. `among` is what the copy meets in a table of events.
+    `columns` are the table's, `delivered` the copy's, including the key. A difference in `compared`
+    columns opens a version; `renewed` columns are written into the open version. `tracked` are all
+    tracked columns of the table, `overwritten` all without history. `following` is the next instant with
+    a known fact. `in_order`: nothing is known from `at` on. `restated`: the copy replaces a stored one,
+    which determined nothing about columns that it lacks. `closes`: missing records are closed. `ids`: the
+    table has row ids. `successions` are pairs of a missing and an added column of one type, which may be
+    one column renamed. `scope` are the column values of the copy's records; `other_scopes` are scopes of
+    other copies of the same instant. `feed` are the terms for a table of events.
     """
 
     columns: tuple[Column, ...]
@@ -47,7 +46,7 @@ class CopyTerms:
 
     @property
     def memory(self) -> ColumnType:
-        """The type of what rows remember."""
+        """The type of the column `_memory`."""
         return next(column.type for column in self.columns if column.name == MEMORY)
 
     @property
@@ -57,5 +56,5 @@ class CopyTerms:
 
     @property
     def decisive(self) -> tuple[str, ...]:
-        """The columns by which a record may be another one than at the copy's instant."""
+        """The columns in which a difference changes a record at the copy's instant."""
         return (*self.compared, *(self.renewed if self.following is None else ()))

@@ -1,4 +1,4 @@
-"""The layout's own columns of versions that end, are taken back or open, as Arrow (V6 to V8, V31)."""
+"""The layout's own columns of versions that open, end or are withdrawn, as Arrow (V6 to V8, V31)."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -15,7 +15,7 @@ from backstory.model.versions_layout import COLUMNS, END_BEFORE, ENDED_AT, KIND,
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 INSTANT = pa.timestamp("us", "UTC")
-# The microseconds of an end that is not known.
+# The microseconds of an open end.
 OPEN = np.iinfo(np.int64).max
 
 
@@ -31,7 +31,7 @@ def instants(values: np.ndarray) -> pa.Array:
 
 
 def with_columns(rows: pa.Table, values: Mapping[str, Values]) -> pa.Table:
-    """The rows with these columns, in place of those of the same names."""
+    """The rows with these columns added or replaced."""
     there = {name: rows[name] for name in rows.column_names}
     return pa.table({**there, **values})
 
@@ -39,7 +39,7 @@ def with_columns(rows: pa.Table, values: Mapping[str, Values]) -> pa.Table:
 def move_ends(
     rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType, role: Role | None = None
 ) -> pa.Table:
-    """Versions with other ends; with a role they are taken back (V7, V8)."""
+    """Versions with other ends; a role withdraws them (V7, V8)."""
     changes = {ENDED_AT: _repeat(recorded, len(rows)), END_BEFORE: rows[VALID_TO].combine_chunks()}
     if role is not None:
         changes[ROLE] = pa.repeat(role.value, len(rows))
@@ -53,7 +53,7 @@ def move_ends(
 
 
 def past_rows(rows: pa.Table, memory: ColumnType) -> pa.Table:
-    """The statements that a second move of an end would forget, as rows with ids of their own (V7)."""
+    """The statements that a second move of an end would overwrite, as new rows (V7)."""
     again = rows.filter(pc.is_valid(memory_field(rows, ENDED_AT)))
     own = {
         VALID_TO: again[VALID_FROM],
@@ -64,7 +64,7 @@ def past_rows(rows: pa.Table, memory: ColumnType) -> pa.Table:
 
 
 def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType) -> pa.Table:
-    """Rows that were moved or taken back, as new ones that hold until these ends, with ids of their own."""
+    """Moved or withdrawn rows as new rows that hold until these ends."""
     fact = pc.fill_null(pc.equal(memory_field(rows, ROLE), Role.FACT.value), False)
     nothing = pa.nulls(len(rows), INSTANT)
     role = pc.if_else(fact, pa.scalar(Role.FACT.value), pa.scalar(None, pa.string()))
@@ -80,7 +80,7 @@ def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: Column
 
 
 def begin_versions(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) -> pa.Table:
-    """Versions that open with these values."""
+    """New versions with these values."""
     own = {
         VALID_FROM: _repeat(start, len(rows)),
         VALID_TO: instants(ends),
@@ -94,7 +94,7 @@ def begin_versions(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) 
 def copy_mark(
     at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | None, scope: str | None = None
 ) -> pa.Table:
-    """The row that remembers a copy; `columns` are field ids, None for all, `scope` is its JSON (V31)."""
+    """The row that remembers a copy; `columns` are field ids (None: all), `scope` is JSON (V31)."""
     fact = {
         ROLE: Role.FACT.value,
         KIND: FactKind.COPY.value,
@@ -114,17 +114,17 @@ def copy_mark(
 
 
 def withdraw_facts(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
-    """The rows of remembered facts after they are withdrawn (V8)."""
+    """The rows of facts, withdrawn (V8)."""
     return with_columns(marks, {MEMORY: _memory(marks, memory, {ENDED_AT: _repeat(recorded, len(marks))})})
 
 
 def memory_field(rows: pa.Table, name: str) -> pa.Array:
-    """A field of what rows remember; NULL where they remember nothing."""
+    """A field of `_memory`; NULL where `_memory` is NULL."""
     return pc.struct_field(rows[MEMORY].combine_chunks(), name)
 
 
 def _memory(rows: pa.Table, memory: ColumnType, changes: Mapping[str, pa.Array]) -> pa.Array:
-    """What rows remember with these changes; fields that feeds add are kept."""
+    """The column `_memory` with these fields replaced; fields that only feeds have are kept."""
     types = {name: arrow_type(type_) for name, type_ in memory.parts}
     values = (changes[name] if name in changes else memory_field(rows, name) for name in types)
     fields = [pa.field(name, type_) for name, type_ in types.items()]

@@ -1,4 +1,4 @@
-"""A delivery as a whole: what is refused or left out, and its truncates (native.md V29, V47, V56, V86)."""
+"""A delivery as a whole: its faults, the events that are left out, and its truncates (V29, V47, V56, V86)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from backstory.strategies.keys import pair_codes
 from backstory.strategies.matching import take_rows
 from backstory.strategies.values import Values
 
-# What a delivery is refused for, with samples of the keys; a window that meets what is settled has none.
+# The faults of a delivery, with sampled keys; an overlap of window and settled interval has none.
 FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, OVERLAP, CONFLICT, SPOILT = (
     "without a key",
     "without a sequence",
@@ -42,13 +42,12 @@ DUPLICATE, TOO_LATE = "duplicate", "too_late"
 
 @dataclass(frozen=True, slots=True)
 class Arrival:
-    """A delivery of events against the marks of its table.
+    """A delivery of events, checked against the marks of its table.
 
-    `events` are those of records, `truncates` those of all that are not known. `standing` are the live marks
-    that still speak, `silenced` those that a restatement silences for the keys that it names, `inside` the
-    truncates of a log in its window; `later` says of each truncate whether a mark is known that comes after
-    it. `gone` and `come` are rows of marks. With
-    faults in `counts` nothing else is to be trusted.
+    `events` are those of records, `truncates` the new ones. `active_marks` are the live marks that still
+    apply. `silenced_marks` are those that a restatement cancels for its keys. `inside` are the log's
+    truncates in its window. `has_later_mark` is true for truncates with a later mark. `removed` are
+    places of marks, and `added` rows of marks. With faults in `counts` nothing else is valid.
     """
 
     events: pa.Table
@@ -64,14 +63,14 @@ class Arrival:
 
 
 def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
-    """The delivery, once looked at as a whole; `marks` are the table's live ones, with their places."""
+    """Check a delivery as a whole; `marks` are the table's live ones, with their places."""
     truncate = of_kind(delivered, FactKind.TRUNCATE)
     flags = {
         NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key], nan=False),
         NO_SEQUENCE: _lacks_sequence(terms, delivered),
     }
     at = micros(delivered[AT])
-    # When a message of a log was for its record, only the rest of its log says.
+    # The instant of a message depends on the other messages of its log.
     late = in_interval(at, terms.settled) & (truncate | ~has_position(terms, delivered))
     late |= are_of_former_logs(terms, delivered) | _before_settled_truncates(terms, delivered, marks)
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
@@ -94,7 +93,7 @@ def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Ar
 
 
 def _overlaps_settled(terms: FeedTerms) -> bool:
-    """Whether the window meets what is settled (V86)."""
+    """Whether the window overlaps the settled interval (V86)."""
     if terms.window is None or not terms.settled:
         return False
     first, last = terms.settled
@@ -109,7 +108,7 @@ def _match_truncates(
     counts: Mapping[str, int],
     samples: Mapping[str, pa.Table],
 ) -> Arrival:
-    """Truncates against the marks: one that is known is a duplicate, unless it is restated (V52, V86)."""
+    """Match truncates with the marks: a known one is a duplicate, unless it is restated (V52, V86)."""
     at, known_at = micros(truncates[AT]), micros(marks[VALID_FROM])
     own = np.where(has_position(terms, truncates), at, FIRST)
     places = place_in_order(np.concatenate([at, known_at]), np.concatenate([own, own_times(marks)]))
@@ -122,7 +121,7 @@ def _match_truncates(
     first[earliest[np.unique(truncate_codes[earliest], return_index=True)[1]]] = True
     since = np.full(size, FIRST)
     since[mark_codes[~copy]] = known_at[~copy]
-    # A truncate of a log that was earlier than its mark takes its place (V133).
+    # A truncate of a log with an earlier own time replaces its mark (V133).
     known = np.isin(truncate_codes, mark_codes[~copy]) & ~((own != FIRST) & (at < since[truncate_codes]))
     inside = in_window(known_at, terms.window) & (terms.window is not None)
     replaced = ~copy & np.isin(mark_codes, truncate_codes[first & ~known])
@@ -148,7 +147,7 @@ def _match_truncates(
 
 
 def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Whether a mark is known that comes after each truncate."""
+    """Which truncates have a later mark."""
     latest = known_at.max(initial=FIRST)
     last = known[known_at == latest].max(initial=-1)
     return (at < latest) | ((at == latest) & (order < last))
@@ -163,7 +162,7 @@ def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
 
 
 def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
-    """The further sequence of delivered events; None where the feed has none."""
+    """The further sequence of delivered events; None if the feed has none."""
     if not terms.sequence:
         return None
     sequence = delivered[FURTHER].combine_chunks()
@@ -173,7 +172,7 @@ def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
 
 
 def are_of_former_logs(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """Whether messages are of a log before the one that began anew, which is settled (V136)."""
+    """Which messages are of a log before the one that started again, and so settled (V136)."""
     former = terms.former
     if former is None:
         return np.zeros(len(delivered), bool)
@@ -189,7 +188,7 @@ def are_of_former_logs(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> np.ndarray:
-    """Whether messages are before a truncate of their log that is settled (V135)."""
+    """Which messages are before a settled truncate in their log (V135)."""
     own = own_times(marks)
     settled = marks.filter(pa.array((own != FIRST) & in_interval(own, terms.settled)))
     if not len(settled):
@@ -200,7 +199,7 @@ def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.T
 
 
 def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """Whether an event has no time, or lacks part of its order; reads may have no place in their log."""
+    """Which events lack a time or a part of their order; reads may have no position."""
     side = delivered[FURTHER].combine_chunks() if terms.sequence else None
     parts = [] if side is None else [pc.struct_field(side, name) for name in terms.sequence]
     lacks = _any_null([delivered[AT]], nan=True)
@@ -210,16 +209,16 @@ def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def of_kind(delivered: pa.Table, kind: FactKind) -> np.ndarray:
-    """Whether delivered events are of a kind."""
+    """Which delivered events are of a kind."""
     return np.asarray(pc.equal(delivered[KIND], kind.value).combine_chunks())
 
 
 def _any_null(columns: Sequence[Values], *, nan: bool) -> np.ndarray:
-    """Whether a value of a row is NULL; in a sequence NaN is NULL (V47), as a key it is a value (V16)."""
+    """Which rows have a NULL in these columns; with `nan`, NaN counts as NULL (V16, V47)."""
     nulls = [pc.is_null(values, nan_is_null=nan) for values in columns]
     return np.logical_or.reduce([np.asarray(flags) for flags in nulls])
 
 
 def in_window(at: np.ndarray, window: tuple[int, int] | None) -> np.ndarray:
-    """Whether instants lie in a window, the end excluded; without one all do."""
+    """Which instants are in a window, excluding its end; all are without a window."""
     return np.ones(len(at), bool) if window is None else (at >= window[0]) & (at < window[1])

@@ -1,8 +1,7 @@
-"""What a full or scoped copy makes of records that have events, as Arrow tables (native.md V35 to V44, V69).
+"""The plan of a full or scoped copy of records that have events, as Arrow tables (V35 to V44, V69).
 
-The copy is a mark like those that are stored, but what it listed is delivered. It is planned as a feed is:
-its facts are folded among all others. Only records that differ at its instant come here: the sift has the
-rest.
+The copy is a mark like the stored ones, but its listed records are delivered. Its facts are folded with all
+others, as those of a feed. The part has only records that differ at the copy's instant.
 """
 
 from dataclasses import dataclass, replace
@@ -40,10 +39,10 @@ KNOWN = "there before"
 
 @dataclass(frozen=True, slots=True)
 class FeedCopyTerms:
-    """What a copy meets in a table of events: terms of feeds, and marks, of which its own is the last.
+    """The terms of a copy into a table of events: the feed's terms, and marks, the copy's own last.
 
-    `restated`: a mark of its instant and scope was there, and is not among them. `compared` are the columns
-    that it delivers beside the key.
+    `restated`: a mark of its instant and scope was stored, and is not in `marks`. `compared` are the
+    delivered columns outside the key.
     """
 
     terms: FeedTerms
@@ -55,46 +54,46 @@ class FeedCopyTerms:
 
 @dataclass(frozen=True)
 class _CopyFold(RecordFold):
-    """Delivered rows and live stored rows of the same records, all of which the copy may change."""
+    """Delivered rows and live stored rows of the same records; the copy may change all of them."""
 
     at: int
 
     @property
     def count(self) -> int:
-        """How many records there are."""
+        """The number of records."""
         return self.codes[1]
 
     @property
     def own_mark(self) -> int:
-        """The number of the copy's own mark."""
+        """The index of the copy's own mark."""
         return len(self.arrival.active_marks) - 1
 
     @cached_property
     def since(self) -> np.ndarray:
-        """For each record the copy's instant."""
+        """The copy's instant, for each record."""
         return np.full(self.codes[1], self.at)
 
     @cached_property
     def new_events(self) -> np.ndarray:
-        """There are no new events."""
+        """No indices: a copy has no new events."""
         return np.zeros(0, np.int64)
 
     @cached_property
     def marks(self) -> Marks:
-        """The marks that speak; the copy itself does of every record."""
+        """The marks that apply; the copy's own applies to every record."""
         marks = super().marks
         others = marks.silent[marks.silent % len(marks) != self.own_mark]
         return replace(marks, silent=others)
 
     @cached_property
     def listed_rows(self) -> np.ndarray:
-        """For each record the place of its delivered row in the pool, `NONE` where there is none."""
+        """For each record the pool's index of its delivered row, `NONE` without one."""
         places = np.full(self.codes[1], NONE)
         places[self.codes[0][0]] = len(self.rows) + np.arange(len(self.events))
         return places
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
-        """What copies say; of this one that is delivered."""
+        """The facts of copies; those of this copy come from the delivered rows."""
         facts = super()._copy_facts(record, mark)
         own = mark == self.own_mark
         facts.source[own] = self.listed_rows[record[own]]
@@ -102,10 +101,10 @@ class _CopyFold(RecordFold):
 
 
 def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
-    """The rows that go and come of these records, and counts; the mark of the copy is not among them.
+    """The rows to add and to remove, without the copy's mark, and counts.
 
-    `delivered` has each key once, `slice_` all live rows of the records that are open or end at or after the
-    copy's instant.
+    `delivered` has each key once. `slice_` has all live rows of the records that are open or end at or
+    after the copy's instant.
     """
     terms, count = among.terms, len(delivered)
     own = among.marks.slice(len(among.marks) - 1)
@@ -162,7 +161,7 @@ def _arrival(among: FeedCopyTerms, events: pa.Table) -> Arrival:
 
 
 def _withdrawn_void_rows(among: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
-    """A copy that is restated speaks again of the records of which its mark said nothing (V72)."""
+    """A restated copy applies again to records for which its mark was cancelled (V72)."""
     if not among.restated or not len(rows):
         return []
     void = is_of(rows, FactKind.VOID) & (micros(rows[VALID_FROM]) == among.at)
@@ -173,7 +172,7 @@ def _withdrawn_void_rows(among: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.
 
 
 def _outcomes(among: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
-    """Of each record whether it is so at the copy's instant, before and after (V36)."""
+    """Masks of records by outcome: the states at the copy's instant before and after it (V36)."""
     states, stored = records.states, records.stored_records
     count = records.count
     everyone = np.arange(count)

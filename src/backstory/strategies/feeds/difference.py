@@ -1,4 +1,4 @@
-"""The new lives of records against their stored rows: what goes, and what comes (native.md V4, V7 to V9)."""
+"""The difference of new lives and stored rows: the rows to add and to remove (V4, V7 to V9)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ from backstory.strategies.feeds.terms import FIRST, FeedTerms
 class HistoryDifference:
     """New lives and stored rows of the same records.
 
-    `since` is the first instant of each record that may move; `sequence` has that of each place of the pool.
+    `since` is the first instant of each record that can change; `sequence` has the further sequence of
+    each index of the pool.
     """
 
     terms: FeedTerms
@@ -48,7 +49,7 @@ class HistoryDifference:
         return self.states.runs
 
     def rows(self) -> Iterator[tuple[pa.Table, bool]]:
-        """The rows that come, and whether each part stands for stored rows, whose places it has."""
+        """Parts of rows to add; the flag is true if the part replaces stored rows, whose places it has."""
         yield from self._moved_versions()
         yield from self._withdraw_versions()
         yield self._new_versions(), False
@@ -57,7 +58,7 @@ class HistoryDifference:
 
     @cached_property
     def withdrawn_versions(self) -> np.ndarray:
-        """Places of stored versions that the new lives do not have."""
+        """Indices of stored versions that the new lives lack."""
         stored = self.stored
         stays = np.zeros(len(stored.rows), bool)
         stays[self._first_rows[self._is_stored]] = True
@@ -65,12 +66,12 @@ class HistoryDifference:
 
     @cached_property
     def _first_rows(self) -> np.ndarray:
-        """Of each version the place of the stored row that its first fact stands in, -1 for none."""
+        """For each version the index of the stored row of its first fact, -1 without one."""
         return self.facts.stored[self.runs.begin]
 
     @cached_property
     def _is_stored(self) -> np.ndarray:
-        """Whether a version is stored as it is, but for its end and for what has no history (V9)."""
+        """Whether a version is stored, except for its end and columns without history (V9)."""
         rows, begin = self._first_rows, self.runs.begin
         same = rows >= 0
         if len(self.stored.rows):
@@ -78,27 +79,27 @@ class HistoryDifference:
         for name in (*self.terms.tracked, *self.terms.ignored_columns):
             where = np.flatnonzero(same)
             same[where] = self.pool.alike(name, self.places(name)[where], rows[where])
-        event = np.flatnonzero(same & (self.facts.said[begin] == UPSERT))
+        event = np.flatnonzero(same & (self.facts.kind[begin] == UPSERT))
         same[event] = self._has_same_times(begin[event], rows[event])
-        lists = self.facts.told[begin]
+        lists = self.facts.columns[begin]
         where = np.flatnonzero(same & (self.facts.event[begin] >= 0))
         same[where] = self._same_columns(lists[where], rows[where])
         return same
 
     def _has_same_times(self, facts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Whether facts are where their rows are, and of the time that these say (V133)."""
+        """Whether facts have the instants and own times of their stored rows (V133)."""
         same: np.ndarray = self.stored.start[rows] == self.facts.at[facts]
         return same & (self.stored.own_times[rows] == self.facts.own[facts])
 
     def _same_columns(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Whether lists of columns name the same."""
+        """Whether lists of columns are equal, for pairs of lists."""
         same = np.ones(len(one), bool)
         for name in self.terms.data:
             same &= self.pool.has(name)[one] == self.pool.has(name)[other]
         return same
 
     def places(self, name: str) -> np.ndarray:
-        """The places of the values with which versions begin; of what has no history those of the newest."""
+        """The indices of the versions' values; for columns without history, of the newest ones."""
         if name in self.terms.overwritten:
             return self.states.place(name)[self.runs.newest]
         if name in self.terms.tracked:
@@ -107,7 +108,7 @@ class HistoryDifference:
 
     @cached_property
     def _needs_renewal(self) -> np.ndarray:
-        """The open versions that are stored with older values of what has no history (V18)."""
+        """Which open versions are stored with older values of columns without history (V18)."""
         differs = np.zeros(len(self._first_rows), bool)
         where = np.flatnonzero(self._is_stored & (self.runs.end == OPEN))
         for name in self.terms.overwritten:
@@ -115,7 +116,7 @@ class HistoryDifference:
         return differs
 
     def _moved_versions(self) -> Iterator[tuple[pa.Table, bool]]:
-        """Stored versions with another end, and open ones with newer values of what has no history."""
+        """Stored versions with another end, and open ones with newer values of columns without history."""
         rows, ends = self._first_rows, self.runs.end
         moves = self._is_stored.copy()
         moves[moves] = self.stored.end[rows[moves]] != ends[moves]
@@ -142,13 +143,13 @@ class HistoryDifference:
         yield past_rows(stored, self.terms.memory), False
 
     def _new_versions(self) -> pa.Table:
-        """Versions that were not stored."""
-        new = ~self._is_stored & (self.facts.said[self.runs.begin] != BEFORE)
+        """The versions that were not stored."""
+        new = ~self._is_stored & (self.facts.kind[self.runs.begin] != BEFORE)
         begin = self.runs.begin[new]
         row = self.facts.source[begin]
         values = values_at(self.pool, self.terms.key, row)
         values |= {name: self.pool.at(name, self.places(name)[new]) for name in self.terms.data}
-        event = self.facts.said[begin] == UPSERT
+        event = self.facts.kind[begin] == UPSERT
         kind = pa.array(np.full(len(begin), FactKind.UPSERT.value), pa.string(), mask=~event)
         time = times_to_store(np.where(event, self.facts.own[begin], FIRST))
         remembered = Remembered(
@@ -158,20 +159,20 @@ class HistoryDifference:
 
     @cached_property
     def _silent_events(self) -> np.ndarray:
-        """The events that begin no version."""
-        event = (self.facts.said == UPSERT) | ((self.facts.said == CLEAR) & (self.facts.source >= 0))
+        """Indices of the events that begin no version."""
+        event = (self.facts.kind == UPSERT) | ((self.facts.kind == CLEAR) & (self.facts.source >= 0))
         event[self.runs.begin] = False
         return np.flatnonzero(event)
 
     @cached_property
     def _unchanged_facts(self) -> np.ndarray:
-        """The stored facts that stay as they are."""
+        """Indices among the silent events of those that are stored as they are."""
         rows = self.facts.stored[self._silent_events]
         there = (
             np.flatnonzero((rows >= 0) & ~self.stored.version[rows]) if len(self.stored.rows) else rows[:0]
         )
         rows, source = rows[there], self.facts.source[self._silent_events[there]]
-        lists = self.facts.told[self._silent_events[there]]
+        lists = self.facts.columns[self._silent_events[there]]
         same = self._same_columns(lists, rows) & self._has_same_times(self._silent_events[there], rows)
         for name in (*self.terms.tracked, *self.terms.ignored_columns):
             says = self.pool.has(name)[lists]
@@ -179,7 +180,7 @@ class HistoryDifference:
         return there[same]
 
     def _withdraw_facts(self) -> Iterator[tuple[pa.Table, bool]]:
-        """Stored facts that show as versions now, or are taken back (V8)."""
+        """Stored facts that begin versions now, or that no longer hold (V8)."""
         stored = self.stored
         event = (
             (stored.upsert | stored.delete) & ~stored.version & (stored.start >= self.since[stored.record])
@@ -192,11 +193,11 @@ class HistoryDifference:
             )
 
     def _new_facts(self) -> pa.Table:
-        """Events that show no version, and are not stored so (V4, V32)."""
+        """Events that begin no version, and are not stored as facts (V4, V32)."""
         places = np.delete(self._silent_events, self._unchanged_facts)
-        row, delete = self.facts.source[places], self.facts.said[places] == CLEAR
+        row, delete = self.facts.source[places], self.facts.kind[places] == CLEAR
         values = values_at(self.pool, self.terms.key, row)
-        lists = self.facts.told[places]
+        lists = self.facts.columns[places]
         for name in self.terms.data:
             values[name] = self.pool.at(name, np.where(self.pool.has(name)[lists] & ~delete, row, -1))
         kind = pa.array(np.where(delete, FactKind.DELETE.value, FactKind.UPSERT.value), pa.string())
@@ -210,8 +211,8 @@ class HistoryDifference:
         return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))
 
     def _lists(self, places: np.ndarray, event: np.ndarray) -> pa.Array:
-        """The columns that events assert, each named: those that come later are none of them (V138)."""
-        list_places = np.where(event, self.facts.told[places], -1)
+        """The lists of columns that events set, written out, so that they exclude later columns (V138)."""
+        list_places = np.where(event, self.facts.columns[places], -1)
         lists = self.pool.lists.take(pa.array(list_places, mask=list_places < 0))
         every = pa.scalar(sorted(self.terms.numbers.values()), lists.type)
         return pc.if_else(pa.array(event & np.asarray(lists.is_null())), every, lists)

@@ -1,6 +1,6 @@
-"""The facts of touched records in the order in which they are folded (native.md V20, V21, V30, V31, V78).
+"""The facts of touched records, and the order in which they are folded (V20, V21, V30, V31, V78).
 
-The order of a log decides, and not the clock: instants of facts as arrays (native.md V130 to V135).
+In a log the positions decide the order, and not the clock (V130 to V135).
 """
 
 from collections.abc import Sequence
@@ -15,29 +15,29 @@ from backstory.strategies.copies.version_rows import OPEN, instants
 from backstory.strategies.feeds.records import StoredRecords
 from backstory.strategies.feeds.terms import FIRST, FURTHER, FeedTerms
 
-# What a fact says. Of a record the first fact is what was known of it before all others.
+# The kinds of facts. The first fact of a record is its state before all others.
 BEFORE, UPSERT, CLEAR, COPY = range(4)
-# A fact that is not delivered.
+# The index of nothing.
 NONE: Final = -1
 
 
 @dataclass(frozen=True)
 class RecordFacts:
-    """Facts of records: a number in each array for each of them; `NONE` where there is nothing.
+    """Facts of records as parallel arrays of indices; `NONE` means nothing.
 
-    `source` is the place of its values in the pool, of a copy those that it listed. `told` is the place of
-    the list of its columns. `stored` is the place of the live row that stands for it, `event` that of the
-    delivered event, `truncate` that of the delivered truncate, `mark` that of the stored mark. `order` is its
-    place among the facts of its instant, and of its log. `own` is the own time of a message of a log, `FIRST`
-    of all others; `read` says which are reads of a snapshot.
+    `source` is the index of its values in the pool; for a copy, of the record that it listed. `columns` is
+    the index of the list of its columns. `stored` is the index of its live row, `event` of the delivered
+    event, `truncate` of the delivered truncate, `mark` of the stored mark. `order` is its order among the
+    facts of its instant and log. `own` is the own time of a message of a log, `FIRST` for other facts;
+    `read` is true for reads of a snapshot.
     """
 
     record: np.ndarray
     at: np.ndarray
-    said: np.ndarray
+    kind: np.ndarray
     order: np.ndarray
     source: np.ndarray
-    told: np.ndarray
+    columns: np.ndarray
     stored: np.ndarray
     event: np.ndarray
     truncate: np.ndarray
@@ -49,17 +49,17 @@ class RecordFacts:
         return len(self.record)
 
     def at_places(self, places: np.ndarray) -> "RecordFacts":
-        """Some of them, in this order."""
+        """The facts at these indices, in this order."""
         return RecordFacts(*(getattr(self, field.name)[places] for field in fields(self)))
 
     @property
     def new(self) -> np.ndarray:
-        """Whether a fact comes with the delivery."""
+        """Which facts are delivered."""
         return (self.event >= 0) | (self.truncate >= 0)
 
 
-def make_facts(record: np.ndarray, at: np.ndarray, said: np.ndarray | int, **more: np.ndarray) -> RecordFacts:
-    """Facts; what is not given of them is `NONE`, their order 0."""
+def make_facts(record: np.ndarray, at: np.ndarray, kind: np.ndarray | int, **more: np.ndarray) -> RecordFacts:
+    """Facts with these arrays; missing indices are `NONE`, missing orders 0."""
     nothing = np.full(len(record), NONE, np.int64)
     count = len(record)
     values = {
@@ -70,25 +70,25 @@ def make_facts(record: np.ndarray, at: np.ndarray, said: np.ndarray | int, **mor
     }
     names = [field.name for field in fields(RecordFacts)][3:]
     return RecordFacts(
-        record, at, np.broadcast_to(said, len(record)), *(values.get(name, nothing) for name in names)
+        record, at, np.broadcast_to(kind, len(record)), *(values.get(name, nothing) for name in names)
     )
 
 
 def join_facts(parts: Sequence[RecordFacts]) -> RecordFacts:
-    """All of them."""
+    """The facts of all parts."""
     return RecordFacts(
         *(np.concatenate([getattr(part, of.name) for part in parts]) for of in fields(RecordFacts))
     )
 
 
 def sort_facts(joined: RecordFacts) -> RecordFacts:
-    """Facts by record, instant, and their place in it: events before copies (V21)."""
-    phase = joined.said == COPY
+    """The facts sorted by record, instant and order; events come before copies (V21)."""
+    phase = joined.kind == COPY
     return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
 
 
 def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -> RecordFacts:
-    """What is known of records just before their first new fact: the version that reaches it, or nothing."""
+    """The state of records just before their first new fact: the version at that time, or nothing."""
     base = stored.covering(records, since - 1)
     return make_facts(records, np.full(len(records), FIRST), BEFORE, source=base, stored=base)
 
@@ -96,7 +96,7 @@ def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -
 def settled_facts(
     terms: FeedTerms, stored: StoredRecords, records: np.ndarray, since: np.ndarray
 ) -> RecordFacts:
-    """What is settled: like a copy of each instant at which a record moves there (V30)."""
+    """The settled states of records: a copy at each instant at which a record changes there (V30)."""
     if not terms.settled or terms.settled[0] is None:
         return make_facts(records[:0], since[:0], COPY)
     first, last = terms.settled
@@ -114,16 +114,16 @@ def settled_facts(
 
 
 def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """Of places of versions those that begin at these instants, else `NONE`."""
+    """The indices of versions that begin at these instants, else `NONE`."""
     if not len(stored.rows):
         return np.full(len(versions), NONE)
     return np.where((versions >= 0) & (stored.start[versions] == at), versions, NONE)
 
 
 def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more: np.ndarray) -> RecordFacts:
-    """Copies of which the table tells what they listed: each record as it is at the instant (V31).
+    """The facts of stored copies: they listed each record as the table has it at the instant (V31).
 
-    A version that an event began there is the event's.
+    If an event began the version at that instant, the version belongs to the event.
     """
     versions = stored.covering(record, at)
     begins = versions_that_begin(stored, versions, at)
@@ -135,7 +135,7 @@ def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more
 def pair_with_instants(
     records: np.ndarray, since: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Places of each record beside those of all instants that are not before its first new fact."""
+    """Pairs of records and instants, for all instants at or after a record's first new fact."""
     order = np.argsort(at, kind="stable")
     first = np.searchsorted(at[order], since)
     counts = len(at) - first
@@ -149,12 +149,12 @@ Interval = tuple[int | None, int] | tuple[()]
 
 
 def times_to_store(own: np.ndarray) -> pa.Array:
-    """Own times as they are stored: NULL for what has no place in a log."""
+    """Own times as they are stored: NULL for facts without a position in a log."""
     return instants(np.where(own == FIRST, OPEN, own))
 
 
 def has_position(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """Whether delivered events have a place in a log."""
+    """Which delivered events have a position in a log."""
     if not terms.log:
         return np.zeros(len(delivered), bool)
     position = delivered[FURTHER].combine_chunks()
@@ -163,7 +163,7 @@ def has_position(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.ndarray:
-    """Whether positions are those of reads, which show what was before any later change."""
+    """Which positions are those of reads, which show the state before any later change."""
     if not terms.log or positions is None:
         return np.zeros(count, bool)
     change = pc.struct_field(positions, positions.type.get_field_index(terms.sequence[-1]))
@@ -171,12 +171,12 @@ def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.nd
 
 
 def place_in_order(at: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """What tells facts of one sequence apart: their instants, but of a log nothing more (V133)."""
+    """The instants that separate facts of one sequence; in a log only positions separate them (V133)."""
     return np.where(own == FIRST, at, FIRST)
 
 
 def in_interval(at: np.ndarray, interval: Interval) -> np.ndarray:
-    """Whether instants lie in an interval, bounds included; its first may be None, which is always."""
+    """Which instants are in an interval, including its bounds; a first bound of None is unbounded."""
     if not interval:
         return np.zeros(len(at), bool)
     first, last = interval
@@ -184,15 +184,15 @@ def in_interval(at: np.ndarray, interval: Interval) -> np.ndarray:
 
 
 def move_past_settled(at: np.ndarray, interval: Interval) -> np.ndarray:
-    """Instants, those that are settled as the first one after what is."""
+    """The instants, with settled ones moved just after the interval."""
     return np.where(in_interval(at, interval), interval[1] + 1, at) if interval else at
 
 
 def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np.ndarray]:
-    """The facts at their instants, and which of them come to be settled there (V131).
+    """The facts at their instants, and which of them are settled there (V131).
 
-    What has no place in a log neither raises nor is raised. A read never raises a change: its time is that of
-    the change at the latest. What is settled raises nothing.
+    Facts without a position neither raise others nor are raised. A read does not raise changes: its time
+    is at most that of the next change. Settled facts raise nothing.
     """
     settled = np.zeros(len(facts), bool)
     log = np.flatnonzero(facts.own != FIRST)
@@ -214,7 +214,7 @@ def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np
 
 
 def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For each the greatest time up to it of its record, of those that count; `FIRST` for none."""
+    """For each fact the greatest time of its record so far, among those that count; `FIRST` without one."""
     values, ranks = np.unique(times, return_inverse=True)
     width = len(values) + 1
     reached = np.maximum.accumulate(record * width + np.where(counts, ranks + 1, 0)) - record * width
@@ -222,7 +222,7 @@ def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.n
 
 
 def _next_change(record: np.ndarray, times: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """For each the time of the next change of its record; `OPEN` for none."""
+    """For each fact the time of its record's next change; `OPEN` without one."""
     count = len(record)
     place = np.minimum.accumulate(np.where(change, np.arange(count), count)[::-1])[::-1]
     there = np.minimum(place, count - 1)

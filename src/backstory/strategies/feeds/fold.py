@@ -1,7 +1,4 @@
-"""Events of one record, instant and sequence: the same one again, or a conflict (native.md V52, V53).
-
-Delivered events beside the live stored rows of their records, and the lives of both (native.md V78).
-"""
+"""The fold of records: events and live rows become ordered facts, and these states (V52, V53, V78)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -41,9 +38,9 @@ from backstory.strategies.keys import flags_of, key_codes, keys_by_value, pair_c
 
 @dataclass(frozen=True)
 class SequencedEvents:
-    """Events: of each the record, instant, number of the sequence, place in the pool, whether a delete.
+    """Events as parallel arrays: record, instant, number of the sequence, index in the pool, and kind.
 
-    Of a message of a log `own` is its own time, else `FIRST`; `read` says whether it is a read.
+    `own` is the own time of a message of a log, else `FIRST`; `read` is true for reads.
     """
 
     record: np.ndarray
@@ -55,15 +52,15 @@ class SequencedEvents:
     read: np.ndarray
 
     def at_places(self, places: np.ndarray) -> "SequencedEvents":
-        """Some of them, in this order."""
+        """The events at these indices, in this order."""
         return SequencedEvents(*(getattr(self, field.name)[places] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """Of each delivered event whether it is known or was delivered before, and whether it conflicts.
+    """Which delivered events are duplicates, and which conflict.
 
-    `own` are the own times of stored events, the earliest that came of each (V133).
+    `own_times` are the earliest own times of stored events (V133).
     """
 
     duplicate: np.ndarray
@@ -72,9 +69,9 @@ class Ties:
 
 
 def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: SequencedEvents) -> Ties:
-    """Each delivered event against the stored one of its instant and sequence, else the earliest of these.
+    """Match each delivered event with the stored or earliest delivered one of its instant and sequence.
 
-    Events of a log are told apart by their positions alone.
+    Events of a log are identified by their positions only.
     """
     count = len(delivered.record)
     sides = [(events.record, place_in_order(events.at, events.own)) for events in (delivered, stored)]
@@ -110,15 +107,15 @@ def _have_same_content(
     all_: SequencedEvents,
     rivals: np.ndarray,
 ) -> np.ndarray:
-    """Whether events say what their rivals do (V52)."""
+    """Whether events have the same content as their rivals (V52)."""
     one, other = delivered.place[rows], all_.place[rivals]
     delete = delivered.delete[rows] & all_.delete[rivals]
     same = delivered.delete[rows] == all_.delete[rivals]
     for name in terms.data:
-        says, said = pool.has(name)[one], pool.has(name)[other]
-        same &= delete | (says == said)
+        sets, rival_sets = pool.has(name)[one], pool.has(name)[other]
+        same &= delete | (sets == rival_sets)
         if name in terms.tracked:
-            compared = np.flatnonzero(same & ~delete & says)
+            compared = np.flatnonzero(same & ~delete & sets)
             same[compared] &= pool.alike(name, one[compared], other[compared])
     return same
 
@@ -134,24 +131,24 @@ class RecordFold:
 
     @cached_property
     def codes(self) -> tuple[list[np.ndarray], int]:
-        """Numbers of the records of events and of stored rows, and how many records there are."""
+        """The record numbers of events and of stored rows, and the number of records."""
         sides = [keys_by_value(side, self.terms.key) for side in (self.events, self.rows)]
         return key_codes(sides, self.terms.key)
 
     @cached_property
     def stored_records(self) -> StoredRecords:
-        """The stored rows, with a number of its record for each."""
+        """The stored rows with their record numbers."""
         return StoredRecords(self.rows, self.codes[0][1])
 
     @cached_property
     def pool(self) -> Pool:
-        """The values of stored rows, and then of events."""
+        """The values of stored rows, then of events."""
         asserted = self.events[ASSERTED].combine_chunks()
         return pool_of(self.terms, self.rows, self.events, asserted, self.arrival.active_marks)
 
     @cached_property
     def sequence(self) -> pa.Array | None:
-        """The further sequence of each place of the pool."""
+        """The further sequence of each index of the pool; None without one."""
         delivered = further_sequence(self.terms, self.events)
         if delivered is None:
             return None
@@ -165,7 +162,7 @@ class RecordFold:
 
     @cached_property
     def _orders(self) -> list[np.ndarray]:
-        """Numbers in the order of the further sequences: of stored rows, events, truncates and marks."""
+        """Numbers in the order of sequences: rows, events, truncates, active marks, window's truncates."""
         arrival = self.arrival
         sides = [
             (sequences(self.rows), len(self.rows)),
@@ -178,18 +175,18 @@ class RecordFold:
 
     @cached_property
     def marks(self) -> Marks:
-        """The marks that speak, beside the voids of these records."""
+        """The active marks, with the voids of these records."""
         return marks_of(self.arrival.active_marks, self._orders[3], self.stored_records, self._orders[0])
 
     @cached_property
     def is_named(self) -> np.ndarray:
-        """Whether the delivery names a record."""
+        """Which records have delivered events."""
         codes, count = self.codes
         return flags_of(codes[0], count)
 
     @cached_property
     def _stored_events(self) -> np.ndarray:
-        """Places of stored rows that stand for events, settled and restated ones left out (V29, V86)."""
+        """Indices of rows that remember events, without settled and restated ones (V29, V86)."""
         return self._unsettled_rows[~self._is_withdrawn[self._unsettled_rows]]
 
     @cached_property
@@ -200,7 +197,7 @@ class RecordFold:
 
     @cached_property
     def _is_withdrawn(self) -> np.ndarray:
-        """Whether a window takes a stored row back, by the own time of what it stands for (V86, V135)."""
+        """Which stored rows a window withdraws, by the own time of their message (V86, V135)."""
         stored, window = self.stored_records, self.terms.window
         if window is None:
             return np.zeros(len(self.rows), bool)
@@ -209,16 +206,16 @@ class RecordFold:
 
     @cached_property
     def _settled_code(self) -> np.ndarray:
-        """For each record the last position in its log that is settled; -1 for none (V135)."""
+        """For each record the number of its last settled position; -1 without one (V135)."""
         stored, codes = self.stored_records, np.full(self.codes[1], -1)
-        said = (stored.upsert | stored.delete) & (stored.own_times != FIRST)
-        said = np.flatnonzero(said & in_interval(stored.start, self.terms.settled))
-        np.maximum.at(codes, stored.record[said], self._orders[0][said])
+        is_message = (stored.upsert | stored.delete) & (stored.own_times != FIRST)
+        rows = np.flatnonzero(is_message & in_interval(stored.start, self.terms.settled))
+        np.maximum.at(codes, stored.record[rows], self._orders[0][rows])
         return codes
 
     @cached_property
     def _unsettled_events(self) -> np.ndarray:
-        """Places of delivered events that no settled position of their record's log is at or behind."""
+        """Indices of delivered events after all settled positions of their record."""
         events = self.delivered_events
         beyond = (events.own == FIRST) | (events.code > self._settled_code[events.record])
         return np.flatnonzero(beyond)
@@ -252,7 +249,7 @@ class RecordFold:
 
     @cached_property
     def ties(self) -> Ties:
-        """Which events are known, or were delivered before, and which conflict."""
+        """Which events are duplicates, and which conflict."""
         events = self.delivered_events.at_places(self._unsettled_events)
         ties = ties_of(self.terms, self.pool, events, self._sequence_rows(self._stored_events))
         again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
@@ -261,12 +258,12 @@ class RecordFold:
 
     @cached_property
     def new_events(self) -> np.ndarray:
-        """Places of the events that are new."""
+        """Indices of the new events."""
         return self._unsettled_events[~self.ties.duplicate[self._unsettled_events]]
 
     @cached_property
     def truncate_conflicts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Places of events, and of stored rows, that have the instant and sequence of a truncate (V53)."""
+        """Indices of events, and of rows, with the instant and sequence of a truncate (V53)."""
         truncates, mark = self._delivered_truncates, np.flatnonzero(self.marks.truncate)
         rows = self._stored_events
         if not len(truncates) and not len(mark):
@@ -290,7 +287,7 @@ class RecordFold:
         return self._unsettled_events[meets[self._unsettled_events]], rows[np.isin(row_codes, truncate_codes)]
 
     def _mark_applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
-        """For pairs of a record and a mark whether it says something of it, after a restatement too (V72)."""
+        """Whether a mark applies to a record after the restatement, for pairs of both (V72)."""
         speaks = self.marks.applies(record, mark)
         if self.terms.window is None or self.terms.all_keys or not len(self.marks):
             return speaks
@@ -307,7 +304,7 @@ class RecordFold:
 
     @cached_property
     def since(self) -> np.ndarray:
-        """For each record the first instant at which it may move; `OPEN` for one that does not."""
+        """For each record the first instant that can change; `OPEN` if none can."""
         since = np.full(self.codes[1], OPEN)
         new = self.delivered_events.at_places(np.concatenate([self.new_events, self._earlier_duplicates]))
         settled = self.terms.settled
@@ -322,7 +319,7 @@ class RecordFold:
 
     @cached_property
     def _earlier_duplicates(self) -> np.ndarray:
-        """Places of delivered events that are known, with an earlier own time than the stored one."""
+        """Indices of duplicates whose own time is earlier than the stored one."""
         stored = self._sequence_rows(self._stored_events)
         renewed = np.flatnonzero(self.ties.own_times != stored.own)
         events = self.delivered_events
@@ -334,7 +331,7 @@ class RecordFold:
         return np.flatnonzero(again & np.isin(codes[: len(again)], codes[len(again) :]))
 
     def _first_positions(self, new: SequencedEvents) -> np.ndarray:
-        """For each record the first position of its log at which something comes or goes; `OPEN` for none."""
+        """For each record the first position that is added or removed in its log; `OPEN` without one."""
         low = np.full(self.codes[1], OPEN)
         log = np.flatnonzero(new.own != FIRST)
         np.minimum.at(low, new.record[log], new.code[log])
@@ -349,7 +346,7 @@ class RecordFold:
         return low
 
     def _extend_since(self, since: np.ndarray, low: np.ndarray) -> np.ndarray:
-        """The same with what is there or behind it in the log: it may move, to its own time at the least."""
+        """The first instants, with those of later messages in the log, which can fall to their own times."""
         stored, marks, settled = self.stored_records, self.marks, self.terms.settled
         log = self._unsettled_rows[stored.own_times[self._unsettled_rows] != FIRST]
         log = log[self._orders[0][log] >= low[stored.record[log]]]
@@ -367,7 +364,7 @@ class RecordFold:
 
     @cached_property
     def states(self) -> States:
-        """What is known of the touched records after each of their facts."""
+        """The states of the touched records after each of their facts."""
         all_, settled = self._placed_facts
         ordered = sort_facts(all_.at_places(np.flatnonzero(~settled)))
         conditions = Conditions(ordered, self.pool, self.terms, self.scopes, self.row_of)
@@ -375,13 +372,13 @@ class RecordFold:
 
     @cached_property
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
-        """All facts at their instants, and which of them come to be settled there."""
+        """All facts at their instants, and which of them are settled there."""
         facts_ = [*self._stored_facts(), *self.new_facts()]
         return place_facts(join_facts([*facts_, *self._mark_facts(facts_)]), self.terms.settled)
 
     @cached_property
     def late_events(self) -> np.ndarray:
-        """Places of delivered events that are settled in their log (V135)."""
+        """Indices of delivered events that are settled in their log (V135)."""
         events, settled = self._placed_facts[0].event, self._placed_facts[1]
         late = np.ones(len(self.events), bool)
         late[self._unsettled_events] = False
@@ -390,7 +387,7 @@ class RecordFold:
 
     @cached_property
     def settling_rows(self) -> np.ndarray:
-        """Places of stored rows whose facts would come to a settled instant, or that settle new truncates."""
+        """Indices of rows that would become settled, or whose settled positions are after new truncates."""
         stored, settled = self._placed_facts[0].stored, self._placed_facts[1]
         moves = stored[settled & (stored >= 0) & (self._placed_facts[0].event < 0)]
         codes = self._orders[2][self._own_of_truncates != FIRST]
@@ -402,12 +399,12 @@ class RecordFold:
 
     @property
     def scopes(self) -> Sequence[Scope | None]:
-        """The scopes of the marks that facts are of."""
+        """The scopes of the facts' marks."""
         return self.marks.scopes
 
     @cached_property
     def row_of(self) -> np.ndarray:
-        """For each record a place in the pool that has its key."""
+        """For each record an index of the pool that has its key."""
         rows = np.full(self.codes[1], NONE)
         rows[self.stored_records.record] = np.arange(len(self.rows))
         rows[self.delivered_events.record] = self.delivered_events.place
@@ -415,7 +412,7 @@ class RecordFold:
 
     @cached_property
     def withdrawn_voids(self) -> np.ndarray:
-        """Whether a stored row silences a truncate that is delivered again (V72)."""
+        """Which stored rows cancel a truncate that is delivered again (V72)."""
         void = np.flatnonzero(self.stored_records.void & are_truncate_voids(self.rows))
         at = np.concatenate([self._delivered_truncates, self.stored_records.start[void]])
         own = np.concatenate([self._own_of_truncates, self.stored_records.own_times[void]])
@@ -430,7 +427,7 @@ class RecordFold:
 
     @cached_property
     def touched_records(self) -> np.ndarray:
-        """The records that may move."""
+        """The records that can change."""
         return np.flatnonzero(self.since < OPEN)
 
     def _stored_facts(self) -> list[RecordFacts]:
@@ -447,13 +444,13 @@ class RecordFold:
 
     @cached_property
     def _own_times(self) -> np.ndarray:
-        """The own times of stored rows, the earliest that came of each."""
+        """The own times of stored rows, or earlier ones that are delivered."""
         own = self.stored_records.own_times.copy()
         own[self._stored_events] = self.ties.own_times
         return own
 
     def new_facts(self) -> list[RecordFacts]:
-        """What is delivered."""
+        """The delivered facts."""
         new, touched, at = self.new_events, self.touched_records, self._delivered_truncates
         owner, truncate = pair_with_instants(touched, self.since[touched], at)
         own, code = self._own_of_truncates[truncate], self._orders[2][truncate]
@@ -466,7 +463,7 @@ class RecordFold:
 
     @cached_property
     def _restated_rows(self) -> np.ndarray:
-        """For each event the place of the row of its fact that a window takes back (V9), or `NONE`."""
+        """For each event the index of the row of its fact that a window withdraws (V9), or `NONE`."""
         none = np.full(len(self.events), NONE)
         if self.terms.window is None:
             return none
@@ -482,7 +479,7 @@ class RecordFold:
         return row[codes[: len(none)]]
 
     def _mark_facts(self, others: Sequence[RecordFacts]) -> list[RecordFacts]:
-        """What marks say of each touched record, beside what else is told of it."""
+        """The facts of marks for each touched record, given the other facts."""
         marks = self.marks
         record, mark = self._applicable_marks(others)
         speaks = self._mark_applies(record, mark)
@@ -503,7 +500,7 @@ class RecordFold:
         ]
 
     def _applicable_marks(self, others: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of records and of marks that are not before them: by their instants, or in their log."""
+        """Pairs of records and later marks: by their instants, or by their positions in the log."""
         marks, touched = self.marks, self.touched_records
         owner, mark = pair_with_instants(touched, self.since[touched], marks.at)
         record = touched[owner]
@@ -520,10 +517,10 @@ class RecordFold:
         return record, mark
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
-        """What copies say: a record that is not in the scope of one at its instant is not listed by it."""
+        """The facts of copies; a scoped copy listed only records that were in its scope at its instant."""
         marks, lists = self.marks, len(self.rows) + len(self.events) + mark
         facts = copy_facts(
-            self.stored_records, record, marks.at[mark], order=marks.order[mark], told=lists, mark=mark
+            self.stored_records, record, marks.at[mark], order=marks.order[mark], columns=lists, mark=mark
         )
         for rows in np.split(
             np.argsort(mark, kind="stable"), np.cumsum(np.bincount(mark))[:-1] if len(mark) else []
@@ -538,15 +535,15 @@ class RecordFold:
 
 
 def _events(events: SequencedEvents, **more: np.ndarray) -> RecordFacts:
-    """Events as facts; their values and columns are at their place in the pool."""
-    said = np.where(events.delete, CLEAR, UPSERT)
+    """Events as facts; the indices of their values and lists are those of the pool."""
+    kind = np.where(events.delete, CLEAR, UPSERT)
     return make_facts(
         events.record,
         events.at,
-        said,
+        kind,
         order=events.code,
         source=events.place,
-        told=events.place,
+        columns=events.place,
         own=events.own,
         read=events.read,
         **more,

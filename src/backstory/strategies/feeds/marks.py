@@ -1,4 +1,4 @@
-"""Remembered copies and truncates, and the records for which they are silent (native.md V31, V72)."""
+"""The marks of remembered copies and truncates, and the records to which they do not apply (V31, V72)."""
 
 import json
 from dataclasses import dataclass
@@ -18,11 +18,10 @@ from backstory.strategies.keys import pair_codes, rank_values
 
 @dataclass(frozen=True)
 class Marks:
-    """Marks: an instant for each, whether it is a truncate, and its place among the facts of its instant.
+    """Marks as parallel arrays: instant, kind, and order among the facts of their instant.
 
-    `own` are the own times of truncates of a log, `FIRST` for all others.
-
-    `scopes` are those of copies. `silent` are pairs of a record and a mark, as numbers.
+    `own` are the own times of truncates of a log, `FIRST` for other marks. `scopes` are those of copies.
+    `silent` are pairs of a record and a mark that does not apply to it, as numbers.
     """
 
     at: np.ndarray
@@ -36,12 +35,12 @@ class Marks:
         return len(self.at)
 
     def applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
-        """For pairs of a record and a mark whether it says something of it."""
+        """Whether a mark applies to a record, for pairs of both."""
         return ~np.isin(record * len(self) + mark, self.silent)
 
 
 def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_codes: np.ndarray) -> Marks:
-    """The marks, beside what stored rows say of them; `codes` are numbers of the further sequences."""
+    """The marks, and the voids of stored rows; `codes` number their further sequences."""
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
     order = rank_values(scopes)
@@ -64,11 +63,11 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
 
 
 def scope_of(text: str | None) -> Scope | None:
-    """The equalities of a scope, as marks keep them."""
+    """A scope from its JSON in a mark; None without one."""
     return None if text is None else tuple(sorted(json.loads(text).items()))
 
 
 def are_truncate_voids(rows: pa.Table) -> np.ndarray:
-    """Whether voids are of truncates: they name no columns, where those of copies have no list."""
+    """Which voids cancel truncates: their list of columns is empty, and NULL for copies."""
     lengths = pc.list_value_length(memory_field(rows, COLUMNS))
     return np.asarray(pc.fill_null(pc.equal(lengths, 0), False))

@@ -1,12 +1,8 @@
-"""What a feed makes of the records that it touches, as Arrow tables (native.md V9, V78).
+"""The plan of the records that a feed touches, as Arrow tables (V9, V25, V58, V64, V72, V78).
 
-Stored rows and delivered events become facts in one order (`touched`), which are folded side by side
-(`states`); what differs from the stored rows is written (`difference`). Records of different keys never meet
-here, so that they are planned together or in parts by key, with one result.
-
-What delivered events count as (native.md V25, V58, V64).
-
-Rows that silence marks for the keys of a restatement, and those that do so no longer (native.md V72).
+Stored rows and delivered events become facts in one order (`fold`), which are folded into states (`states`).
+What differs from the stored rows is written (`difference`). Records do not affect each other, so they can be
+planned together or in parts by key, with one result.
 """
 
 from collections import Counter
@@ -49,7 +45,7 @@ PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """For each fact whether it is so; only those of delivered facts count."""
+    """The outcomes of facts, as a mask for each; only delivered facts are counted."""
 
     began: np.ndarray
     ended: np.ndarray
@@ -60,24 +56,24 @@ class Outcomes:
 
 
 def event_outcomes(states: States, before: pa.Array | None) -> Outcomes:
-    """What the facts of lives count as; `before` are the images that delivered events brought (V64)."""
+    """The outcomes of the facts; `before` are the before-images of delivered events (V64)."""
     facts, effects = states.facts, states.effects
     count = len(facts)
     there_before = np.zeros(count, bool)
-    there_before[1:] = states.there[:-1]  # the first fact of a record is never delivered
+    there_before[1:] = states.there[:-1]  # a record's first fact is never delivered
     began = np.zeros(count, bool)
     began[states.runs.begin] = True
     ends = np.zeros(len(states.firsts), bool)
     later = np.flatnonzero(~states.base)
     ends[later] = states.moves[later] & states.there[states.lasts[later - 1]]
-    clears = facts.said == CLEAR
-    known = ~facts.new & (facts.said != BEFORE)
+    clears = facts.kind == CLEAR
+    known = ~facts.new & (facts.kind != BEFORE)
     last = np.full(int(facts.record.max(initial=-1)) + 1, -1)
     np.maximum.at(last, facts.record[known], np.flatnonzero(known))
-    sparse = (facts.told >= 0) & (facts.said == UPSERT)
-    sparse[sparse] = ~effects.pool.whole[facts.told[sparse]]
+    sparse = (facts.columns >= 0) & (facts.kind == UPSERT)
+    sparse[sparse] = ~effects.pool.whole[facts.columns[sparse]]
     return Outcomes(
-        began & (facts.said == UPSERT),
+        began & (facts.kind == UPSERT),
         clears & there_before & ends[states.instant],
         last[facts.record] > np.arange(count),
         sparse & ~there_before,
@@ -87,7 +83,7 @@ def event_outcomes(states: States, before: pa.Array | None) -> Outcomes:
 
 
 def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray]:
-    """For each tracked column the facts of these with which it changed in a record that was there (V120)."""
+    """For each tracked column, the facts of `began` that changed it in an existing record (V120)."""
     begins = np.flatnonzero(began)
     instant = states.instant[begins]
     before, after = states.lasts[instant - 1], states.lasts[instant]
@@ -99,7 +95,7 @@ def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray
 
 
 def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array | None) -> np.ndarray:
-    """Whether an event's image of what was before it is not what is known (V64)."""
+    """Which events have a before-image that differs from the known state (V64)."""
     facts, mismatches = states.facts, np.zeros(len(states.facts), bool)
     if before is None:
         return mismatches
@@ -118,7 +114,7 @@ def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array 
 
 
 def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
-    """The rows that come, and whether they stand for stored ones, whose places they have."""
+    """Rows that cancel marks for restated keys, and withdrawn ones; flags as in `HistoryDifference.rows`."""
     back = np.flatnonzero(records.withdrawn_voids)
     if len(back):
         rows = records.rows.take(pa.array(back))
@@ -135,7 +131,7 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     new = marks.applies(record, mark)
     record, mark = record[new], mark[new]
     taken = silenced.take(pa.array(mark))
-    # The void of a truncate names no columns, where that of a copy has no list.
+    # The void of a truncate has an empty list of columns, that of a copy NULL.
     ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
     columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, FactKind.TRUNCATE)))
     time = memory_field(taken, OWN_TIME)
@@ -155,14 +151,13 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
 
 
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:
-    """The rows that go and come, and all counts but those of the arrival.
+    """The rows to add and to remove, and all counts except the arrival's.
 
-    Counted are events by outcome (V58), by column those that changed it (`DRIVES`), faults, and statements
-    that are taken back; of a truncate, by its number (`truncate_count`), whether it ends, is late or raised.
-
-    `events` are those of the arrival, or the part of them with some keys, `slice_` the stored rows that are
-    open or end at or after the first instant of the delivery, or of its window: of these keys, or with
-    truncates or `all_keys` of all. With faults in the counts nothing else is to be trusted.
+    Counts are: events by outcome (V58), changes by column (`DRIVES`), faults, and withdrawn statements.
+    For each truncate, by its number, there is a count if it ends records, is late or is raised
+    (`truncate_count`). `events` are those of the arrival with some or all keys. `slice_` has the stored
+    rows of these keys that are open or end at or after the first instant of delivery and window. With
+    truncates or `all_keys` it has those of all keys. With faults in the counts nothing else is valid.
     """
     records = RecordFold(terms, arrival, events, live_rows(slice_))
     faults = _faults(records)
@@ -190,19 +185,19 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
 
 
 def difference_of(records: RecordFold) -> HistoryDifference:
-    """The new lives of records against their stored rows."""
+    """The difference of new lives and stored rows."""
     return HistoryDifference(
         records.terms, records.pool, records.stored_records, records.states, records.since, records.sequence
     )
 
 
 def truncate_count(kind: str, number: int) -> str:
-    """The name of the count of records for which a truncate of this number is so."""
+    """The name of the count of records with an outcome by a truncate."""
     return f"{kind} by truncate {number}"
 
 
 def join_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
-    """The counts of all parts of a delivery, with the arrival's own and those of its truncates."""
+    """The counts of all parts of a delivery, of the arrival, and of its truncates."""
     counts = Counter(arrival.counts)
     ended, late, raised = (
         np.array([sums.counts[truncate_count(kind, n)] > 0 for n in range(len(arrival.truncates))], bool)
@@ -216,7 +211,7 @@ def join_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
 
 
 def _faults(records: RecordFold) -> dict[str, pa.Table]:
-    """The keys of events that conflict, and of spoilt records, if there are any."""
+    """The keys of conflicting events and of spoilt records, by fault."""
     events, stored = records.truncate_conflicts
     conflicts = np.union1d(events, np.flatnonzero(records.ties.conflict))
     key = list(records.terms.key)
@@ -236,7 +231,7 @@ def _faults(records: RecordFold) -> dict[str, pa.Table]:
 
 
 def _count_outcomes(records: RecordFold, outcomes: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
-    """The events of records by outcome, and a few keys of each."""
+    """The number of events by outcome, and a few keys of each."""
     facts = records.states.facts
     event = facts.event >= 0
     silent = event & ~outcomes.began & ~outcomes.ended
@@ -262,6 +257,6 @@ def _count_outcomes(records: RecordFold, outcomes: Outcomes) -> tuple[dict[str, 
 
 
 def _numbers_of_truncates(records: RecordFold, flags: np.ndarray) -> list[int]:
-    """The numbers of truncates for which something is so for any record."""
+    """The numbers of truncates that have a flag for any record."""
     truncate = records.states.facts.truncate
     return np.unique(truncate[flags & (truncate >= 0)]).tolist()

@@ -1,6 +1,6 @@
-"""The live stored rows of records, and the values of stored and delivered rows together, as Arrow tables.
+"""The live stored rows of records, the values of stored and delivered rows, and the rows to write.
 
-The rows that a new life leaves, as Arrow tables in the table's columns (native.md V2 to V9, V31, V72).
+All are Arrow tables or arrays (V2 to V9, V31, V72).
 """
 
 from collections.abc import Mapping, Sequence
@@ -40,26 +40,26 @@ from backstory.strategies.values import alike
 
 
 def live_rows(rows: pa.Table) -> pa.Table:
-    """Versions, and facts that hold; what was taken back is left out."""
+    """The live rows: versions, and facts that were not withdrawn."""
     role, ended = memory_field(rows, ROLE), memory_field(rows, ENDED_AT)
     fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), ended.is_null())
     return rows.filter(pc.or_(role.is_null(), fact))
 
 
 def own_times(rows: pa.Table) -> np.ndarray:
-    """When messages of a log say that they were, of stored rows; `FIRST` for what has no place in a log."""
+    """The own times of stored messages; `FIRST` for rows without a position in a log."""
     times = micros(memory_field(rows, OWN_TIME))
     return np.where(times == OPEN, FIRST, times)
 
 
 def is_of(rows: pa.Table, *kinds: FactKind) -> np.ndarray:
-    """Whether rows remember one of these kinds of facts."""
+    """Which rows remember facts of these kinds."""
     words = pa.array([kind.value for kind in kinds], pa.string())
     return np.asarray(pc.is_in(memory_field(rows, KIND), value_set=words))
 
 
 def sequences(rows: pa.Table) -> pa.Array | None:
-    """The further sequence of stored rows; None where the table has none yet."""
+    """The further sequence of stored rows; None if the table has none yet."""
     return (
         memory_field(rows, SEQUENCE)
         if rows.schema.field(MEMORY).type.get_field_index(SEQUENCE) >= 0
@@ -68,7 +68,7 @@ def sequences(rows: pa.Table) -> pa.Array | None:
 
 
 def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]]) -> list[np.ndarray]:
-    """For each row of each side a number in the order of its further sequence (V21); NULL comes first."""
+    """For each row of each side a number in the order of its further sequence (V21); NULL is first."""
     sizes = [count for _, count in sides]
     codes = np.zeros(sum(sizes), np.int64)
     for name in terms.sequence:
@@ -89,53 +89,53 @@ def _sequence_part(side: pa.Array | None, name: str, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class StoredRecords:
-    """Live stored rows with their places, and a number of the record for each of them."""
+    """Live stored rows with their places; `record` numbers the record of each row."""
 
     rows: pa.Table
     record: np.ndarray
 
     @cached_property
     def start(self) -> np.ndarray:
-        """The instants at which versions begin, and of facts."""
+        """The instants of versions' starts, and of facts."""
         return micros(self.rows[VALID_FROM])
 
     @cached_property
     def end(self) -> np.ndarray:
-        """The instants at which versions end."""
+        """The ends of versions; `OPEN` for open ones."""
         return micros(self.rows[VALID_TO])
 
     @cached_property
     def own_times(self) -> np.ndarray:
-        """The own times of messages of a log; `FIRST` for all others."""
+        """The own times of messages of a log; `FIRST` for other rows."""
         return own_times(self.rows)
 
     @cached_property
     def version(self) -> np.ndarray:
-        """Whether a row is a version."""
+        """Which rows are versions."""
         return np.asarray(memory_field(self.rows, ROLE).is_null())
 
     @cached_property
     def upsert(self) -> np.ndarray:
-        """Whether it stands for an upsert."""
+        """Which rows remember an upsert."""
         return is_of(self.rows, FactKind.UPSERT)
 
     @cached_property
     def delete(self) -> np.ndarray:
-        """Whether it stands for a delete."""
+        """Which rows remember a delete."""
         return is_of(self.rows, FactKind.DELETE)
 
     @cached_property
     def void(self) -> np.ndarray:
-        """Whether it silences a mark (V72)."""
+        """Which rows cancel a mark for their record (V72)."""
         return is_of(self.rows, FactKind.VOID)
 
     @cached_property
     def scope(self) -> pa.Array:
-        """The scope of a mark, or of the one that a row silences."""
+        """The scopes of marks, and of the marks that voids cancel."""
         return memory_field(self.rows, SCOPE)
 
     def covering(self, record: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """For each record and instant the place of the version that covers it, -1 where there is none."""
+        """For each record and instant the index of the version that is true then, -1 without one."""
         versions = np.flatnonzero(self.version)
         count = len(versions)
         records = np.concatenate([self.record[versions], record])
@@ -155,7 +155,7 @@ class StoredRecords:
         return np.where(fits, covering, -1)
 
     def spoilt(self) -> np.ndarray:
-        """Places of versions that begin before the one before them ends (V119), or that never began."""
+        """The indices of versions that overlap their predecessor, or that never began (V119)."""
         versions = np.flatnonzero(self.version)
         order = versions[np.lexsort((self.start[versions], self.record[versions]))]
         one, other = order[:-1], order[1:]
@@ -167,19 +167,19 @@ class StoredRecords:
 
 @dataclass(frozen=True)
 class Pool:
-    """The user's values of stored rows and then of delivered ones, and the columns that each asserts."""
+    """The values of stored rows, then of delivered ones, and the lists of columns that they set."""
 
     values: Mapping[str, pa.Array]
     lists: pa.Array
     numbers: dict[str, int]
 
     def at(self, name: str, places: np.ndarray) -> pa.Array:
-        """The values at these places; NULL at -1."""
+        """The values at these indices; NULL at -1."""
         return self.values[name].take(pa.array(places, mask=places < 0))
 
     @cached_property
     def whole(self) -> np.ndarray:
-        """Whether a list names all columns."""
+        """Which lists include all columns."""
         return np.asarray(self.lists.is_null())
 
     @cached_property
@@ -188,13 +188,13 @@ class Pool:
 
     @cached_property
     def _listed_numbers(self) -> tuple[np.ndarray, np.ndarray]:
-        """Of each number in a list the list's place, and the number."""
+        """The numbers in all lists, each with the index of its list."""
         filled = self.lists.drop_null()
         owners = np.flatnonzero(~self.whole)
         return np.repeat(owners, np.asarray(pc.list_value_length(filled))), np.asarray(filled.flatten())
 
     def has(self, name: str) -> np.ndarray:
-        """For each list whether it names a column."""
+        """Which lists include a column."""
         if name not in self._has:
             owners, numbers = self._listed_numbers
             self._has[name] = self.whole.copy()
@@ -202,7 +202,7 @@ class Pool:
         return self._has[name]
 
     def within(self, scope: Scope, places: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-        """Whether so many records are in a scope (V41); `places` are those of their values, by column."""
+        """Which records are in a scope (V41); `places` are the indices of their values, by column."""
         inside = np.ones(count, bool)
         for name, value in scope:
             values = self.at(name, places[name])
@@ -211,7 +211,7 @@ class Pool:
         return inside
 
     def alike(self, name: str, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """For pairs of places whether the values there are one; -1 is NULL."""
+        """Which pairs of indices have equal values; -1 is NULL."""
         same = one == other
         differ = np.flatnonzero(~same)
         if len(differ):
@@ -222,9 +222,9 @@ class Pool:
 def pool_of(
     terms: FeedTerms, stored: pa.Table, delivered: pa.Table, asserted: pa.Array, marks: pa.Table
 ) -> Pool:
-    """The values of both, and the lists of columns of both and of marks, in this order.
+    """The values of stored and delivered rows, and the lists of columns of both and of marks, in this order.
 
-    A list that names every column of the data is as none (V2).
+    A list with all columns of the data becomes NULL (V2).
     """
     users = [column for column in terms.columns if column.name in {*terms.key, *terms.data}]
     joined = pa.concat_tables([shaped(_only(side, users), users) for side in (stored, delivered)])
@@ -249,7 +249,7 @@ def _only(rows: pa.Table, users: Sequence[Column]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """What rows remember, an array for each field; None where it is NULL in all of them."""
+    """The fields of `_memory`, an array for each; None is NULL in all rows."""
 
     kind: pa.Array
     sequence: pa.Array | None = None
@@ -260,7 +260,7 @@ class Remembered:
 
 
 def values_at(pool: Pool, names: tuple[str, ...], places: np.ndarray) -> dict[str, pa.Array]:
-    """The values of these columns at places of the pool."""
+    """The values of these columns at indices of the pool."""
     return {name: pool.at(name, places) for name in names}
 
 
@@ -271,7 +271,7 @@ def make_rows(
     end: np.ndarray,
     remembered: Remembered,
 ) -> pa.Table:
-    """Versions that open, or facts, which have no length, with these values and what they remember."""
+    """New versions, or facts (which have no length), with these values and these fields of `_memory`."""
     own = {
         VALID_FROM: instants(start),
         VALID_TO: instants(end),
@@ -283,7 +283,7 @@ def make_rows(
 
 
 def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:
-    """The struct; NULL where all its fields are (V1)."""
+    """The column `_memory`; NULL where all its fields are (V1)."""
     role = None if remembered.role is None else pa.repeat(remembered.role.value, count)
     values = {
         ROLE: role,
@@ -308,7 +308,7 @@ def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:
 def renew_values(
     rows: pa.Table, pool: Pool, names: tuple[str, ...], places: np.ndarray, where: np.ndarray
 ) -> pa.Table:
-    """The rows, some of them with the newest values of what has no history (V18)."""
+    """The rows, with the newest values of columns without history where `where` is true (V18)."""
     newest = {name: pool.at(name, places).cast(rows.schema.field(name).type) for name in names}
     chosen = pa.array(where)
     return with_columns(
@@ -317,5 +317,5 @@ def renew_values(
 
 
 def repeat_kind(count: int, kind: FactKind) -> pa.Array:
-    """One kind for so many rows."""
+    """A kind, repeated for each row."""
     return pa.repeat(kind.value, count)

@@ -1,6 +1,6 @@
-"""What is known after each fact, and where versions begin and end (native.md V22 to V26), as arrays.
+"""The state of records after each fact, and the versions that follow, as arrays (V22 to V26).
 
-Copies whose word depends on what is known before them: of a scope, or of fewer columns (native.md V22).
+A scoped copy, or one that lacks columns, may change nothing; that depends on the state before it (V22).
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from backstory.strategies.feeds.terms import FeedTerms, Scope
 
 @dataclass(frozen=True)
 class Effects:
-    """What facts do to a record: take it away, say that it is there, assert some of its columns.
+    """The effects of facts on records: a fact can clear a record, make it appear, and set columns.
 
-    `keeps` are copies that listed a record as it was known, or did not list one that is not in their scope:
-    they change nothing but what has no history.
+    `keeps` is true for copies that listed a record as it was known, or that lack a record outside their
+    scope. They change only columns without history.
     """
 
     facts: RecordFacts
@@ -30,32 +30,32 @@ class Effects:
 
     @property
     def listings(self) -> np.ndarray:
-        """The copies that listed the record."""
-        return (self.facts.said == COPY) & (self.facts.source >= 0)
+        """Which facts are copies that listed the record."""
+        return (self.facts.kind == COPY) & (self.facts.source >= 0)
 
     @cached_property
     def clears(self) -> np.ndarray:
-        """Whether a fact leaves nothing of what was known; a copy then says what is."""
-        said = self.facts.said
-        return (said == BEFORE) | (said == CLEAR) | ((said == COPY) & ~self.keeps)
+        """Which facts discard the state before them; a copy then sets the new state."""
+        kind = self.facts.kind
+        return (kind == BEFORE) | (kind == CLEAR) | ((kind == COPY) & ~self.keeps)
 
     @cached_property
     def appears(self) -> np.ndarray:
-        """Whether a fact says that the record is there."""
-        said = self.facts.said
-        return (said == UPSERT) | ((said == BEFORE) & (self.facts.source >= 0)) | self.listings
+        """Which facts make the record exist."""
+        kind = self.facts.kind
+        return (kind == UPSERT) | ((kind == BEFORE) & (self.facts.source >= 0)) | self.listings
 
     def asserts(self, name: str) -> np.ndarray:
-        """Whether a fact says what a column is."""
-        told = self.facts.told
-        names = (told < 0) | self.pool.has(name)[told] if len(self.pool.lists) else told < 0
+        """Which facts set a column."""
+        lists = self.facts.columns
+        names = (lists < 0) | self.pool.has(name)[lists] if len(self.pool.lists) else lists < 0
         no_change = self.keeps if name not in self.terms.overwritten else np.zeros_like(self.keeps)
         return self.appears & names & ~no_change
 
 
 @dataclass(frozen=True)
 class States:
-    """What is known after each fact: by column the place of the value in the pool, -1 for NULL."""
+    """The state after each fact: whether the record exists, and by column the index of its value."""
 
     effects: Effects
 
@@ -66,7 +66,7 @@ class States:
 
     @cached_property
     def there(self) -> np.ndarray:
-        """Whether the record is there."""
+        """Whether the record exists after each fact."""
         return _latest(self.effects.appears) >= self._last_clear
 
     @cached_property
@@ -81,22 +81,22 @@ class States:
         }
 
     def place(self, name: str) -> np.ndarray:
-        """Where the value of a column is that makes versions, or has no history."""
+        """The index of a tracked or overwritten column's value after each fact; -1 for NULL."""
         return self._places[name]
 
     def place_at_begin(self, name: str) -> np.ndarray:
-        """The same of a column that only facts count for that begin a version, or end one."""
-        counts = self.effects.facts.said == BEFORE
+        """The same for an ignored column, which only facts that begin or end a version can set."""
+        counts = self.effects.facts.kind == BEFORE
         moved = self.moves[self.instant]
         counts |= moved & (np.arange(len(counts)) <= self.changer[self.instant])
         return self._fill_places(self.effects.asserts(name) & counts, _latest(self.effects.clears & counts))
 
     def _fill_places(self, asserts: np.ndarray, cleared: np.ndarray) -> np.ndarray:
-        said = _latest(asserts)
-        return np.where(said >= cleared, self.facts.source[said], -1)
+        last = _latest(asserts)
+        return np.where(last >= cleared, self.facts.source[last], -1)
 
     def same(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Whether the records are alike after two facts, for pairs of these."""
+        """Whether the states after two facts are equal, for pairs of facts."""
         alike = self.there[one] == self.there[other]
         for name in self.effects.terms.tracked:
             place = self.place(name)
@@ -106,15 +106,15 @@ class States:
 
     @cached_property
     def changes(self) -> np.ndarray:
-        """Whether a fact changes what is known."""
-        later = np.flatnonzero(self.facts.said != BEFORE)
+        """Which facts change the state."""
+        later = np.flatnonzero(self.facts.kind != BEFORE)
         changed = np.zeros(len(self.facts), bool)
         changed[later] = ~self.same(later - 1, later)
         return changed
 
     @cached_property
     def firsts(self) -> np.ndarray:
-        """The first fact of each instant of each record."""
+        """The index of the first fact of each instant of each record."""
         record, at = self.facts.record, self.facts.at
         differs = np.ones(len(record), bool)
         differs[1:] = (record[1:] != record[:-1]) | (at[1:] != at[:-1])
@@ -122,22 +122,22 @@ class States:
 
     @cached_property
     def lasts(self) -> np.ndarray:
-        """The last fact of each instant."""
+        """The index of the last fact of each instant."""
         return np.append(self.firsts[1:], len(self.facts)) - 1
 
     @cached_property
     def instant(self) -> np.ndarray:
-        """The number of each fact's instant among those of all records."""
+        """For each fact the number of its instant, among those of all records."""
         return np.repeat(np.arange(len(self.firsts)), np.diff(np.append(self.firsts, len(self.facts))))
 
     @cached_property
     def base(self) -> np.ndarray:
-        """Which instants are what was known before all others."""
-        return self.facts.said[self.firsts] == BEFORE
+        """Which instants hold the state before all others."""
+        return self.facts.kind[self.firsts] == BEFORE
 
     @cached_property
     def moves(self) -> np.ndarray:
-        """The instants after which a record is another one than before (V24)."""
+        """Which instants change the record (V24)."""
         moved = np.zeros(len(self.firsts), bool)
         later = np.flatnonzero(~self.base)
         moved[later] = ~self.same(self.lasts[later - 1], self.lasts[later])
@@ -145,13 +145,13 @@ class States:
 
     @cached_property
     def changer(self) -> np.ndarray:
-        """The last fact of each instant that changed anything, -1 where none did."""
+        """The index of the last fact that changed the state at each instant, -1 without one."""
         places = np.where(self.changes, np.arange(len(self.facts)), -1)
         return np.maximum.reduceat(places, self.firsts) if len(places) else places
 
     @cached_property
     def runs(self) -> "Runs":
-        """The versions of the new lives."""
+        """The versions that result."""
         borders = np.flatnonzero(self.moves | self.base)
         record = self.facts.record[self.firsts[borders]]
         ends = np.full(len(borders), OPEN)
@@ -166,7 +166,7 @@ class States:
 
 @dataclass(frozen=True)
 class Runs:
-    """Versions: the fact that begins each, the one after which it has its newest values, and its end."""
+    """Versions: the facts that begin them, the last facts with newer values, and their ends."""
 
     begin: np.ndarray
     newest: np.ndarray
@@ -178,7 +178,7 @@ def _lasting(terms: FeedTerms) -> Sequence[str]:
 
 
 def _latest(flags: np.ndarray) -> np.ndarray:
-    """For each place the last one up to it that has the flag, -1 before the first."""
+    """For each index the last flagged one up to it, -1 before the first."""
     return (
         np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1)) if len(flags) else flags.astype(int)
     )
@@ -186,7 +186,7 @@ def _latest(flags: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Facts, the scopes of the marks that some of them are of, and a place in the pool for each record."""
+    """Facts, the scopes of their marks, and for each record an index in the pool."""
 
     facts: RecordFacts
     pool: Pool
@@ -197,24 +197,24 @@ class Conditions:
 
 @dataclass
 class _Known:
-    """What is known of each record up to a fact: whether it is there, and the places of its values."""
+    """The state of each record up to a fact: whether it exists, and the indices of its values."""
 
     there: np.ndarray
     places: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def effects_of(conditions: Conditions) -> Effects:
-    """What each fact does, once it is known which copies change nothing.
+    """The effects of all facts, once it is decided which copies change nothing.
 
-    Each copy of this kind is asked with what is known before it: those that come first in their records are
-    asked together, then those that come second.
+    Each such copy is compared with the state before it. All records' first copies are decided together,
+    then their second ones, and so on.
     """
     facts, terms = conditions.facts, conditions.terms
     effects = Effects(facts, conditions.pool, terms, np.zeros(len(facts), bool))
     asks = _conditional(conditions)
     if not asks.any():
         return effects
-    number = np.cumsum(asks) - asks  # of those that stand before a fact in all records
+    number = np.cumsum(asks) - asks  # how many are before a fact, in all records
     first = np.searchsorted(facts.record, facts.record)
     rounds = number - number[first]
     order = np.argsort(rounds, kind="stable")
@@ -231,14 +231,14 @@ def effects_of(conditions: Conditions) -> Effects:
 
 def _conditional(conditions: Conditions) -> np.ndarray:
     facts, pool = conditions.facts, conditions.pool
-    sparse = ~pool.whole[facts.told] & (facts.told >= 0) if len(pool.whole) else facts.told >= 0
+    sparse = ~pool.whole[facts.columns] & (facts.columns >= 0) if len(pool.whole) else facts.columns >= 0
     scoped = np.array([scope is not None for scope in conditions.scopes], bool)
     of_scope = scoped[facts.mark] & (facts.mark >= 0) if len(scoped) else facts.mark >= 0
-    return (facts.said == COPY) & np.where(facts.source >= 0, sparse, of_scope)
+    return (facts.kind == COPY) & np.where(facts.source >= 0, sparse, of_scope)
 
 
 def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
-    """What is known after these facts, which are in their order."""
+    """Advance the states by these facts, which are in their order."""
     record, source = effects.facts.record, effects.facts.source
     now = Effects(effects.facts.at_places(block), effects.pool, effects.terms, effects.keeps[block])
     cleared = np.full(len(known.there), -1)
@@ -259,7 +259,7 @@ def _changes_nothing(conditions: Conditions, known: _Known, copies: np.ndarray) 
     record, source = facts.record[copies], facts.source[copies]
     unchanged = known.there[record] & (source >= 0)
     for name, places in known.places.items():
-        named = conditions.pool.has(name)[facts.told[copies]] | (facts.told[copies] < 0)
+        named = conditions.pool.has(name)[facts.columns[copies]] | (facts.columns[copies] < 0)
         rows = np.flatnonzero(unchanged & named)
         unchanged[rows] = conditions.pool.alike(name, places[record[rows]], source[rows])
     missing = np.flatnonzero(source < 0)

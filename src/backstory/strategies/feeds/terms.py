@@ -1,4 +1,4 @@
-"""What a feed is planned by, and the columns in which it is delivered."""
+"""The terms by which a feed is planned, and the columns of its events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ from backstory.model.layout import MEMORY
 from backstory.model.table import Column
 from backstory.model.types import ColumnType
 
-# Of each delivered event: its instant, what it is (`Told`), its further sequence (a struct), the field ids of
-# the columns that it asserts (NULL: all), and what the source says the record was before (a struct, or NULL).
+# Columns of each event: its instant, its kind (`Told`), its further sequence (a struct), the field ids of
+# the columns that it sets (NULL: all), and the before-image of its record (a struct, or NULL).
 AT: Final = "backstory: at"
 KIND: Final = "backstory: kind"
 FURTHER: Final = "backstory: sequence"
 ASSERTED: Final = "backstory: columns"
 BEFORE_IMAGE: Final = "backstory: before"
-# Numbers for what has no instant before it.
+# A number before all instants.
 FIRST: Final = -(1 << 63)
 
 Scope = tuple[tuple[str, object], ...]
@@ -23,10 +23,10 @@ Scope = tuple[tuple[str, object], ...]
 
 @dataclass(frozen=True, slots=True)
 class FormerLogs:
-    """What is known of the logs before one that began anew: its messages are settled (V136).
+    """The logs before one that started again; their messages are settled (V136).
 
-    Up to `until` there was no message of the new log yet, `latest` is the last time that the former ones are
-    known of. `last` is their last position, as one of the new log; None where the source's name is another.
+    No message of the new log was known up to `until`; `latest` is the last known time of the former logs.
+    `last` is their last position, with the number of the new log; None if the source's name changed.
     """
 
     until: int
@@ -36,15 +36,15 @@ class FormerLogs:
 
 @dataclass(frozen=True, slots=True)
 class FeedTerms:
-    """What a feed, or a copy among events, is planned by; instants are microseconds.
+    """The terms of a feed, or of a copy into a table of events; instants are in microseconds.
 
-    `columns` are the table's with the layout's own, `numbers` the field ids of the data's. Columns that are
-    neither `tracked` nor `overwritten` have the values of the fact that began a version. `settled` are no or
-    two instants, the first None where everything before the second is settled. With `drops` events of settled
-    instants are left out. A `window` takes back what is known of it, of the delivered keys or of `all_keys`.
-    `ids`: the table's rows have ids. `log`: events are messages of a log: `AT` is their own time, and their
-    sequence their position, whose last part says whether it is a change; it is NULL for reads without one.
-    `former`: what tells messages of former logs from those of a log that began anew.
+    `columns` are the table's with the layout's own, `numbers` the field ids of the columns outside the
+    key. Columns that are neither `tracked` nor `overwritten` keep the values of the fact that began the
+    version. `settled` is empty or an interval; its start is None if it has none. With `drops` events of
+    settled instants are left out. A `window` withdraws the known facts in it, of the delivered keys or of
+    `all_keys`. `ids`: the table has row ids. `log`: events are messages of a log, `AT` is their own time,
+    and their sequence is their position. The last part of a position is whether it is a change; it is
+    NULL for reads without a position. `former` describes the logs before one that started again.
     """
 
     columns: tuple[Column, ...]
@@ -64,15 +64,15 @@ class FeedTerms:
 
     @property
     def memory(self) -> ColumnType:
-        """The type of what rows remember."""
+        """The type of the column `_memory`."""
         return next(column.type for column in self.columns if column.name == MEMORY)
 
     @property
     def data(self) -> tuple[str, ...]:
-        """The columns beside the key's."""
+        """The columns outside the key."""
         return tuple(self.numbers)
 
     @property
     def ignored_columns(self) -> tuple[str, ...]:
-        """The columns that make no version and are not kept current either."""
+        """The columns that neither make versions nor are overwritten."""
         return tuple(name for name in self.data if name not in {*self.tracked, *self.overwritten})

@@ -1,10 +1,8 @@
-"""What a feed and its table agree on: columns, the order of changes, what makes versions (V13, V60).
+"""The agreement of a feed and its table: columns, order, versions, the meaning of rows, and the plan's terms.
 
-What rows of a feed mean: its table keeps which delete, which cells are unmodified, what is not stored.
-
-Who delivers again without these options would else store deletes as updates, and NULL where nothing was said.
-
-A feed beside its table, and what it is planned by.
+The table keeps which rows delete, which cells are unmodified and which columns are not stored. Otherwise a
+later delivery without these options would store deletes as updates, and NULL for unmodified values (V13, V49,
+V60).
 """
 
 import json
@@ -64,9 +62,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
-    """The table's shape with the feed's columns in it, its settings, and what is computed of each row.
+    """The table's shape with the feed's columns, its settings, its order, and the expressions of each row.
 
-    `computed` are the expressions by the names of their columns, the order's first.
+    `computed` maps names of extra columns to expressions, those of the order first.
     """
 
     evolved: EvolvedShape
@@ -84,7 +82,7 @@ def agree(
     *,
     zoned: bool,
 ) -> Agreement:
-    """What the feed makes of the table's columns and settings; Refused and UsageError for what contradicts.
+    """Agree on the table's columns, settings and order; raises Refused and UsageError for contradictions.
 
     `zoned`: times of the source without a zone are in UTC.
     """
@@ -122,7 +120,7 @@ def agree(
 
 
 def _kept_fields(source: SourceRows, request: ApplyRequest) -> "StructType":
-    """The columns of the source that become columns of records (V49)."""
+    """The columns of the source that are stored in records (V49)."""
     from pyspark.sql.types import StructType
 
     dropped = request.drop or ()
@@ -158,7 +156,7 @@ def _is_list_of_names(type_: "DataType") -> bool:
 
 
 def _expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[Expression, ...]:
-    """What orders the changes; those that are columns of Spark are computed as they are given."""
+    """The expressions that order the changes; columns of Spark are computed as they are given."""
     texts = agree_expressions(properties, request)
     return texts if request.sequence_by is None else request.sequence_by
 
@@ -171,7 +169,10 @@ def _ordering(
     zoned: bool,
     log: bool,
 ) -> Ordering:
-    """The order; what no row has a value of has the type that the table knows, and is refused by its keys."""
+    """The order of the changes; values that are NULL in all rows get the table's type.
+
+    Such rows are refused later, with their keys.
+    """
     types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
         local = local_times(expressions[0]) is not None
@@ -186,13 +187,13 @@ def _ordering(
 
 
 def _row_expression(expression: Expression) -> Expression:
-    """What is computed of each row: of local times those of the clock, which become instants afterwards."""
+    """The expression computed in each row; for local times the clock time, which becomes an instant later."""
     local = local_times(expression)
     return expression if local is None else local.time
 
 
 def _condition(source: SourceRows, expression: Expression) -> Expression:
-    """An expression that is true or not; UsageError for one of another type."""
+    """A condition; raises UsageError for an expression of another type than BOOLEAN."""
     type_ = _type_of(source, expression)
     if type_ not in {None, ColumnType(Kind.BOOLEAN)}:
         raise bad_option(
@@ -203,7 +204,7 @@ def _condition(source: SourceRows, expression: Expression) -> Expression:
 
 
 def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
-    """The type of an expression's values; None where it has none, because no row has a value.
+    """The type of an expression's values; None if all values are NULL without a type.
 
     Raises UsageError for a column that the source lacks.
     """
@@ -227,7 +228,7 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
 
 def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettings:
-    """The settings with columns that order changes ignored, unless they say otherwise (V49)."""
+    """The settings with columns of the order ignored, unless they are tracked or overwritten (V49)."""
     if settings.track is not None or not plain:
         return settings
     return replace(
@@ -238,7 +239,7 @@ def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettin
 def _agree_table_settings(
     table: StoredTable, request: ApplyRequest, plain: frozenset[str], shape: EvolvedShape
 ) -> TableSettings:
-    """The table's settings; columns that come, and order the changes or are to be ignored, are ignored."""
+    """The table's settings; new columns are ignored if they order the changes or the request ignores them."""
     stored = stored_settings(table.properties)
     ignored = (plain | (request.ignore or frozenset())) & shape.added
     if request.ignore is not None:
@@ -270,8 +271,8 @@ def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
 FEED: Final = "backstory.feed"
 _CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
 _OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
-# Of these a delivery may have one alone (V50).
-OWN_PREFIX: Final = "backstory: "  # no column of a source is called so
+# A delivery has at most one of these (V50).
+OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
 _EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
 _TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
 _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
@@ -280,10 +281,10 @@ _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
 def with_stored_meaning(
     request: ApplyRequest, properties: Mapping[str, str], names: Sequence[str]
 ) -> ApplyRequest:
-    """The request with what the table keeps in the place of options that are not given.
+    """The request, with the table's options in place of those that are not given.
 
-    What is about columns that the delivery does not have, whose `names` these are, says nothing of it. The
-    messages of an envelope say themselves what they mean.
+    Stored options about columns that are not in `names`, the delivery's columns, do not apply. Messages
+    of an envelope define their own meaning.
     """
     if request.is_unwrapped:
         return request
@@ -293,7 +294,7 @@ def with_stored_meaning(
 
 
 def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -> ApplyRequest:
-    """The request with the envelope that the table keeps, and with what it keeps of its messages."""
+    """The request with the table's envelope, and with its stored options for messages."""
     stored = json.loads(properties.get(FEED, "{}"))
     envelope = stored.get("envelope")
     if envelope is None or request.envelope not in {None, envelope}:
@@ -308,16 +309,16 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
 
 
 def unmodified_text(request: ApplyRequest, table: StoredTable | None) -> str | None:
-    """The text of cells that leave their column as it was; None where there is none, and in an envelope."""
+    """The text of cells that leave their column unmodified; None without one, and for envelopes."""
     if request.envelope is not None:
         return None
     return with_stored_meaning(request, {} if table is None else table.properties, ()).unmodified
 
 
 def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> dict[str, str]:
-    """What the table keeps from now on: options that are given take the place of former ones.
+    """The table property with the options that apply from now on: given ones replace stored ones.
 
-    Expressions that are columns of Spark have no text, and are not kept.
+    Expressions that are columns of Spark have no text, so they are not kept.
     """
     if request.is_unwrapped:
         return _envelope_property(request)
@@ -337,7 +338,7 @@ def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> di
 
 
 def _envelope_property(request: ApplyRequest) -> dict[str, str]:
-    """What the table keeps of messages: their envelope, its placeholder, and columns that are not stored."""
+    """The table property for messages: their envelope, its placeholder, and columns that are not stored."""
     own = f"{request.envelope}: "
     drop = sorted(name for name in request.drop or () if not name.startswith((own, OWN_PREFIX)))
     values = {"envelope": request.envelope, "unmodified": request.unmodified, "drop": drop or None}
@@ -350,14 +351,14 @@ def _request_options(request: ApplyRequest) -> dict[str, Any]:
 
 
 def _stored_options(properties: Mapping[str, str], options: Collection[str]) -> dict[str, Any]:
-    """What the table keeps, without what is given, or contradicts what is."""
+    """The table's options, without those that are given and those that contradict a given one."""
     left_out = {*options, *(_EITHER if _EITHER & set(options) else ())}
     stored = json.loads(properties.get(FEED, "{}"))
     return {name: value for name, value in stored.items() if name not in left_out}
 
 
 def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
-    """What an option that the table keeps says of a delivery with these columns; None for nothing."""
+    """The value of a stored option for a delivery with these columns; None if it does not apply."""
     if name in _CONDITIONS:
         words = {quoted or bare for quoted, bare in _WORD.findall(_TEXT.sub("", value))}
         return value if words & set(names) else None
@@ -368,9 +369,9 @@ def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class FeedInputs:
-    """A feed, the table that it comes to, and what they agree on.
+    """A feed, its table, and what both agree on.
 
-    With the `salt` files are coded on their way through Spark's tasks.
+    The `salt` encodes names of files on their way through Spark's tasks.
     """
 
     store: Store
@@ -388,7 +389,7 @@ class FeedInputs:
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        """The ids of the columns beside the key's; a table that is made numbers its columns from 1."""
+        """The field ids of the columns outside the key; a new table numbers its columns from 1."""
         shape = self.agreement.evolved.shape
         if self.table is None:
             ids = {column.name: number for number, column in enumerate(shape.columns, 1)}
@@ -399,7 +400,7 @@ class FeedInputs:
         }
 
     def event_mapping(self, *, counted: bool) -> EventMapping:
-        """What makes events of the source's rows; `counted`: these have a number in their source."""
+        """How the source's rows become events; `counted`: rows have a number in their source."""
         request, evolved = self.request, self.agreement.evolved
         names = {column.name for column in evolved.delivered}
         delivered = tuple(column for column in evolved.shape.user_columns if column.name in names)
@@ -416,11 +417,11 @@ class FeedInputs:
 
     @property
     def stored_log(self) -> LogProgress | None:
-        """What is known of the log whose messages the table has."""
+        """The progress of the table's log; None without one."""
         return None if self.table is None else stored_log(self.table.properties)
 
     def terms(self, last: int | None, log: LogProgress | None = None) -> FeedTerms:
-        """What the feed is planned by; `last` is the time of its last event, `log` is how far it gets."""
+        """The terms of the plan; `last` is the time of the last event, `log` the progress after the feed."""
         shape, settings = self.agreement.evolved.shape, self.agreement.settings
         users = list(self.numbers)
         settled = tuple(None if instant is None else micros_of(instant) for instant in self.memory.settled)
@@ -448,7 +449,7 @@ class FeedInputs:
 
 
 def _window(request: ApplyRequest, last: int | None) -> tuple[int, int] | None:
-    """The time that is restated; without an end it ends just behind the last event (V86)."""
+    """The restated window; without an end it ends just after the last event (V86)."""
     if request.restate_from is None:
         return None
     start = micros_of(request.restate_from)

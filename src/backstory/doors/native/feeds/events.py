@@ -1,7 +1,4 @@
-"""The rows of a feed as events: what each does, when, and which columns it sets (V45 to V51).
-
-The columns of events in the types of tables: the record's own, and what the strategy asks beside them.
-"""
+"""The rows of a feed as events: kind, time, and the columns that each sets (V45 to V51)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +19,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import FactKind
 from backstory.strategies.feeds.terms import ASSERTED, AT, BEFORE_IMAGE, FURTHER, KIND
 
-# Columns beside those of the source: what orders its rows, and which rows delete; no column is called so.
+# Extra columns with the order of the rows, and with the rows that delete; no source has such names.
 ORDER: Final = "backstory: order {}"
 DELETES: Final = "backstory: deletes"
 TRUNCATES: Final = "backstory: truncates"
@@ -31,10 +28,11 @@ LIST: Final = pa.list_(pa.int32())
 
 @dataclass(frozen=True, slots=True)
 class UnmodifiedCells:
-    """Which cells of an upsert leave their column as it was (V50).
+    """The cells of an upsert that leave their column unmodified (V50).
 
-    `nulls` are the columns in which NULL does, or True for all; `text` stands for it in columns of texts,
-    `names` is the column whose array names the others. Readers and envelopes say it in columns beside.
+    `nulls` are the columns whose NULLs are unmodified, or True for all. `text` marks unmodified cells in
+    text columns. `names` is a column whose array names the columns that are set. Readers and envelopes
+    flag unmodified cells in extra columns.
     """
 
     nulls: frozenset[str] | bool = False
@@ -42,7 +40,7 @@ class UnmodifiedCells:
     names: str | None = None
 
     def cells(self, rows: pa.Table, name: str) -> np.ndarray:
-        """Which rows leave a column as it was."""
+        """Which rows leave a column unmodified."""
         values = rows[name]
         if self.names is not None:
             return _rows_without_name(rows[self.names], name)
@@ -66,7 +64,7 @@ def _rows_without_name(lists: pa.ChunkedArray, name: str) -> np.ndarray:
 
 
 def _refuse_unknown_names(rows: pa.Table, names: str) -> None:
-    """Raises Refused for a row that sets a column which the source lacks: its change would be lost."""
+    """Raise Refused for rows that set a column which the source lacks, because the change would be lost."""
     lists = rows[names].combine_chunks()
     if pa.types.is_null(lists.type):
         return
@@ -82,10 +80,10 @@ def _refuse_unknown_names(rows: pa.Table, names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EventMapping:
-    """What makes events of rows: the delivered columns in the table's types, and the ids of its columns.
+    """How rows become events: the delivered columns in the table's types, and the field ids of its columns.
 
-    `numbers` has all columns of the table but the key's; those that are not delivered are left as they were.
-    `counted`: rows have a number in their source. `before` are the columns of images of what was before.
+    `numbers` has all columns outside the key; those that are not delivered stay unmodified. `counted`:
+    rows have a number in their source. `before` are the columns of before-images.
     """
 
     delivered: tuple[Column, ...]
@@ -98,10 +96,10 @@ class EventMapping:
 
 
 def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
-    """An event for each row: the record's columns in the table's types, and those of the strategy's terms.
+    """An event for each row: the record's columns in the table's types, and the columns of the strategy.
 
-    `rows` have the source's columns, and those that its expressions make. Raises Refused for times that
-    cannot be read, and for rows that set columns which the source lacks.
+    `rows` have the source's columns and those of its expressions. Raises Refused for unreadable times,
+    and for rows that set columns which the source lacks.
     """
     if terms.unmodified.names is not None:
         _refuse_unknown_names(rows, terms.unmodified.names)
@@ -122,7 +120,7 @@ def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
 
 
 def _kinds(rows: pa.Table) -> pa.Array:
-    """What each row does; NULL in a condition is false, and a truncate goes before a delete (V48)."""
+    """The kind of each row; NULL in a condition is false, truncates take precedence over deletes (V48)."""
     deletes, truncates = (
         pc.fill_null(rows[name].cast(pa.bool_()).combine_chunks(), False)
         if name in rows.column_names
@@ -143,7 +141,7 @@ def _values(values: pa.ChunkedArray, type_: pa.DataType, unmodified: np.ndarray 
 def _asserted_columns(
     rows: pa.Table, terms: EventMapping, upserts: np.ndarray
 ) -> tuple[pa.Array, Mapping[str, np.ndarray]]:
-    """The ids of the columns that each row sets, NULL for all; and the cells that leave theirs alone."""
+    """The field ids of the columns that each row sets (NULL: all), and the unmodified cells by column."""
     names = [column.name for column in terms.delivered if column.name not in terms.key]
     unmodified = {name: terms.unmodified.cells(rows, name) & upserts for name in names}
     unmodified = {name: cells for name, cells in unmodified.items() if cells.any()}
@@ -163,11 +161,11 @@ def _asserted_columns(
 
 
 def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
-    """The rows of truths that differ, and for each row which of them it is."""
+    """The distinct rows of a boolean matrix, and for each row the number of its pattern."""
     count, width = sets.shape
     packed = np.packbits(
         np.column_stack([sets, np.ones(count, bool)]), axis=1
-    )  # without columns, too, a byte
+    )  # at least a byte, even without columns
     type_ = pa.binary(packed.shape[1])
     encoded = pa.Array.from_buffers(type_, count, [None, pa.py_buffer(packed)]).dictionary_encode()
     differing = np.frombuffer(b"".join(encoded.dictionary.to_pylist()), np.uint8)
@@ -176,7 +174,7 @@ def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
 
 
 def _before_images(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
-    """The images of what was before, in the table's types."""
+    """The before-images, in the table's types."""
     parts = [same(images.field(column.name), arrow_type(column.type)) for column in columns]
     return pa.StructArray.from_arrays(parts, names=[column.name for column in columns], mask=images.is_null())
 
@@ -189,7 +187,7 @@ def _further_sequence(rows: pa.Table, ordering: Ordering, *, counted: bool) -> p
         else rows[ORDER.format(number)].combine_chunks().cast(arrow_type(type_))
         for number, (text, type_) in enumerate(zip(ordering.expressions[1:], ordering.types, strict=True), 1)
     ]
-    if ordering.log:  # which log it is, nobody knows before all messages are looked at
+    if ordering.log:  # the number of the log is known only after all messages are read
         parts = [pa.nulls(len(rows), pa.int64()), *parts]
     return pa.StructArray.from_arrays(parts, names=[name for name, _ in struct.parts])
 
@@ -198,7 +196,7 @@ _LIST: Final = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.INT)),))
 
 
 def event_columns(terms: EventMapping) -> dict[str, ColumnType]:
-    """The type of each column, in their order."""
+    """The type of each column of events, in their order."""
     own = {AT: ColumnType(Kind.UTC_DATETIME), KIND: ColumnType(Kind.STRING), ASSERTED: _LIST}
     if terms.ordering.types:
         ((_, own[FURTHER]),) = terms.ordering.memory_part
@@ -209,6 +207,6 @@ def event_columns(terms: EventMapping) -> dict[str, ColumnType]:
 
 
 def typed_events(terms: EventMapping, events: pa.Table) -> pa.Table:
-    """Events that come from Spark, in the types that they have here."""
+    """Events from Spark, in the types of Arrow."""
     schema = arrow_schema(event_columns(terms))
     return events.select(schema.names).cast(schema)

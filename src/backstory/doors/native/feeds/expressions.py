@@ -1,7 +1,4 @@
-"""The expressions of a feed: columns and plain conditions are computed here, all others by Spark (V124).
-
-The rows of a feed with what its expressions say of each, read here where nothing asks for Spark.
-"""
+"""The expressions of a feed: simple ones are computed from Arrow tables, all others by Spark (V124)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -32,13 +29,13 @@ _TEXT: Final = re.compile(r"\s*'([^'\\]*)'\s*")
 
 
 def plain_column(expression: Expression, names: Sequence[str]) -> str | None:
-    """The column that an expression is, if it is nothing else."""
+    """The column name, if the expression is just a column; else None."""
     name = _only_name(expression)
     return name if name in names else None
 
 
 def lacking_column(expression: Expression, names: Sequence[str]) -> str | None:
-    """The name that an expression is if it is nothing else, and no column."""
+    """The name, if the expression is just a name and no column has it; else None."""
     name = _only_name(expression)
     return None if name in names else name
 
@@ -49,9 +46,9 @@ def _only_name(expression: Expression) -> str | None:
 
 
 def local_computation(expression: Expression, schema: pa.Schema) -> Compute | None:
-    """How to compute an expression without Spark; None for one that only Spark computes exactly.
+    """A function that computes an expression on Arrow tables; None if only Spark computes it exactly.
 
-    Those are columns, and texts that are compared with others: `op = 'D'`, `op in ('D', 'T')`.
+    It covers columns, and comparisons of text columns with texts: `op = 'D'`, `op in ('D', 'T')`.
     """
     if (name := plain_column(expression, schema.names)) is not None:
         return lambda rows: rows[name]
@@ -76,10 +73,10 @@ def _texts(some: str) -> list[str] | None:
 
 
 def compute_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) -> "DataFrame":
-    """The rows with more columns; UsageError for an expression that Spark does not take, or that may not be.
+    """The frame with a column for each expression; UsageError for invalid or unsafe expressions.
 
-    Subqueries, what depends on other rows and what differs from one run to the next are no expressions of a
-    feed (V124).
+    An expression must not have subqueries, depend on other rows, or differ from one run to the next
+    (V124).
     """
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql.functions import expr
@@ -113,7 +110,7 @@ if TYPE_CHECKING:
 def read_feed_rows(
     store: Store, source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease
 ) -> pa.Table:
-    """All rows, with a column more for each expression; TooLarge for more than the lease can hold."""
+    """All rows, with a column for each expression; raises TooLarge if the lease cannot hold them."""
     with suppress(Unreadable):
         rows = _read_here(source, computed, lease)
         if rows is not None:
@@ -128,7 +125,7 @@ def read_feed_rows(
 
 
 def with_key(source: SourceRows, key: Sequence[str]) -> SourceRows:
-    """The source with NULL in columns of the key that it lacks: truncates have none (V48)."""
+    """The source with NULL in the key columns that it lacks, because truncates have no key (V48)."""
     from pyspark.sql.functions import lit
     from pyspark.sql.types import NullType, StructField, StructType
 
@@ -153,7 +150,7 @@ def with_key(source: SourceRows, key: Sequence[str]) -> SourceRows:
 
 
 def frame_of_feed(source: SourceRows, computed: Mapping[str, Expression]) -> "DataFrame":
-    """The same as a frame."""
+    """The rows as a frame, with a column for each expression."""
     return compute_by_spark(source.frame(), computed)
 
 

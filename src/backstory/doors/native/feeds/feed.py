@@ -1,7 +1,4 @@
-"""A feed becomes one commit of a table of layout `versions`, or none (native.md, section 2.5).
-
-The batches of a stream, each a feed that is committed once (V66 to V68).
-"""
+"""A feed, or a batch of a stream, becomes one commit of a table of layout `versions`, or none."""
 
 import hashlib
 import json
@@ -49,7 +46,7 @@ from backstory.strategies.copies.plan import DRIVES
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# What a commit says of the stream that it is of; and Spark's property with the stream's id.
+# Properties of commits for the stream and batch that they are of; Spark's property with the stream's id.
 STREAM: Final = "backstory.stream"
 BATCH: Final = "backstory.batch"
 QUERY: Final = "sql.streaming.queryId"
@@ -57,17 +54,17 @@ QUERY: Final = "sql.streaming.queryId"
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
-    """A batch by the id of its query and its number."""
+    """A batch of a stream: the id of its query, and its number."""
 
     query: str
     number: int
 
     def properties(self) -> dict[str, str]:
-        """What its commit says of it."""
+        """The properties of its commit."""
         return {STREAM: self.query, BATCH: str(self.number)}
 
     def is_committed(self, table: StoredTable) -> bool:
-        """Whether it, or a later one of its query, is committed."""
+        """Whether this batch, or a later one of its query, is committed."""
         for snapshot in ancestry(table):
             if snapshot.get_property(STREAM) == self.query:
                 return int(snapshot.get_property(BATCH) or -1) >= self.number
@@ -75,7 +72,7 @@ class StreamBatch:
 
 
 def batch_writer(store: Store, into: TableName, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
-    """What applies the batches of a stream; Refused ends the query, and the table is as before."""
+    """A function for `foreachBatch` that applies a batch; Refused ends the query and changes no table."""
 
     def write(rows: "DataFrame", number: int) -> None:
         from backstory.doors.native import door
@@ -96,7 +93,7 @@ def batch_writer(store: Store, into: TableName, request: ApplyRequest) -> "Calla
 
 
 def _with_code(stop: BackstoryError) -> BackstoryError:
-    """The same error, whose text has its code and keys: a query that ends has nothing else of it."""
+    """The same error with code and keys in its text, because Spark reports only the text."""
     keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
     return type(stop)(stop.code, f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}", stop.keys)
 
@@ -110,7 +107,7 @@ Answer = FeedReceipt | FeedPlan
 
 @dataclass(frozen=True, slots=True)
 class NativeFeed:
-    """A feed as a delivery, perhaps a batch of a stream; `zoned`: its times without a zone are in UTC."""
+    """A feed as a delivery, or a batch of a stream; `zoned`: times without a zone are in UTC."""
 
     name: TableName
     source: SourceRows
@@ -125,7 +122,7 @@ class NativeFeed:
 
     @contextmanager
     def open_plan(self, store: Store) -> Iterator[Plan[Answer]]:
-        """The plan on the table as it stands; Refused for what would not be right."""
+        """The plan against the table's current state; raises Refused for a feed that would not be right."""
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
             if table is not None:
@@ -147,7 +144,7 @@ class NativeFeed:
                 yield Plan(table, change, note, self._receipt(feed, planned, absent), self.request.dry_run)
 
     def _note(self, feed: FeedInputs, planned: PlannedFeed, absent: Absences) -> Note:
-        """What the commit says: its token is a digest of the events (V14)."""
+        """The properties of the commit; its token is a digest of the events (V14)."""
         content = json.dumps([str(self.name), iso(feed.memory.recorded), planned.content])
         token = hashlib.sha256(content.encode()).hexdigest()
         stream = {} if self.batch is None else self.batch.properties()
@@ -184,7 +181,7 @@ class NativeFeed:
 
 
 def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
-    """What is to commit, and what rows mean from now on; None where nothing changes (V59)."""
+    """The Change of a feed, with the meaning of its rows; None if nothing changes (V59)."""
     agreement, table = feed.agreement, feed.table
     policy = policy_property({} if table is None else table.properties, feed.request)
     if not planned.new_row_count:
@@ -217,7 +214,7 @@ def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) 
 
 
 def _log_properties(feed: FeedInputs, planned: PlannedFeed) -> dict[str, str]:
-    """How far the log is known, and what is settled where it is a new one (V136)."""
+    """The progress of the log, and the settled interval if the log is a new one (V136)."""
     if planned.log is None:
         return {}
     settled = feed.terms(None, planned.log).settled
@@ -227,7 +224,7 @@ def _log_properties(feed: FeedInputs, planned: PlannedFeed) -> dict[str, str]:
 
 
 def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
-    """The places of rows that go: with a new log those too of facts that are settled by it, but of logs."""
+    """The places of removed rows; a new log also removes settled facts that are not messages of a log."""
     if planned.log is None or planned.log.settles is None or feed.table is None:
         return planned.removed_places
     memory = column(MEMORY)
@@ -248,7 +245,7 @@ def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
 
 
 def _refuse_untyped_key(feed: FeedInputs) -> None:
-    """Raises Refused where truncates alone would make a table: no key tells of which type keys are."""
+    """Raise Refused if a table would be created by truncates only, because its key has no type."""
     from pyspark.sql.types import NullType
 
     key = feed.agreement.evolved.shape.key

@@ -1,4 +1,4 @@
-"""Which log a table's messages are of, and how far it is known: one that starts again is refused (V136)."""
+"""The log of a table's messages and the progress in it; a log that starts again is refused (V136)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -24,9 +24,9 @@ Position = list[Any]
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The messages of a delivery that have a place in its log: the first and last place, and time.
+    """The first and last position and time of a delivery's messages, without those that have no position.
 
-    `truncate` is the place of the last truncate, None for none.
+    `truncate` is the position of the last truncate, None without one.
     """
 
     first: Position
@@ -38,11 +38,12 @@ class LogSpan:
 
 @dataclass(frozen=True, slots=True)
 class LogProgress:
-    """The log that a table has messages of, and the last place, time and truncate that are known of it.
+    """The log of a table's messages, with the last known position, time and truncate.
 
-    `number` counts the logs that the table had; it leads in `truncate`. `settles`: up to when everything is
-    settled from now on. Where the log began anew, `former` is up to when there was none of its messages, the
-    last time that is known of the logs before it, and their last place if the source has the same name.
+    `number` counts the table's logs; it is the first part of `truncate`. `settles` is the instant up to
+    which a new log settles everything. `former` describes the logs before a new one. It has the instant
+    before its first message, their last known time, and their last position if the source has the same
+    name.
     """
 
     connector: str
@@ -57,14 +58,14 @@ class LogProgress:
 
     @property
     def former_logs(self) -> FormerLogs | None:
-        """What tells messages of the logs before it from its own; None where it did not begin anew."""
+        """The terms that separate messages of former logs; None if the log never started again."""
         if self.former is None:
             return None
         until, latest, last = self.former
         return FormerLogs(until, latest, None if last is None else (self.number, *last))
 
     def properties(self) -> dict[str, str]:
-        """As the table keeps it."""
+        """The table property."""
         values = {name: getattr(self, name) for name in _KEPT}
         return {LOG: json.dumps(values, ensure_ascii=False)}
 
@@ -73,13 +74,13 @@ _KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "tru
 
 
 def stored_log(properties: Mapping[str, str]) -> LogProgress | None:
-    """What a table keeps of its log; None for one that has no messages of any."""
+    """The progress in a table's properties; None if it has no messages of a log."""
     text = properties.get(LOG)
     return None if text is None else LogProgress(**json.loads(text))
 
 
 def span_of(events: pa.Table) -> LogSpan | None:
-    """The first and last place and time of events; None where none has a place."""
+    """The span of events in their log; None if no event has a position."""
     position = events[FURTHER].combine_chunks()
     parts = [name for name in position.type.names if name != LOG_NUMBER]
     rows = pa.table({name: pc.struct_field(position, name) for name in parts})
@@ -100,7 +101,7 @@ def span_of(events: pa.Table) -> LogSpan | None:
 
 
 def _extreme(rows: pa.Table, parts: Sequence[str], which: str) -> Position:
-    """The first or last place, part by part."""
+    """The first or last position, compared part by part."""
     place: Position = []
     for name in parts:
         place.append(pc.min_max(rows[name])[which].as_py())
@@ -111,7 +112,7 @@ def _extreme(rows: pa.Table, parts: Sequence[str], which: str) -> Position:
 def progress(
     known: LogProgress | None, span: LogSpan | None, request: ApplyRequest, recorded: int
 ) -> LogProgress | None:
-    """How far the log is known with a delivery; Refused for one of another log, or from the future."""
+    """The progress of the log after a delivery; raises Refused for another log and for future times."""
     if request.log is None:
         return None
     if span is not None and span.latest > recorded + DAY and not request.allow_future:
@@ -144,7 +145,7 @@ def progress(
 def _former_progress(
     known: LogProgress, delivered: LogProgress, until: int | None
 ) -> tuple[int, int, Position | None] | None:
-    """What is known of the logs before one that begins anew; messages of a source of another name say so."""
+    """The description of the logs before a new one; without a position if the source's name changed."""
     latest = max(
         (time for time in (known.latest, (known.former or (0, None))[1]) if time is not None), default=None
     )
@@ -155,7 +156,7 @@ def _former_progress(
 
 
 def refuse_another_log(properties: Mapping[str, str], request: ApplyRequest) -> None:
-    """Raise Refused for messages of another source than the table's, whose places may have other parts."""
+    """Raise Refused for messages of another source, whose positions may have other parts."""
     known = stored_log(properties)
     if known is None or request.log is None or request.new_log:
         return
@@ -164,7 +165,7 @@ def refuse_another_log(properties: Mapping[str, str], request: ApplyRequest) -> 
 
 
 def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan | None) -> Position | None:
-    """The first place of a delivery, where it is not behind all that is known of its log (V134)."""
+    """The first position of a delivery, if it is not after the last known one; else None (V134)."""
     if known is None or now is None or span is None or now.number != known.number:
         return None
     return [now.number, *span.first] if known.last is not None and span.first <= known.last else None
@@ -179,9 +180,10 @@ def _one_source(source: LogSource) -> LogProgress:
 
 
 def _restart_reason(known: LogProgress, delivered: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
-    """Why messages are of another log than those of the table; empty for messages of the same one.
+    """The reason why messages are of another log than the table's; empty for messages of the same one.
 
-    Their places fall while their times rise: of all of them, or of some where it is said to be a new log.
+    A log started again if positions fall while times rise: for all messages, or for some if a new log was
+    requested.
     """
     one, other = f"{known.server}/", f"{delivered.server}/"
     if known.connector and delivered.connector and known.connector != delivered.connector:
@@ -229,7 +231,7 @@ def _extend(log: LogProgress, span: LogSpan | None) -> LogProgress:
 
 
 def number_events(events: pa.Table, number: int) -> pa.Table:
-    """The events with the number of their log in the places that they have there."""
+    """The events with the number of their log in their positions."""
     position = events[FURTHER].combine_chunks()
     names = position.type.names
     there = np.asarray(pc.struct_field(position, names[-1]).is_valid())

@@ -1,9 +1,4 @@
-"""The messages of an envelope, wherever they come from: read by the driver, or left to Spark's tasks.
-
-Messages in an envelope as the rows of a feed, and the options that say what they do (V61 to V65).
-
-Messages that the driver cannot hold: unwrapped in Spark's tasks, in the types of all of them.
-"""
+"""The messages of an envelope as rows of a feed, unwrapped by the driver or in Spark's tasks (V61 to V65)."""
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -48,21 +43,21 @@ from backstory.stores.iceberg.store import Store
 from backstory.stores.iceberg.workers import carry_errors, map_batches
 from backstory.strategies.feeds.terms import BEFORE_IMAGE
 
-# Columns of unwrapped rows beside the record's own; no column of a source is called so.
+# Extra columns of unwrapped rows; no source has such names.
 TIME, OPERATION, ORDERED = "{}: time", "{}: operation", "{}: {}"
-# The columns of a message as Kafka gives it.
+# The columns of Kafka's messages.
 KEY: Final = "key"
 VALUE: Final = "value"
-# The rows of a feed, and what is asked of them.
+# The rows of a feed and the request that reads them; empty if no message is a change.
 FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageRows:
-    """Rows of a feed, and beside their `own` columns what their messages say of each.
+    """The rows of messages: the record's `own` columns, and extra columns with their meaning.
 
-    `order` are the columns that order them, those of their own `log` or paths that were asked for. `images`
-    are their own ones of which images before are known.
+    `order` are the columns that order the rows: positions in the `log`, or requested paths. `images` are
+    the own columns with before-images.
     """
 
     rows: pa.Table
@@ -73,10 +68,9 @@ class MessageRows:
 
 
 def unwrap_here(store: Store, messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> FeedRows:
-    """The rows of a feed with what its messages say of each, and a request that reads it there.
+    """The rows of messages, and a request that reads them; empty if no message is a change.
 
-    Nothing where no message is a change: nobody says then what orders them. Raises what `unwrap_messages`
-    raises.
+    Without a change the columns of the order are unknown. Raises what `unwrap_messages` raises.
     """
     rows = unwrap_messages(messages, request, key)
     if not len(rows.rows):
@@ -86,10 +80,10 @@ def unwrap_here(store: Store, messages: pa.Table, request: ApplyRequest, key: Se
 
 
 def unwrap_messages(messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> MessageRows:
-    """The rows that messages become.
+    """The rows of messages: structs or texts of Debezium, or rows of a feed of changes.
 
-    They are structs of Debezium, its texts in a column `value`, perhaps with `key` beside, or rows of a feed
-    of changes. Raises Refused for what is no message, UsageError where the order is not known.
+    Texts are in a column `value`, with an optional `key`. Raises Refused for malformed messages,
+    UsageError if the order is unknown.
     """
     if request.envelope == "changes":
         return _message_rows(unwrap_changes(messages, key), messages, request)
@@ -101,7 +95,7 @@ def unwrap_messages(messages: pa.Table, request: ApplyRequest, key: Sequence[str
 
 
 def are_texts(names: Collection[str]) -> bool:
-    """Whether messages with these columns are texts, as Kafka gives them."""
+    """Whether messages with these columns are texts, as in Kafka."""
     return VALUE in names and not {"op", "payload"} & set(names)
 
 
@@ -138,7 +132,7 @@ def _message_rows(events: Unwrapped, messages: pa.Table, request: ApplyRequest) 
 def with_message_columns(
     request: ApplyRequest, order: Sequence[str], names: Collection[str], log: LogSource | None
 ) -> ApplyRequest:
-    """The request that reads rows with these columns where their messages say what they mean."""
+    """The request that reads the meaning of rows from the extra columns."""
     operation = OPERATION.format(request.envelope)
     own = {*order, operation, BEFORE_IMAGE}
     return replace(
@@ -153,7 +147,7 @@ def with_message_columns(
 
 
 def _are_own_order(expressions: Sequence[Any], order: dict[str, Any]) -> bool:
-    """Whether what is given is what the envelope orders by itself, as the table keeps it."""
+    """Whether the requested expressions are the envelope's own order, which tables keep."""
     return tuple(map(str, expressions)) == tuple(f"`{name}`" for name in order)
 
 
@@ -179,7 +173,7 @@ Batches = Iterator[pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class MessageTypes:
-    """The columns of all rows that messages become: `own` are the records', the rest stands beside."""
+    """The columns and types of all rows of messages; `own` are the record's columns."""
 
     schema: pa.Schema
     own: tuple[str, ...]
@@ -189,10 +183,10 @@ class MessageTypes:
 
 
 def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[str]) -> FeedRows:
-    """The rows of a feed with what its messages say of each, and a request that reads it there.
+    """The rows of messages unwrapped in Spark's tasks, and a request that reads them; empty without changes.
 
-    Nothing where no message is a change. A first look tells the types of all messages. Raises what
-    `unwrap_messages` raises; numbers of messages are those in their part of the feed.
+    A first pass finds the types of all messages. Raises what `unwrap_messages` raises; errors count
+    messages within their part of the feed.
     """
     small_request, key = _for_workers(request), tuple(key)
     if request.envelope == "changes":
@@ -214,7 +208,7 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
 
 
 def _for_workers(request: ApplyRequest) -> ApplyRequest:
-    """What unwrapping needs of a request; a worker can be sent it."""
+    """The parts of a request that unwrapping needs; workers can unpickle it."""
     order = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
     return ApplyRequest(envelope=request.envelope, unmodified=request.unmodified, sequence_by=order)
 
@@ -236,7 +230,7 @@ def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, .
     }
     own = tuple(dict.fromkeys(name for _, also in parts for name in also["own"]))
     joint = {name: joint_column(name, types, FEED) for name, types in types_by_name.items()}
-    # What some parts do not have at all, they leave as it was.
+    # A column that a part lacks is unmodified in its rows.
     joint |= {KEEPS.format(name): pa.bool_() for name in own if len(types_by_name[name]) < len(parts)}
     images = frozenset(name for _, also in parts for name in also["images"])
     return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images, log)
@@ -247,7 +241,7 @@ def _schema(columns: bytes) -> pa.Schema:
 
 
 def _describe(request: ApplyRequest, key: tuple[str, ...], batches: Batches) -> Batches:
-    """The columns of each part's rows, and what they are."""
+    """The schema of each part's rows, with their own columns, order, images and log as JSON."""
     for batch in batches:
         with carry_errors():
             rows = unwrap_messages(pa.Table.from_batches([batch]), request, key)
@@ -271,7 +265,7 @@ def _unwrap_batches(
 
 
 def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
-    """The rows of a part in the columns of all."""
+    """The rows of a part in the columns of all parts."""
     count, columns = len(rows.rows), []
     lacking = {KEEPS.format(name): name not in rows.own for name in types.own}
     for field in storable_schema(types.schema):
@@ -285,7 +279,7 @@ def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
 def _unwrap_change_feed(
     messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]
 ) -> "tuple[MessageTypes, DataFrame]":
-    """Rows of a feed of changes: those of a record in one commit are unwrapped together."""
+    """The rows of a feed of changes: rows of a record in one commit are unwrapped together."""
     nothing = messages.limit(0)
     rows = unwrap_messages(arrow_of(nothing), request, key)
     images = pa.struct([(name, rows.rows[name].type) for name in rows.own])
@@ -325,7 +319,7 @@ LINES_AT_ONCE: Final = 1 << 14
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages of an envelope: `table` reads all, or raises TooLarge; `frame` leaves them to Spark."""
+    """Messages of an envelope: `table` reads them all or raises TooLarge; `frame` reads them by Spark."""
 
     table: Callable[[MemoryLease], pa.Table]
     frame: "Callable[[], DataFrame]"
@@ -339,7 +333,7 @@ def messages_of_rows(store: Store, rows: SourceRows) -> Messages:
 def messages_of_lines(
     store: Store, files: Sequence[SourceFile], request: ApplyRequest, resources: ExitStack
 ) -> Messages:
-    """The lines of files as messages of Debezium; what is unpacked and staged of them goes with `held`."""
+    """The lines of files as messages of Debezium; temporary files are removed with `resources`."""
     folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-native-")))
     lines = [unpacked(file, folder) for file in files]
     encoding, unavailable = request.files.text_encoding, request.unmodified or UNAVAILABLE
@@ -363,14 +357,14 @@ def messages_of_lines(
 def unwrap_feed(
     store: Store, into: TableName, messages: Messages, request: ApplyRequest, key: Sequence[str]
 ) -> AbstractContextManager[FeedRows]:
-    """What `unwrap` gives, by the driver or in Spark's tasks."""
+    """The rows of messages and the request that reads them, by the driver or else in Spark's tasks."""
 
     def here(resources: ExitStack) -> FeedRows:
         lease = resources.enter_context(store.memory.lease())
         return unwrap_here(store, messages.table(lease), request, key)
 
     def tasks() -> AbstractContextManager[FeedRows]:
-        with translate_faults(into):  # the types of all messages are asked of tasks at once
+        with translate_faults(into):  # this reads the types of all messages, in tasks
             return nullcontext(unwrap_in_tasks(messages.frame(), request, key))
 
     return plan_here_or_in_tasks(store, into, here, tasks)

@@ -1,8 +1,6 @@
-"""What orders the changes of a table: expressions and their types, as the table keeps them (V13, V45).
+"""The order of changes: instants, local times, and the further expressions of a table (V13, V45 to V47).
 
-Local times as instants: a time that clocks repeat is two of them, and one that they skip is none.
-
-The time of a change, and the values that order changes of one time (V45 to V47).
+A local time that clocks repeat is two instants; one that they skip is no instant.
 """
 
 import json
@@ -32,7 +30,7 @@ _SIDES: Final = {"earlier": "earliest", "later": "latest"}
 
 @dataclass(frozen=True, slots=True)
 class LocalTimes:
-    """Times of a zone, and which of two instants a time is; without a `side` such times are refused."""
+    """Local times of a zone; `side` chooses between two instants, else ambiguous times are refused."""
 
     expression: str
     time: str
@@ -40,10 +38,10 @@ class LocalTimes:
     side: str | None
 
     def instants(self, times: pa.Array, *, counted: bool) -> pa.Array:
-        """The instants of times, the zone of which says nothing: 02:10 is 02:10 on the zone's clocks.
+        """The instants of local times; their own zone is ignored: 02:10 means 02:10 on the zone's clocks.
 
-        With a side a time that the zone skips is the first instant after the gap. Raises Refused for a time
-        that is two instants or none, with its row where rows are `counted`.
+        With a side, a skipped time becomes the first instant after the gap. Otherwise skipped and
+        repeated times raise Refused, with their row if rows are `counted`.
         """
         clock = pa.timestamp("us")
         local = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(clock)
@@ -58,7 +56,7 @@ class LocalTimes:
             raise self._unknown_zone() from None
         unsure = pc.not_equal(first, last)
         if pc.any(unsure).as_py():
-            # An instant that shows another time on the zone's clocks was moved there.
+            # A skipped time was moved: the zone's clocks show another time at its instant.
             row = pc.index(unsure, True).as_py()
             skipped = pc.local_timestamp(last)[row] != local[row]
             raise self._time_error(row, counted=counted, skipped=skipped)
@@ -81,13 +79,13 @@ class LocalTimes:
 
 
 def local_times(expression: Expression) -> LocalTimes | None:
-    """What an expression of local times says; None for another expression.
+    """The local times of an expression; None if it has none.
 
-    Raises UsageError where they are part of something else: Spark would guess the instant.
+    Raises UsageError if they are part of a larger expression, where Spark would guess the instant.
     """
     if not _WORD.search(str(expression)):
         return None
-    text = expression if isinstance(expression, str) else ""  # a column of Spark is no text
+    text = expression if isinstance(expression, str) else ""  # a column of Spark has no text
     match = _LOCAL.fullmatch(text)
     if match is None or _WORD.search(match["time"]) or not _is_one(match["time"]):
         raise bad_option(
@@ -99,7 +97,7 @@ def local_times(expression: Expression) -> LocalTimes | None:
 
 
 def only_adds_side(stored: str, requested: str) -> bool:
-    """Whether an expression says the side of the local times that another refused, and nothing else."""
+    """Whether the new expression is the stored one with a side of its local times."""
     before, now = local_times(stored), local_times(requested)
     if before is None or now is None or before.side is not None:
         return False
@@ -107,7 +105,7 @@ def only_adds_side(stored: str, requested: str) -> bool:
 
 
 def _is_one(text: str) -> bool:
-    """Whether a text is one expression: no comma parts it, no bracket closes that did not open."""
+    """Whether a text is one expression: no top-level commas, and balanced brackets."""
     depth = 0
     for letter in re.sub(r"'[^']*'", "", text):
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -122,9 +120,9 @@ _NOT_WRITTEN: Final = "Nothing was written;"
 
 
 def refuse_no_instant(type_: pa.DataType, expression: Expression, *, zoned: bool) -> None:
-    """Raise UsageError for a type that holds no times, or times without a zone.
+    """Raise UsageError for types that are no times, and for times without a zone unless `zoned`.
 
-    `zoned` says that times without one are in UTC, as texts of files are.
+    `zoned`: times without a zone are in UTC, as texts of files are.
     """
     if pa.types.is_timestamp(type_) and type_.tz is None and not zoned:
         raise UsageError(
@@ -142,11 +140,10 @@ def refuse_no_instant(type_: pa.DataType, expression: Expression, *, zoned: bool
 
 
 def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: bool) -> pa.Array:
-    """The times as instants; local ones by their zone, a date is its first one.
+    """The times as instants: local times by their zone, dates as their first instant in UTC.
 
-    A text is ISO 8601, without an offset in UTC.
-
-    Raises Refused `unreadable-instant` for a text that is none, with its row where rows are `counted`.
+    Texts are ISO 8601, in UTC without an offset. Raises Refused `unreadable-instant` for other texts,
+    with their row if rows are `counted`.
     """
     if (local := local_times(expression)) is not None:
         return local.instants(instants_of(values, local.time, counted=counted), counted=counted)
@@ -166,15 +163,15 @@ def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: boo
     return one.cast(arrow_type(INSTANT))
 
 
-# The part of a place in a log that says which log it is, of those that a table had.
+# The part of a position with the number of the log, among those that the table had.
 LOG_NUMBER: Final = "log"
 
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """The expressions, the time first, and the types of the further ones.
+    """The expressions of the order, the time first, and the types of the further ones.
 
-    Of messages of a `log` the further ones are their place in it; the number of the log goes before them.
+    In messages of a `log` the further expressions are the position in it, after the number of the log.
     """
 
     expressions: tuple[str, ...]
@@ -183,13 +180,13 @@ class Ordering:
 
     @property
     def memory_part(self) -> tuple[tuple[str, ColumnType], ...]:
-        """The part of what rows remember that holds further values; none without any (V2)."""
+        """The field of `_memory` with the further values; none if there are none (V2)."""
         number = ((LOG_NUMBER, ColumnType(Kind.LONG)),) if self.log else ()
         parts = (*number, *((f"s{place}", type_) for place, type_ in enumerate(self.types, 1)))
         return ((SEQUENCE, ColumnType(Kind.STRUCT, parts=parts)),) if parts else ()
 
     def as_property(self) -> str:
-        """As the table keeps it."""
+        """The table property."""
         types = ["TIMESTAMP", *map(str, self.types)]
         pairs = zip(self.expressions, types, strict=True)
         return json.dumps(
@@ -198,18 +195,18 @@ class Ordering:
 
 
 def stored_expressions(properties: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The expressions that a table keeps; None for one that had no feed yet."""
+    """The expressions in a table's properties; None if it had no feed yet."""
     text = properties.get(ORDERED_BY)
     return None if text is None else tuple(entry["expression"] for entry in json.loads(text))
 
 
 def stored_types(properties: Mapping[str, str]) -> list[ColumnType]:
-    """The types of the further values that a table keeps; none for one that had no feed yet."""
+    """The types of the further values in a table's properties; empty if it had no feed yet."""
     return [ColumnType.parse(entry["type"]) for entry in json.loads(properties.get(ORDERED_BY, "[]"))[1:]]
 
 
 def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[str, ...]:
-    """The table's expressions, else those that are given; Refused where they contradict each other."""
+    """The table's expressions, else the requested ones; Refused if they differ."""
     stored = stored_expressions(properties)
     requested = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
     if stored is None and requested is None:
@@ -231,7 +228,7 @@ def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> t
 
 
 def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> None:
-    """Raise Refused where further values come in other types than before: their order would be another."""
+    """Raise Refused if further values have other types than in the table, and so another order."""
     text = properties.get(ORDERED_BY)
     if text is None:
         return
@@ -249,7 +246,7 @@ def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> Non
 
 
 def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
-    """The type in which further values are kept; UsageError for what has no order."""
+    """The type of further values; UsageError for nested types, which have no order."""
     if not type_.flat:
         raise UsageError(
             "bad-option", f"{expression} is nested, and orders nothing.", "Use its parts in `sequence_by=`."
@@ -258,7 +255,7 @@ def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
 
 
 def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log: bool = False) -> Ordering:
-    """The order by these expressions, whose further ones are of these types."""
+    """The order by these expressions; `types` are those of the further ones."""
     return Ordering(
         tuple(expressions),
         tuple(ordered_type(*pair) for pair in zip(expressions[1:], types, strict=True)),

@@ -1,4 +1,4 @@
-"""The plan of a feed: what it meets in its table, and the runner's plan of its events (native.md V78)."""
+"""The plan of a feed: its events, the stored rows that they can touch, and the plan of both (V78)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,11 +69,11 @@ STORED: Final = "stored rows"
 
 @dataclass(frozen=True, slots=True)
 class PlannedFeed:
-    """What a feed makes of its table.
+    """The plan of a feed.
 
-    `samples` are a few keys of each outcome. `gone` are places of stored rows, `come` the rows to write, both
-    None for none; `added` is their number. `content` is a number made of the events, `log` how far their log
-    is known with them. `sets_columns` is false where all events delete.
+    `samples` has a few keys of each outcome. `removed_places` and `new_rows` are None if there are none;
+    `new_row_count` counts the rows. `content` is a digest of the events as a number, `log` the progress
+    of their log. `sets_columns` is false if all events delete.
     """
 
     feed: FeedInputs
@@ -88,7 +88,7 @@ class PlannedFeed:
 
     @property
     def withdrawn_statements(self) -> int:
-        """The statements that the table will not make any more."""
+        """The number of statements that the feed withdraws."""
         return self.counts.get(TAKEN_BACK, 0)
 
     def keys(self, kind: str) -> list[str]:
@@ -99,10 +99,10 @@ class PlannedFeed:
 
 @dataclass(frozen=True, slots=True)
 class _Events:
-    """The events of a feed, which the driver holds, or Spark; and what all of them together say.
+    """The events of a feed, as an Arrow table or a frame, and facts about all of them.
 
-    `instants` are their times in microseconds, or the first and the last of those that are not settled.
-    `truncates` are those among them, `span` is where they are in their log.
+    `instants` are their times in microseconds; for a frame only the first and last unsettled ones.
+    `truncates` are the events that truncate, `span` is their span in the log.
     """
 
     rows: "pa.Table | DataFrame"
@@ -117,9 +117,9 @@ class _Events:
 
 @dataclass(frozen=True, slots=True)
 class _StoredSlice:
-    """What a feed meets in its table: marks, and stored rows of records from an instant on.
+    """The stored rows that a feed can touch: marks, and rows of records from `since` on.
 
-    `records` are those rows where the driver holds them.
+    `records` is None if Spark reads them.
     """
 
     since: int | None
@@ -130,7 +130,7 @@ class _StoredSlice:
 
 @contextmanager
 def open_feed_plan(feed: FeedInputs) -> Iterator[PlannedFeed]:
-    """The plan of a feed, while it lasts; Refused for what would not be right."""
+    """Plan a feed; the plan is valid until the context ends. Raises Refused for a faulty feed."""
     with ExitStack() as resources:
         events = _events_here(feed) or _events_by_spark(feed, resources)
         refuse_empty_restatement(events.count, feed.request)
@@ -188,10 +188,8 @@ def _plan_terms(
     return PlanTerms(feed.store, feed.agreement.evolved.shape.table, sides, terms.key, kinds, plan)
 
 
-def _held_side(
-    rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None
-) -> LocalSide:
-    """Rows that the driver holds already, without events of a kind; TooLarge for others."""
+def _held_side(rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
+    """A side with rows that the driver holds, without events of a kind; raises TooLarge for frames."""
     if not isinstance(rows, pa.Table):
         raise TooLarge
     if excluded is not None:
@@ -207,7 +205,7 @@ def _plan_part(
     sides: Mapping[str, pa.Table],
     _whole: Whole,
 ) -> PartPlan:
-    """The plan of some records, with their own faults and those of their events."""
+    """The plan of some records, with the faults of their events."""
     events = typed_events(event_terms, sides[EVENTS])
     own = check_delivery(terms, number_events(events, number) if terms.log else events, arrival.active_marks)
     plan = plan_records(terms, arrival, own.events, sides[STORED])
@@ -220,7 +218,7 @@ def _plan_part(
 
 
 def _events_here(feed: FeedInputs) -> _Events | None:
-    """The events, where the driver's memory holds them."""
+    """The events as an Arrow table; None if the driver's memory cannot hold them."""
     store = feed.store
     if not store.memory.most:
         return None
@@ -242,7 +240,7 @@ def _events_here(feed: FeedInputs) -> _Events | None:
 
 
 def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
-    """The events as a frame, in numbered columns, that is kept once it is computed."""
+    """The events as a persisted frame, in numbered columns."""
     rows = persist_on_disk(_frame_of_events(feed))
     resources.callback(rows.unpersist)
     count, upserts, content, instants, truncates = _describe_events(feed, rows)
@@ -259,7 +257,7 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
 
 
 def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> "DataFrame":
-    """The events of records."""
+    """The events of records, without truncates, as a frame."""
     rows = events.rows
     if isinstance(rows, pa.Table):
         rows = frame_of(feed.store, rows.select(schema.names).cast(schema)).toDF(
@@ -269,7 +267,7 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> "DataF
 
 
 def _log_span(feed: FeedInputs, events: "DataFrame", truncates: pa.Table) -> LogSpan | None:
-    """The first and last place and time of the events; None where none has a place in a log."""
+    """The span of the events in their log; None if no event has a position."""
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
     from pyspark.sql.functions import struct, unix_micros
@@ -299,7 +297,7 @@ def _log_span(feed: FeedInputs, events: "DataFrame", truncates: pa.Table) -> Log
 
 
 def _is_of_former_log(former: FormerLogs, at: "Column", place: "Column", type_: str) -> "Column":
-    """Whether messages that have a time and a place are of a former log, as `of_former` says it (V136)."""
+    """Whether messages with time and position are of a former log, as `are_of_former_logs` (V136)."""
     from pyspark.sql.functions import lit, struct
 
     known = at <= former.latest
@@ -330,14 +328,14 @@ def _event_batches(
 def _describe_events(
     feed: FeedInputs, events: "DataFrame"
 ) -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
-    """How many events there are, how many set columns, a number made of them, their bounds; the truncates."""
+    """The number of events and upserts, a digest, the first and last instant, and the truncates."""
     from pyspark.sql.functions import bit_xor, coalesce, count, count_if, lit, unix_micros, xxhash64
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
 
     names = _numbered_columns(feed)
     at, kind = unix_micros(column(names[AT])), column(names[KIND])
-    # What is settled is left out or refused, and looked at in no table; in a log its rest says what is.
+    # Settled events touch no stored rows. In a log the rest of the log decides which events are settled.
     settled = feed.terms(None).settled
     timely = at
     if settled and not feed.agreement.ordering.log:
@@ -366,11 +364,11 @@ def _describe_events(
 
 
 def _numbered_columns(feed: FeedInputs) -> dict[str, str]:
-    """The numbered columns of events by their names."""
+    """The numbered columns of events, by name."""
     return {name: f"e{n}" for n, name in enumerate(event_columns(feed.event_mapping(counted=False)))}
 
 
-# What they meet
+# The stored rows
 
 
 def _read_stored(
@@ -410,7 +408,7 @@ def _read_stored_here(
 
 
 def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, schema: pa.Schema) -> "DataFrame":
-    """The stored rows of records, in the columns of a slice; NULL in those that the table lacks."""
+    """The stored rows of records as a frame, in the columns of a slice; missing columns are NULL."""
     from pyspark.sql.functions import lit
 
     if feed.table is None or stored.since is None:
@@ -428,7 +426,7 @@ def _as_text(field: pa.Field) -> pa.Field:
 
 
 def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -> int:
-    """From when on the log moves what is stored, of any record (V134)."""
+    """The first instant that can change for any record, as `first_moving_instant` (V134)."""
     from pyspark.sql.functions import least, unix_micros
     from pyspark.sql.functions import min as first
 
@@ -442,7 +440,7 @@ def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -
 
 
 def _events_of_present_log(feed: FeedInputs, events: pa.Table) -> pa.Table:
-    """The events without those of the logs before the one that the table has messages of (V136)."""
+    """The events without those of former logs (V136)."""
     known = feed.stored_log
     if known is None or known.former is None:
         return events
@@ -454,7 +452,7 @@ def _events_of_present_log(feed: FeedInputs, events: pa.Table) -> pa.Table:
 def _with_truncates(
     feed: FeedInputs, terms: FeedTerms, stored: pa.Table, since: int, low: Position | None
 ) -> pa.Table:
-    """The slice, and truncates of the log that are before it in time, but behind some of its messages."""
+    """The slice with truncates of the log that are earlier in time, but after some messages in the log."""
     known = feed.stored_log
     if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
         return stored
@@ -477,7 +475,7 @@ def _begin_since(rows: pa.Table, since: int) -> pa.Array:
 def _refuse(
     feed: FeedInputs, terms: FeedTerms, counts: Mapping[str, int], samples: Mapping[str, pa.Table]
 ) -> None:
-    """Raise Refused for the faults that are counted, with their keys."""
+    """Raise Refused for counted faults, with their keys."""
     if any(counts.get(name) for name in FAULTS):
         keys = {name: keys_of_rows(feed.store, rows, terms.key) for name, rows in samples.items()}
         ordering, settled = feed.agreement.ordering, feed.memory.settled
@@ -485,17 +483,17 @@ def _refuse(
 
 
 def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
-    """From when on the table is looked at; None for a feed that touches nothing."""
+    """The first instant that the feed can touch; None if it touches nothing."""
     timely = move_past_settled(at, terms.settled) if terms.log else at[~in_interval(at, terms.settled)]
     instants = [int(timely.min())] if len(timely) else []
     if terms.window is not None and (instants or terms.all_keys):
-        # What it takes back of a log raises nothing any more, and may show what was long before (V135).
+        # Withdrawn messages of a log no longer raise others, which can fall to much earlier times (V135).
         instants.append(BEGINNING if terms.log else terms.window[0])
     return min(instants, default=None)
 
 
 def _keys(terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False) -> KeysSince | None:
-    """The keys of events, and from when on they may move; None where all records are touched."""
+    """The keys of events with the instants from which they can change; None if all records can."""
     truncate = pc.equal(events[KIND], FactKind.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
         return None

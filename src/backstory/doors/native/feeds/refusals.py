@@ -1,4 +1,4 @@
-"""What a feed is refused for, with up to ten keys and what would allow it (V126)."""
+"""The refusals of feeds, with up to ten keys and the option that would allow them (V126)."""
 
 from collections.abc import Callable, Mapping
 from datetime import datetime
@@ -27,7 +27,7 @@ def refuse_feed_faults(
     ordering: Ordering,
     settled: tuple[datetime | None, datetime] | tuple[()],
 ) -> None:
-    """Raise Refused for the first fault that a delivery has; `keys` gives those of a fault."""
+    """Raise Refused for the first fault of a delivery; `keys` returns the keys of a fault."""
     faults = {name: count for name, count in counts.items() if count}
     refuse_null_keys(faults.get(NO_KEY, 0), terms.key, lambda: keys(NO_KEY))
     if number := faults.get(NO_SEQUENCE, 0):
@@ -66,7 +66,7 @@ def refuse_feed_faults(
 
 
 def refuse_empty_restatement(count: int, request: ApplyRequest) -> None:
-    """A delivery without changes would take back everything of its time, which it does not end (V86)."""
+    """Raise an error for a restatement of all keys without changes, which would withdraw everything (V86)."""
     if not count and request.all_keys and request.restate_until is None:
         raise bad_option(
             "The source has no changes, so nothing says up to when to take back what is stored.",
