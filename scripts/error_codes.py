@@ -90,7 +90,7 @@ NOUNS: Final = {
 }
 # The same for functions whose value an error shows; of any other, its first argument names the value.
 CALLS: Final = {
-    "_changes": "changes",
+    "_changes": "changes have",
     "_helping": "command",
     "_line": "setting",
     "_option_text": "option",

@@ -91,7 +91,7 @@ def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool
 def _alike_error(what: str, names: Sequence[str]) -> Refused:
     return Refused(
         "repeated-column",
-        f"{what} differ by case alone, and most engines that read the table ignore case.",
+        f"{what} differ only in case, and most engines that read the table ignore case.",
         "Nothing was written; rename one of them at the source, or leave it out.",
         names,
     )
@@ -299,7 +299,7 @@ def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
             raise Refused(
                 "other-case",
                 f"The delivery has column {column.name}, and {stored.table} has {other}: the names differ "
-                "by case alone.",
+                "only in case.",
                 f"Nothing was written; use {option('rename', {other: column.name})} of a full copy if it is "
                 f"the same column, or call it {other} in the delivery.",
                 [column.name],
@@ -313,7 +313,7 @@ def _refuse_fields_in_other_case(stored: Shape, columns: Sequence[Column]) -> No
             continue
         raise Refused(
             "other-case",
-            f"Fields {' and '.join(alike)} of column {column.name} differ by case alone.",
+            f"Fields {' and '.join(alike)} of column {column.name} differ only in case.",
             "Nothing was written; spell the field in the delivery as the table does.",
             [column.name],
         )
@@ -401,13 +401,13 @@ def _renames(
         others = [name for name in before.names if name != old and name not in rename]
         if is_there and not is_taken and (other := other_spelling(new, others)) is not None:
             raise bad_option(
-                f"There already is a column {other} in {before.table}; {new} differs by case alone.",
+                f"There already is a column {other} in {before.table}; {new} differs only in case.",
                 "Rename an existing column to a new name.",
             )
         if is_there and old in delivered:
             raise bad_option(
-                f"`rename=` calls {old} {new}, but the delivery still has {old}.",
-                f"Call it {new} in the delivery, too, or omit the rename.",
+                f"`rename=` renames {old} to {new}, but the delivery still has {old}.",
+                f"Use {new} in the delivery as well, or omit the rename.",
             )
         if is_there and is_taken:
             if not is_taken_back(new):

@@ -317,8 +317,8 @@ def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str 
         if not any(name in wanted and wanted[name] != value for name, value in other_values.items()):
             raise Refused(
                 "same-instant",
-                f"A copy for {iso(at)} is stored whose scope {_scope_words(other)} has records in common "
-                "with this one's.",
+                f"A copy for {iso(at)} with scope {_scope_words(other)} is stored, and both scopes "
+                "can have the same records.",
                 "Nothing was written; give the copies different times, or scopes that differ in one column.",
             )
 
@@ -397,8 +397,8 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
         since = "the beginning" if first is None else iso(first)
         raise Refused(
             "settled",
-            f"The copy was taken at {iso(at)}, but no copy between {since} and {iso(last)} is "
-            "accepted any more.",
+            f"The copy was taken at {iso(at)}, but copies between {since} and {iso(last)} are "
+            "no longer accepted.",
             "Nothing was written; only copies of earlier or later times are accepted.",
         )
 
@@ -408,7 +408,7 @@ def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
     if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
         raise Refused(
             "settled",
-            f"The next copy, of {iso(narrow[0].at)}, lacked columns of the table; this copy would change "
+            f"The next copy, from {iso(narrow[0].at)}, lacked columns of the table; this copy would change "
             "their values at that time.",
             "Nothing was written; first send that copy again with all columns and `restate=True`.",
         )

@@ -116,8 +116,8 @@ def answer_without_changes(into: TableName, request: ApplyRequest) -> FeedReceip
     """The answer if no message is a change (V59); UsageError for a restatement of all keys."""
     if request.all_keys:
         raise bad_option(
-            "None of the messages is a change, so nothing says what orders those that would be taken back.",
-            "Give at least one change of the time that is restated.",
+            "No message is a change, so the order of the changes to withdraw is unknown.",
+            "Deliver at least one change in the restated window.",
         )
     counts = dict.fromkeys(FEED_COUNTS, 0)
     return FeedPlan(str(into), counts, {}, {}, [], 0) if request.dry_run else FeedReceipt(str(into), counts)

@@ -165,7 +165,7 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
     if type_ is None:
         raise Refused(
             "unsupported-type",
-            f"{field.name} is of type {field.type}, which no table can store.",
+            f"Column {field.name} has type {field.type}, which no table can store.",
             "Nothing was written; cast it, or leave it out.",
             [field.name],
         )

@@ -197,7 +197,7 @@ def _condition(source: SourceRows, expression: Expression) -> Expression:
     type_ = _type_of(source, expression)
     if type_ not in {None, ColumnType(Kind.BOOLEAN)}:
         raise bad_option(
-            f"{expression} is of type {type_}, and not a condition.",
+            f"{expression} has type {type_}, so it is not a condition.",
             f"Compare it with something, such as `{expression} = 1`.",
         )
     return expression
@@ -212,7 +212,7 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
     if lacking := lacking_column(expression, source.fields.names):
         raise bad_option(
-            f"The source has no column {lacking}, which orders changes or is their condition.",
+            f"The source has no column {lacking}, which the order of changes or a condition uses.",
             f"{spelling_hint([lacking], source.fields.names)}"
             f"Its columns are {', '.join(source.fields.names)}.",
         )

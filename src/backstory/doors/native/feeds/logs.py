@@ -119,7 +119,7 @@ def progress(
         latest = iso(EPOCH + timedelta(microseconds=span.latest))
         raise Refused(
             "time-ahead",
-            f"Messages say that they are of {latest}, more than a day from now.",
+            f"Messages have times up to {latest}, more than a day ahead.",
             f"Nothing was written; set the clock of the source, or use {option('allow_future', value=True)}.",
         )
     delivered = _one_source(request.log)
@@ -173,46 +173,46 @@ def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan
 
 def _one_source(source: LogSource) -> LogProgress:
     if len(source.servers) > 1:
-        raise _restart_error(f"they are of several servers: {', '.join(sorted(source.servers))}")
+        raise _restart_error(f"they come from several servers: {', '.join(sorted(source.servers))}")
     parts = (source.connectors, source.servers, source.tables)
     connector, server, table = (next(iter(names), "") for names in parts)
     return LogProgress(connector, server, table)
 
 
-def _restart_reason(known: LogProgress, delivered: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
+def _restart_reason(known: LogProgress, source: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
     """The reason why messages are of another log than the table's; empty for messages of the same one.
 
     A log started again if positions fall while times rise: for all messages, or for some if a new log was
     requested.
     """
-    one, other = f"{known.server}/", f"{delivered.server}/"
-    if known.connector and delivered.connector and known.connector != delivered.connector:
-        return f"the connector was {known.connector}, and is {delivered.connector}"
-    if known.server and delivered.server and not (one.startswith(other) or other.startswith(one)):
-        return f"the server was {known.server}, and is {delivered.server}"
-    if known.table and delivered.table and known.table != delivered.table:
+    one, other = f"{known.server}/", f"{source.server}/"
+    if known.connector and source.connector and known.connector != source.connector:
+        return f"the connector was {known.connector}, and is {source.connector}"
+    if known.server and source.server and not (one.startswith(other) or other.startswith(one)):
+        return f"the server was {known.server}, and is {source.server}"
+    if known.table and source.table and known.table != source.table:
         if chosen:
-            return f"the table was {known.table}, and is {delivered.table}"
+            return f"the table was {known.table}, and is {source.table}"
         raise Refused(
             "several-sources",
             f"The table has changes of the source's table {known.table}; "
-            f"these messages are of {delivered.table}.",
-            "Nothing was written; apply them to a table of their own, or after a rename at the source use "
+            f"these messages are of {source.table}.",
+            "Nothing was written; apply them to another table. If the table was renamed at the source, use "
             f"{option('new_log', value=True)}.",
         )
     if span is None or known.last is None or known.latest is None:
         return ""
     falls = (span.first if chosen else span.last) < known.last
     rises = (span.latest if chosen else span.earliest) > known.latest
-    return "the places in the log fall while the times rise" if falls and rises else ""
+    return "the positions in the log fall while the times rise" if falls and rises else ""
 
 
 def _restart_error(reason: str) -> Refused:
     return Refused(
         "log-restarted",
         f"The messages are of a log that starts again: {reason}.",
-        "Nothing was written; if the log is the same, apply these messages together with those behind them. "
-        "Otherwise apply the messages of each log separately, those of the new one with "
+        "Nothing was written; if the log is the same, apply these messages together with the later ones. "
+        "Otherwise apply the messages of each log separately; for the new log use "
         f"{option('new_log', value=True)}.",
     )
 

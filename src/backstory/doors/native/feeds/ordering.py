@@ -89,7 +89,7 @@ def local_times(expression: Expression) -> LocalTimes | None:
     match = _LOCAL.fullmatch(text)
     if match is None or _WORD.search(match["time"]) or not _is_one(match["time"]):
         raise bad_option(
-            f"{expression} has local times within; some times are two instants, or none.",
+            f"{expression} has local times in a larger expression; some of them are two instants, or none.",
             "Let `to_utc_timestamp(time, 'Europe/Paris')` be the whole expression, as a text, with the name "
             "of a zone.",
         )
@@ -134,8 +134,8 @@ def refuse_no_instant(type_: pa.DataType, expression: Expression, *, zoned: bool
     if not any(is_(type_) for is_ in known):
         raise UsageError(
             "no-instant",
-            f"{expression} has values of type {type_}, and not times.",
-            f'Make them times: `sequence_by=["timestamp_millis({expression})"]`; a log position is second.',
+            f"{expression} has values of type {type_}, which are no times.",
+            f'Convert them: `sequence_by=["timestamp_millis({expression})"]`; a log position comes second.',
         )
 
 
@@ -212,7 +212,7 @@ def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> t
     if stored is None and requested is None:
         raise bad_option(
             "The order of the changes is unknown.",
-            "Name what orders them with `sequence_by=`: the time of the change first.",
+            "Name the columns that order them with `sequence_by=`, the time of the change first.",
         )
     if stored is not None and requested is not None and len(stored) == len(requested):
         pairs = zip(stored, requested, strict=True)
@@ -239,7 +239,7 @@ def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> Non
     raise Refused(
         "type-changed",
         f"{first[0]['expression']} orders changes as {first[0]['type']} in the table, "
-        f"and is of type {first[1]['type']} in this delivery.",
+        f"but has type {first[1]['type']} in this delivery.",
         "Nothing was written; cast it to the table's type at the source.",
         [first[0]["expression"]],
     )
@@ -249,7 +249,7 @@ def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
     """The type of further values; UsageError for nested types, which have no order."""
     if not type_.flat:
         raise UsageError(
-            "bad-option", f"{expression} is nested, and orders nothing.", "Use its parts in `sequence_by=`."
+            "bad-option", f"{expression} is nested, so it has no order.", "Use its parts in `sequence_by=`."
         )
     return type_
 

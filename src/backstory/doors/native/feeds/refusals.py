@@ -41,15 +41,15 @@ def refuse_feed_faults(
     if faults.get(OUTSIDE):
         raise Refused(
             "outside-restatement",
-            f"{_changes(faults[OUTSIDE])} outside the time that is restated.",
-            "Nothing was written; choose a longer time, or apply these changes without `restate_from=`.",
+            f"{_changes(faults[OUTSIDE])} a time outside the restated window.",
+            "Nothing was written; choose a longer window, or apply these changes without `restate_from=`.",
             keys(OUTSIDE),
         )
     if OVERLAP in faults:
         raise Refused(
             "settled",
-            f"The time that is restated overlaps with the time between {_span(settled)}, which is settled.",
-            "Nothing was written; choose a time that does not.",
+            f"The restated window overlaps the settled time between {_span(settled)}.",
+            "Nothing was written; choose a window outside that time.",
         )
     if faults.get(SETTLED):
         raise _settled_error(faults[SETTLED], settled, keys(SETTLED))
@@ -57,8 +57,8 @@ def refuse_feed_faults(
     if faults.get(CONFLICT):
         raise Refused(
             "sequence-conflict",
-            f"{_changes(faults[CONFLICT])} of the same time and order as another one of the record, "
-            "with different content.",
+            f"{_changes(faults[CONFLICT])} the same time and order as another change of the record, "
+            "but different content.",
             "Nothing was written; order them by a further column: "
             f"{option('sequence_by', [*ordering.expressions, '…'])}.",
             keys(CONFLICT),
@@ -69,19 +69,19 @@ def refuse_empty_restatement(count: int, request: ApplyRequest) -> None:
     """Raise an error for a restatement of all keys without changes, which would withdraw everything (V86)."""
     if not count and request.all_keys and request.restate_until is None:
         raise bad_option(
-            "The source has no changes, so nothing says up to when to take back what is stored.",
+            "The source has no changes, so the end of the restated window is unknown.",
             f"Give the end: {option('restate_until', 'TIME')}.",
         )
     if not count and request.all_keys and not request.allow_empty:
         raise Refused(
             "empty-snapshot",
-            "The source has no changes, and everything of the time that is restated would be taken back.",
+            "The source has no changes, so everything in the restated window would be withdrawn.",
             f"Nothing was written; use {option('allow_empty', value=True)} to accept it.",
         )
 
 
 def _changes(number: int) -> str:
-    return "1 change is" if number == 1 else f"{number} changes are"
+    return "1 change has" if number == 1 else f"{number} changes have"
 
 
 def _settled_error(
@@ -89,8 +89,7 @@ def _settled_error(
 ) -> Refused:
     return Refused(
         "settled",
-        f"{_changes(number)} of a time between {_span(settled)}, and no changes of that time are accepted "
-        "any more.",
+        f"{_changes(number)} a time between {_span(settled)}, where changes are no longer accepted.",
         f"Nothing was written; use {option('late', 'drop')} to leave such changes out and count them.",
         keys,
     )
