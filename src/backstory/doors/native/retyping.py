@@ -50,9 +50,7 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
     changes = [(column_, stored[column_.name]) for column_ in typed if column_.name in wanted]
 
     def frame() -> "DataFrame":
-        casts = (
-            f"CAST({quote(col.name)} AS {spark_type(col.type)}) AS {quote(col.name)}" for col in columns
-        )
+        casts = (f"CAST({quote(col.name)} AS {spark_type(col.type)}) AS {quote(col.name)}" for col in columns)
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
     reading = source.batches and partial(_read_retyped, source.batches, changes)

@@ -53,7 +53,7 @@ BOUNDED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, 
 OF_TOUCHED: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT))
 OF_LOG: Final = (VALID_TO, (MEMORY, ROLE, ENDED_AT, SEQUENCE))
 # The kinds of marks: remembered copies and truncates.
-MARKS: Final = (Told.COPY.value, Told.TRUNCATE.value)
+MARKS: Final = (FactKind.COPY.value, FactKind.TRUNCATE.value)
 # The first instant, in the year 1.
 BEGINNING: Final = -62_135_596_800_000_000
 

@@ -8,7 +8,7 @@ from backstory.model.layout import MEMORY
 from backstory.model.table import Column
 from backstory.model.types import ColumnType
 
-# Columns of each event: its instant, its kind (`Told`), its further sequence (a struct), the field ids of
+# Columns of each event: its instant, its kind (`FactKind`), its further sequence (a struct), the field ids of
 # the columns that it sets (NULL: all), and the before-image of its record (a struct, or NULL).
 AT: Final = "backstory: at"
 KIND: Final = "backstory: kind"

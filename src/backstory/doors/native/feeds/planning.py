@@ -188,7 +188,9 @@ def _plan_terms(
     return PlanTerms(feed.store, feed.agreement.evolved.shape.table, sides, terms.key, kinds, plan)
 
 
-def _held_side(rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
+def _held_side(
+    rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None
+) -> LocalSide:
     """A side with rows that the driver holds, without events of a kind; raises TooLarge for frames."""
     if not isinstance(rows, pa.Table):
         raise TooLarge
