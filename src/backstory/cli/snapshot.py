@@ -132,7 +132,7 @@ def check_source(source: str, query: str | None, request: SnapshotRequest | None
     elif source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     elif request is not None:
-        from backstory.doors.native.refusals import refuse_files
+        from backstory.doors.native.file_checks import refuse_files
 
         refuse_files(source_files(source, request.format), request)
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from backstory.doors.native.file_checks import names_in_first_file
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.refusals import names_in_first_file
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
 from backstory.model.values import as_yaml

@@ -39,7 +39,7 @@ COPIES = {
     "refuse_mass_null": ({"v": None, "keep": 2_000}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
 }
 # Guards that are judged before a way is chosen, and the one that raises those of FAULTS.
-BEFOREHAND = {"refuse_faults", "refuse_untyped_key"}
+BEFOREHAND = {"refuse_copy_faults", "refuse_untyped_key"}
 OF_FAULTS = {"refuse_null_keys", "refuse_duplicates", "refuse_spoilt"}
 
 AS_THEY_COME = "more rows than a step: planned as they come"
