@@ -140,7 +140,7 @@ class Warehouse:
 
         A batch that was committed before is skipped without reading it, even after a restart.
         """
-        from backstory.doors.native.feeds.feed import batch_writer
+        from backstory.doors.native.door import batch_writer
         from backstory.doors.native.options import parse_feed_options
 
         return batch_writer(self.store, table_name(into), parse_feed_options(**options))

@@ -25,7 +25,6 @@ from backstory.doors.native.stored_rows import (
     OF_TOUCHED,
     KeysSince,
     are_touched,
-    are_versions,
     choose_touched_of_keys,
     is_bounded,
     stored_marks,
@@ -49,7 +48,7 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import widens
 from backstory.stores.metadata.row_selection import ChooseRows
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.version_rows import copy_mark, micros
+from backstory.strategies.copies.version_rows import are_versions, copy_mark, micros
 from backstory.strategies.feeds.copy_plan import FeedCopyTerms
 from backstory.strategies.feeds.marks import scope_of
 from backstory.strategies.feeds.terms import FeedTerms, Scope

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -153,7 +153,6 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 NEW, REOPENED = "new", "reopened"
-FIRST: Final = "rows of a first copy"
 
 
 @dataclass(frozen=True)

@@ -146,7 +146,7 @@ class _Server:
         (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
         return datetime.fromisoformat(row["now"]).replace(tzinfo=UTC)
 
-    def quoted(self, name: str) -> str:
+    def quote(self, name: str) -> str:
         return quote_name(name, "`" if self.is_mysql else '"')
 
 
@@ -184,7 +184,7 @@ def _select_column(
     """
     from pyspark.sql import types
 
-    name, type_ = server.quoted(column.name), column.dataType
+    name, type_ = server.quote(column.name), column.dataType
     if isinstance(type_, types.DecimalType) and type_.precision >= MAX_PRECISION:
         raise refuse_column(database, column.name, "has numbers of 38 digits or more")
     padded = str(column.metadata.get(_CHARACTERS, "")).startswith("char")

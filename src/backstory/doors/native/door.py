@@ -1,13 +1,16 @@
 """Snapshots and feeds: the calls of the warehouse and the command line."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
+from backstory.doors.native.databases import rows_of_database
 from backstory.doors.native.feeds.agreement import unmodified_text, with_stored_envelope
 from backstory.doors.native.feeds.feed import Answer as FeedAnswer
 from backstory.doors.native.feeds.feed import NativeFeed, StreamBatch
@@ -16,9 +19,19 @@ from backstory.doors.native.options import TABLE, ApplyRequest, SnapshotRequest,
 from backstory.doors.native.receipts import answer_without_changes
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.snapshot import Answer, NativeSnapshot
+from backstory.doors.native.sources import (
+    LoadTable,
+    SourceRows,
+    arrow_of_pandas,
+    plain_arrow,
+    rows_of_arrow,
+    rows_of_files,
+    rows_of_frame,
+    rows_of_table,
+)
 from backstory.engine.deliver import deliver
 from backstory.engine.run_context import with_remark
-from backstory.errors import UsageError
+from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import SourceFiles, source_files
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
@@ -29,10 +42,11 @@ from backstory.stores.iceberg.store import Store, StoredTable, load
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.doors.native.sources import LoadTable, SourceRows
 
-__all__ = ["apply", "parse_options", "snapshot"]
+__all__ = ["apply", "batch_writer", "parse_options", "snapshot"]
 Request = SnapshotRequest | ApplyRequest
+# Spark's local property with the id of a stream's query.
+QUERY: Final = "sql.streaming.queryId"
 
 
 def snapshot(store: Store, source: Any, into: TableName, request: SnapshotRequest) -> Answer:
@@ -70,6 +84,31 @@ def apply(
             return answer_without_changes(into, request)
         rows, row_request = messages
         return deliver(store, NativeFeed(into, rows, row_request, _has_texts(source, request), batch))
+
+
+def batch_writer(store: Store, into: TableName, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
+    """A function for `foreachBatch` that applies a batch; Refused ends the query and changes no table."""
+
+    def write(rows: "DataFrame", number: int) -> None:
+        session = rows.sparkSession
+        query = session.sparkContext.getLocalProperty(QUERY)
+        batch = None if query is None else StreamBatch(query, number)
+        own = replace(store, session=session)
+        table = load(own, into)
+        if batch is not None and table is not None and batch.is_committed(table):
+            return
+        try:
+            apply(own, rows, into, request, batch)
+        except BackstoryError as stop:
+            raise _with_code(stop) from None
+
+    return write
+
+
+def _with_code(stop: BackstoryError) -> BackstoryError:
+    """The same error with code and keys in its text, because Spark reports only the text."""
+    keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
+    return type(stop)(stop.code, f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}", stop.keys)
 
 
 @contextmanager
@@ -121,19 +160,8 @@ def _refuse_stream(frame: "DataFrame") -> None:
 
 
 @contextmanager
-def _rows(store: Store, source: Any, stored: "LoadTable", request: Request) -> Iterator["SourceRows"]:
-    import pyarrow as pa
+def _rows(store: Store, source: Any, stored: LoadTable, request: Request) -> Iterator[SourceRows]:
     from pyspark.sql import DataFrame
-
-    from backstory.doors.native.databases import rows_of_database
-    from backstory.doors.native.sources import (
-        arrow_of_pandas,
-        plain_arrow,
-        rows_of_arrow,
-        rows_of_files,
-        rows_of_frame,
-        rows_of_table,
-    )
 
     if isinstance(source, str) and is_database(source):
         if request.format is not None:

@@ -16,8 +16,6 @@ import pyarrow.compute as pc
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.stored_rows import (
     MARKS,
-    are_live,
-    are_versions,
     mark_condition,
     version_condition,
 )
@@ -46,6 +44,7 @@ from backstory.stores.iceberg.search_bounds import all_of, is_null
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.deletes import Unreadable
+from backstory.strategies.copies.version_rows import are_live, are_versions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -185,12 +184,12 @@ def _live_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
 
 
 def _marks_since(at: datetime) -> Callable[[pa.Table], pa.ChunkedArray]:
-    def chosen(rows: pa.Table) -> pa.ChunkedArray:
-        says = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
+    def choose(rows: pa.Table) -> pa.ChunkedArray:
+        is_mark = pc.is_in(pc.struct_field(rows[MEMORY], KIND), pa.array(MARKS))
         fact = pc.equal(pc.struct_field(rows[MEMORY], ROLE), Role.FACT.value)
-        return pc.and_(pc.and_(says, pc.fill_null(fact, False)), _live_since(at)(rows))
+        return pc.and_(pc.and_(is_mark, pc.fill_null(fact, False)), _live_since(at)(rows))
 
-    return chosen
+    return choose
 
 
 def _begins_since(at: datetime, rows: pa.Table) -> pa.ChunkedArray:

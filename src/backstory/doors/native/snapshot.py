@@ -46,7 +46,7 @@ from backstory.doors.native.settings import (
     stored_settings,
 )
 from backstory.doors.native.sources import SourceRows
-from backstory.doors.native.stored_rows import mark_condition
+from backstory.doors.native.stored_rows import join_places, mark_condition
 from backstory.engine.deliver import Plan
 from backstory.engine.plans import join_rows
 from backstory.errors import BackstoryError
@@ -62,7 +62,7 @@ from backstory.stores.iceberg.conditions import has_no_values, is_withdrawn
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quote
-from backstory.stores.iceberg.positions import FEW, add_places, file_code
+from backstory.stores.iceberg.positions import FEW, file_code
 from backstory.stores.iceberg.store import Store, StoredTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
@@ -124,15 +124,6 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     )
     former = shaped(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
-
-
-def join_places(places: Any, more: pa.Table) -> Any:
-    """Both sets of places of removed rows; None if there are none."""
-    if places is None:
-        return more if len(more) else None
-    if isinstance(places, pa.Table):
-        return pa.concat_tables([places, more.cast(places.schema)])
-    return add_places(places, more)
 
 
 def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:

@@ -34,6 +34,7 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import keeps_row_ids, with_row_ids
 from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
+from backstory.stores.iceberg.positions import add_places
 from backstory.stores.iceberg.search_bounds import all_of, any_of
 from backstory.stores.iceberg.slice import rows_of_keys
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -41,7 +42,7 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import MayHave, Statistics
 from backstory.stores.metadata.row_selection import ChooseRows
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.version_rows import OPEN, memory_field, micros
+from backstory.strategies.copies.version_rows import OPEN, are_live, memory_field, micros
 from backstory.strategies.keys import find_places, key_numbers
 
 if TYPE_CHECKING:
@@ -215,7 +216,7 @@ def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
     since = np.full(len(numbers), OPEN)
     np.minimum.at(since, of, keys.since)
 
-    def touched(rows: pa.Table) -> pa.ChunkedArray:
+    def choose(rows: pa.Table) -> pa.ChunkedArray:
         place = find_places(numbers, key_numbers(rows.select(key).cast(keys.keys.schema), key))
         there = np.flatnonzero(place >= 0)
         flags = np.zeros(len(rows), bool)
@@ -224,7 +225,7 @@ def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position 
             flags[there] |= np.asarray(_is_behind(low, rows))[there]
         return pc.and_(are_live(rows), pa.chunked_array([flags]))
 
-    return touched
+    return choose
 
 
 def _touched_records_and_marks(
@@ -232,18 +233,6 @@ def _touched_records_and_marks(
 ) -> pa.ChunkedArray:
     marks = pc.and_(pc.is_null(rows[key[0]]), are_touched(since, rows, low=low))
     return pc.or_(marks, of_records(rows))
-
-
-def are_versions(rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows are versions."""
-    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
-
-
-def are_live(rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows are live: versions, and facts that were not withdrawn."""
-    role, ended = (pc.struct_field(rows[MEMORY], name) for name in (ROLE, ENDED_AT))
-    fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), pc.is_null(ended))
-    return pc.or_(pc.is_null(role), fact)
 
 
 def _may_have_touched_rows(since: int, statistics: Statistics) -> bool:
@@ -327,3 +316,12 @@ def _read_by_spark(
         marks = rows.where(column(table.shape.key[0]).isNull())
         rows = rows_of_keys(store, rows, keys).unionByName(marks)
     return in_schema(arrow_of(rows), schema)
+
+
+def join_places(places: Any, more: pa.Table) -> Any:
+    """Both sets of places of removed rows; None if there are none."""
+    if places is None:
+        return more if len(more) else None
+    if isinstance(places, pa.Table):
+        return pa.concat_tables([places, more.cast(places.schema)])
+    return add_places(places, more)

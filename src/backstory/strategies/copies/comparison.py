@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.digest import digest
-from backstory.model.versions_layout import ROLE
 from backstory.strategies.copies.plan import HAD, UNCHANGED, align_records, plan_copy, rows_at, spoilt_rows
 from backstory.strategies.copies.terms import CopyTerms
-from backstory.strategies.copies.version_rows import memory_field
+from backstory.strategies.copies.version_rows import are_versions
 from backstory.strategies.feeds.copy_plan import plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
@@ -47,7 +46,7 @@ def plan_rows(
     """
     refused = without_key(delivered, terms.key)
     delivered, conflicts = (delivered, refused) if len(refused) else distinct(delivered, terms.key)
-    versions = slice_ if terms.feed is None else slice_.filter(pc.is_null(memory_field(slice_, ROLE)))
+    versions = slice_ if terms.feed is None else slice_.filter(are_versions(slice_))
     stored = versions.filter(rows_at(terms, versions))
     faults = {
         NO_KEY: refused,

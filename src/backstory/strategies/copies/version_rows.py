@@ -118,6 +118,18 @@ def withdraw_facts(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Tab
     return with_columns(marks, {MEMORY: _memory(marks, memory, {ENDED_AT: _repeat(recorded, len(marks))})})
 
 
+def are_versions(rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows are versions."""
+    return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
+
+
+def are_live(rows: pa.Table) -> pa.ChunkedArray:
+    """Which rows are live: versions, and facts that were not withdrawn."""
+    role, ended = (pc.struct_field(rows[MEMORY], name) for name in (ROLE, ENDED_AT))
+    fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), pc.is_null(ended))
+    return pc.or_(pc.is_null(role), fact)
+
+
 def memory_field(rows: pa.Table, name: str) -> pa.Array:
     """A field of `_memory`; NULL where `_memory` is NULL."""
     return pc.struct_field(rows[MEMORY].combine_chunks(), name)

@@ -17,7 +17,6 @@ from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, 
 from backstory.model.table import Column
 from backstory.model.versions_layout import (
     COLUMNS,
-    ENDED_AT,
     KIND,
     OWN_TIME,
     ROLE,
@@ -29,6 +28,7 @@ from backstory.model.versions_layout import (
 from backstory.strategies.copies.version_rows import (
     INSTANT,
     OPEN,
+    are_live,
     instants,
     memory_field,
     micros,
@@ -41,9 +41,7 @@ from backstory.strategies.values import alike
 
 def live_rows(rows: pa.Table) -> pa.Table:
     """The live rows: versions, and facts that were not withdrawn."""
-    role, ended = memory_field(rows, ROLE), memory_field(rows, ENDED_AT)
-    fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), ended.is_null())
-    return rows.filter(pc.or_(role.is_null(), fact))
+    return rows.filter(are_live(rows))
 
 
 def own_times(rows: pa.Table) -> np.ndarray:

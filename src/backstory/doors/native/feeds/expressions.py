@@ -115,7 +115,7 @@ def read_feed_rows(
         rows = _read_here(source, computed, lease)
         if rows is not None:
             return rows
-    frame, few = frame_of_feed(source, computed), few_rows(store, len(source.fields))
+    frame, few = compute_by_spark(source.frame(), computed), few_rows(store, len(source.fields))
     sure = hold_frame(store, frame, source.size, "feed", lease)
     rows = arrow_of(frame if sure else frame.limit(few + 1))
     if not sure and len(rows) > few:
@@ -147,11 +147,6 @@ def with_key(source: SourceRows, key: Sequence[str]) -> SourceRows:
         frame=lambda: frame().withColumns(dict.fromkeys(lacking, lit(None))),
         batches=None if read is None else batches,
     )
-
-
-def frame_of_feed(source: SourceRows, computed: Mapping[str, Expression]) -> "DataFrame":
-    """The rows as a frame, with a column for each expression."""
-    return compute_by_spark(source.frame(), computed)
 
 
 def _read_here(source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease) -> pa.Table | None:

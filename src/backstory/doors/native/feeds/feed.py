@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -28,7 +28,7 @@ from backstory.doors.native.settings import (
 )
 from backstory.doors.native.sources import SourceRows
 from backstory.engine.deliver import Plan
-from backstory.errors import BackstoryError, Refused
+from backstory.errors import Refused
 from backstory.model.change import Change, Commit, Note
 from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import MEMORY, VALID_FROM, Layout
@@ -44,12 +44,11 @@ from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import DRIVES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
-# Properties of commits for the stream and batch that they are of; Spark's property with the stream's id.
+# Properties of commits with the stream and batch that they are of.
 STREAM: Final = "backstory.stream"
 BATCH: Final = "backstory.batch"
-QUERY: Final = "sql.streaming.queryId"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,36 +69,6 @@ class StreamBatch:
                 return int(snapshot.get_property(BATCH) or -1) >= self.number
         return False
 
-
-def batch_writer(store: Store, into: TableName, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
-    """A function for `foreachBatch` that applies a batch; Refused ends the query and changes no table."""
-
-    def write(rows: "DataFrame", number: int) -> None:
-        from backstory.doors.native import door
-
-        session = rows.sparkSession
-        query = session.sparkContext.getLocalProperty(QUERY)
-        batch = None if query is None else StreamBatch(query, number)
-        own = replace(store, session=session)
-        table = load(own, into)
-        if batch is not None and table is not None and batch.is_committed(table):
-            return
-        try:
-            door.apply(own, rows, into, request, batch)
-        except BackstoryError as stop:
-            raise _with_code(stop) from None
-
-    return write
-
-
-def _with_code(stop: BackstoryError) -> BackstoryError:
-    """The same error with code and keys in its text, because Spark reports only the text."""
-    keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
-    return type(stop)(stop.code, f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}", stop.keys)
-
-
-if TYPE_CHECKING:
-    pass
 
 DOOR: Final = "native"
 Answer = FeedReceipt | FeedPlan

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.agreement import FeedInputs
 from backstory.doors.native.feeds.events import EventMapping, event_columns, events_of, typed_events
-from backstory.doors.native.feeds.expressions import frame_of_feed, read_feed_rows
+from backstory.doors.native.feeds.expressions import compute_by_spark, read_feed_rows
 from backstory.doors.native.feeds.logs import (
     LogProgress,
     LogSpan,
@@ -26,12 +26,12 @@ from backstory.doors.native.feeds.logs import (
 )
 from backstory.doors.native.feeds.refusals import refuse_empty_restatement, refuse_feed_faults
 from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.snapshot import join_places
 from backstory.doors.native.stored_rows import (
     BEGINNING,
     KeysSince,
     behind_place,
     first_moving_instant,
+    join_places,
     live_frame,
     slice_schema,
     stored_slice,
@@ -313,7 +313,7 @@ def _frame_of_events(feed: FeedInputs) -> "DataFrame":
     """The source's rows as events, in numbered columns."""
     terms = feed.event_mapping(counted=False)
     types = event_columns(terms)
-    rows = frame_of_feed(feed.source, feed.agreement.computed)
+    rows = compute_by_spark(feed.source.frame(), feed.agreement.computed)
     declared = ", ".join(f"e{number} {spark_type(type_)}" for number, type_ in enumerate(types.values()))
     return map_batches(rows, partial(_event_batches, terms, tuple(types)), declared)
 
