@@ -53,6 +53,15 @@ from backstory.strategies.feeds.copy_plan import FeedCopyTerms
 from backstory.strategies.feeds.marks import scope_of
 from backstory.strategies.feeds.terms import FeedTerms, Scope
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+# The most pairs of columns that are compared to find renames; each is counted over all records.
+SUCCESSIONS: Final = 64
+DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
+PLACES: Final = (FILE, POSITION, ROW_ID)
+
 
 def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
     """The scope as pairs of column and value, in the columns' types, sorted by name; None without a scope.
@@ -131,14 +140,6 @@ def feed_copy_terms(
         [shaped(rows, shape.columns, ids=terms.ids) for rows in (others.drop_columns(["_file", "_pos"]), own)]
     )
     return FeedCopyTerms(feed, at, own_marks, (*terms.compared, *terms.renewed), place.mark is not None)
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-# The most pairs of columns that are compared to find renames; each is counted over all records.
-SUCCESSIONS: Final = 64
 
 
 @dataclass(frozen=True)
@@ -272,10 +273,6 @@ def _cast_column(evolved: EvolvedShape, delivered: Column, name: str) -> str:
     wanted = evolved.shape.column(delivered.name)
     assert wanted is not None
     return f"CAST({quote(name)} AS {spark_type(wanted.type)}) AS {quote(delivered.name)}"
-
-
-DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
-PLACES: Final = (FILE, POSITION, ROW_ID)
 
 
 @dataclass(frozen=True, slots=True)

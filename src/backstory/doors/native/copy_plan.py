@@ -66,6 +66,8 @@ if TYPE_CHECKING:
 
 ROWS, KEYS, FAULTY = "rows", "keys", "faulty"
 
+NEW, REOPENED = "new", "reopened"
+
 
 def plan_first_here(
     inputs: CopyInputs, local: Mapping[str, LocalSide], lease: MemoryLease
@@ -147,12 +149,6 @@ def _first_versions(inputs: CopyInputs, delivered: "DataFrame") -> "DataFrame":
     ]
     ids = [lit(None).cast("bigint").alias(ROW_ID)] if terms.ids else []
     return delivered.select(*row, *ids)
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-NEW, REOPENED = "new", "reopened"
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,10 @@ _TURNED_AWAY: Final = ("28", "3D")
 _ABSENT: Final = ("42S02", "42P01")
 _SYNTAX: Final = ("42", "37", "22")
 
+# The one file option that databases accept: types of columns.
+_OF_DATABASES: Final = frozenset({"type"})
+ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
+
 
 @dataclass(frozen=True, slots=True)
 class JdbcCopy:
@@ -256,11 +260,6 @@ def _sql_error(fault: Any) -> tuple[str, str] | None:
             return cause.getSQLState() or "", cause.getMessage() or ""
         cause = cause.getCause()
     return None
-
-
-# The one file option that databases accept: types of columns.
-_OF_DATABASES: Final = frozenset({"type"})
-ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
 
 
 @contextmanager

@@ -28,6 +28,12 @@ from backstory.stores.iceberg.store import Store, StoredTable
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+_FLAT = "boolean byte short integer long float double decimal string char varchar binary date timestamp"
+_TYPES = frozenset([*_FLAT.split(), "timestamp_ntz", "array", "map", "struct", "void"])
+_DIGITS_OF_DOUBLE: Final = 15
+# The ending of a mistaken column's name, after it is set aside for another column.
+_ASIDE: Final = "_taken_back"
+
 
 def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
     """A frame's columns, and the names of those whose type is unknown because all values are NULL.
@@ -126,16 +132,6 @@ def _nested_types(type_: "DataType") -> "list[DataType]":
     elif isinstance(type_, StructType):
         inner = [field.dataType for field in type_]
     return [type_, *(deep for part in inner for deep in _nested_types(part))]
-
-
-_FLAT = "boolean byte short integer long float double decimal string char varchar binary date timestamp"
-_TYPES = frozenset([*_FLAT.split(), "timestamp_ntz", "array", "map", "struct", "void"])
-
-
-_DIGITS_OF_DOUBLE: Final = 15
-
-# The ending of a mistaken column's name, after it is set aside for another column.
-_ASIDE: Final = "_taken_back"
 
 
 @dataclass(frozen=True, slots=True)

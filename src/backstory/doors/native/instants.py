@@ -49,6 +49,8 @@ from backstory.strategies.copies.version_rows import are_live, are_versions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+MICROSECOND = timedelta(microseconds=1)
+
 
 @dataclass(frozen=True, slots=True)
 class Mark:
@@ -203,9 +205,6 @@ def _since(at: datetime) -> dict[str, str]:
 
 def _instant(micros: int) -> datetime:
     return EPOCH + timedelta(microseconds=micros)
-
-
-MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,26 @@ RATIO: Final = 0.5
 TABLE: Final = "table:"
 
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+FILE_OPTIONS: Final = frozenset(field.name for field in fields(FileOptions))
+# Options of other systems, and ours for them (V123).
+FOREIGN_WORDS: Final = {
+    "keys": "key",
+    "except_column_list": "ignore",
+    "track_history_column_list": "track",
+    "track_history_except_column_list": "ignore",
+    "stored_as_scd_type": "no option: both axes are always kept",
+    "system_sequence_by": "no option: recorded_at is the time of the commit",
+}
+Late = Literal["refuse", "drop"]
+EnvelopeName = Literal["debezium", "changes"]
+Expression = Union[str, "Column"]
+# The same for feeds: some of these words have another meaning there (V123).
+FOREIGN_FEED_WORDS: Final = {**FOREIGN_WORDS, "except_column_list": "drop", "apply_changes": "apply"}
+
+
 def names_files(source: object) -> bool:
     """Whether a source names files, and not rows, a table of the warehouse or a database."""
     text = str(source)
@@ -217,18 +237,6 @@ class SnapshotOptions(DeliveryOptions, total=False):
     restate: bool
 
 
-FILE_OPTIONS: Final = frozenset(field.name for field in fields(FileOptions))
-# Options of other systems, and ours for them (V123).
-FOREIGN_WORDS: Final = {
-    "keys": "key",
-    "except_column_list": "ignore",
-    "track_history_column_list": "track",
-    "track_history_except_column_list": "ignore",
-    "stored_as_scd_type": "no option: both axes are always kept",
-    "system_sequence_by": "no option: recorded_at is the time of the commit",
-}
-
-
 def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     """The request of `snapshot` with these options; UsageError for unknown options and wrong values."""
     values = dict(cast("dict[str, Any]", options))
@@ -289,16 +297,6 @@ def refuse_columns(request: TableRequest) -> None:
 def bad_option(message: str, remedy: str) -> UsageError:
     """The error for wrong options."""
     return UsageError("bad-option", message, remedy)
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-
-Late = Literal["refuse", "drop"]
-EnvelopeName = Literal["debezium", "changes"]
-Expression = Union[str, "Column"]
-# The same for feeds: some of these words have another meaning there (V123).
-FOREIGN_FEED_WORDS: Final = {**FOREIGN_WORDS, "except_column_list": "drop", "apply_changes": "apply"}
 
 
 @dataclass(frozen=True, slots=True)

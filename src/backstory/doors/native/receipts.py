@@ -14,6 +14,12 @@ from backstory.model.table import TableName
 # The outcomes of records in a copy, disjoint and in this order (V36).
 COPY_COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
 
+# The outcomes of events, in this order. The first five are disjoint; the others overlap with them.
+FEED_COUNTS: Final = (
+    *("began", "ended", "silent", "duplicate", "too_late"),
+    *("late", "partial", "mismatched", "raised"),
+)
+
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryReceipt(Receipt):
@@ -93,13 +99,6 @@ def columns_left_out(evolved: EvolvedShape) -> list[str]:
         f"column {name} is left out: all its values are empty, so its type is unknown"
         for name in evolved.left_out
     ]
-
-
-# The outcomes of events, in this order. The first five are disjoint; the others overlap with them.
-FEED_COUNTS: Final = (
-    *("began", "ended", "silent", "duplicate", "too_late"),
-    *("late", "partial", "mismatched", "raised"),
-)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -18,6 +18,13 @@ from backstory.stores.iceberg.store import StoredTable
 
 _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
 
+Kind = Literal["copy", "feed"]
+# The table property with the columns that were added by mistake and taken back, as JSON.
+MISTAKES: Final = "backstory.taken-back"
+_IS_MISSING: Final = " is missing from the "
+# What happens to a missing column; a change in a feed sets only the columns that it has (V50).
+_BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}
+
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
@@ -114,14 +121,6 @@ def _names_json(names: Iterable[str]) -> str:
 
 def _option_text(option: str, names: frozenset[str] | None) -> str:
     return f"{option} {', '.join(sorted(names))}" if names else f"no {option}"
-
-
-Kind = Literal["copy", "feed"]
-# The table property with the columns that were added by mistake and taken back, as JSON.
-MISTAKES: Final = "backstory.taken-back"
-_IS_MISSING: Final = " is missing from the "
-# What happens to a missing column; a change in a feed sets only the columns that it has (V50).
-_BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}
 
 
 @dataclass(frozen=True, slots=True)

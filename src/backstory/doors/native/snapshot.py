@@ -72,6 +72,9 @@ from backstory.strategies.part_plan import ADDED, REMOVED
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+DOOR = "native"
+Answer = SnapshotReceipt | SnapshotPlan
+
 
 def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = False) -> Change | None:
     """The Change of a copy; None if nothing changes. `records_copy` makes a commit even without rows."""
@@ -185,10 +188,6 @@ def field_ids(inputs: CopyInputs) -> tuple[int, ...] | None:
         return None
     ids = column_ids(inputs.store, table, evolved)
     return tuple(sorted(ids[name] for name in delivered))
-
-
-DOOR = "native"
-Answer = SnapshotReceipt | SnapshotPlan
 
 
 @dataclass(frozen=True, slots=True)

@@ -65,6 +65,9 @@ ROWS_AT_ONCE: Final = 1 << 17
 # Reads columns in batches, anew at each call; raises Unreadable for values that only Spark can read.
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
+# Loads the target table; None if it does not exist.
+LoadTable: TypeAlias = Callable[[], StoredTable | None]
+
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
@@ -181,13 +184,6 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
             "Nothing was written; fix it at the source.",
             [field.name],
         ) from None
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-# Loads the target table; None if it does not exist.
-LoadTable: TypeAlias = Callable[[], StoredTable | None]
 
 
 @contextmanager

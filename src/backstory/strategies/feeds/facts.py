@@ -20,6 +20,8 @@ BEFORE, UPSERT, CLEAR, COPY = range(4)
 # The index of nothing.
 NONE: Final = -1
 
+Interval = tuple[int | None, int] | tuple[()]
+
 
 @dataclass(frozen=True)
 class RecordFacts:
@@ -143,9 +145,6 @@ def pair_with_instants(
     ends = np.cumsum(counts)
     steps = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
     return owners, order[np.repeat(first, counts) + steps]
-
-
-Interval = tuple[int | None, int] | tuple[()]
 
 
 def times_to_store(own: np.ndarray) -> pa.Array:

@@ -59,6 +59,15 @@ from backstory.strategies.feeds.terms import FeedTerms
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
+FEED: Final = "backstory.feed"
+_CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
+_OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
+# A delivery has at most one of these (V50).
+OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
+_EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
+_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
+_WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
+
 
 @dataclass(frozen=True, slots=True)
 class Agreement:
@@ -266,16 +275,6 @@ def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
             for column in shape.columns
         ),
     )
-
-
-FEED: Final = "backstory.feed"
-_CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
-_OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
-# A delivery has at most one of these (V50).
-OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
-_EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
-_TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
-_WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
 
 
 def with_stored_meaning(

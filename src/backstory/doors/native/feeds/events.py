@@ -25,6 +25,8 @@ DELETES: Final = "backstory: deletes"
 TRUNCATES: Final = "backstory: truncates"
 LIST: Final = pa.list_(pa.int32())
 
+_LIST: Final = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.INT)),))
+
 
 @dataclass(frozen=True, slots=True)
 class UnmodifiedCells:
@@ -190,9 +192,6 @@ def _further_sequence(rows: pa.Table, ordering: Ordering, *, counted: bool) -> p
     if ordering.log:  # the number of the log is known only after all messages are read
         parts = [pa.nulls(len(rows), pa.int64()), *parts]
     return pa.StructArray.from_arrays(parts, names=[name for name, _ in struct.parts])
-
-
-_LIST: Final = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.INT)),))
 
 
 def event_columns(terms: EventMapping) -> dict[str, ColumnType]:

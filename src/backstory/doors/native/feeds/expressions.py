@@ -103,10 +103,6 @@ def _refuse_unsafe(rows: "DataFrame", alone: "DataFrame", expression: Expression
         )
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
 def read_feed_rows(
     store: Store, source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease
 ) -> pa.Table:

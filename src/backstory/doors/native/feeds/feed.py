@@ -50,6 +50,9 @@ if TYPE_CHECKING:
 STREAM: Final = "backstory.stream"
 BATCH: Final = "backstory.batch"
 
+DOOR: Final = "native"
+Answer = FeedReceipt | FeedPlan
+
 
 @dataclass(frozen=True, slots=True)
 class StreamBatch:
@@ -68,10 +71,6 @@ class StreamBatch:
             if snapshot.get_property(STREAM) == self.query:
                 return int(snapshot.get_property(BATCH) or -1) >= self.number
         return False
-
-
-DOOR: Final = "native"
-Answer = FeedReceipt | FeedPlan
 
 
 @dataclass(frozen=True, slots=True)

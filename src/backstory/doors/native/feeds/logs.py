@@ -21,6 +21,8 @@ from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FormerLogs
 DAY: Final = 24 * 60 * 60 * 1_000_000
 Position = list[Any]
 
+_KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "truncate", "former")
+
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
@@ -68,9 +70,6 @@ class LogProgress:
         """The table property."""
         values = {name: getattr(self, name) for name in _KEPT}
         return {LOG: json.dumps(values, ensure_ascii=False)}
-
-
-_KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "truncate", "former")
 
 
 def stored_log(properties: Mapping[str, str]) -> LogProgress | None:

@@ -52,6 +52,15 @@ VALUE: Final = "value"
 FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
 
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+FEED: Final = "The feed"
+Batches = Iterator[pa.RecordBatch]
+LINES: Final = pa.schema([(VALUE, pa.string())])
+LINES_AT_ONCE: Final = 1 << 14
+
+
 @dataclass(frozen=True, slots=True)
 class MessageRows:
     """The rows of messages: the record's `own` columns, and extra columns with their meaning.
@@ -162,13 +171,6 @@ def _at_path(messages: pa.Table, path: str) -> pa.Array:
             raise bad_option(f"The messages have no {path}.", "Name a path that they have.")
         values = pc.struct_field(values, name)
     return values
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-FEED: Final = "The feed"
-Batches = Iterator[pa.RecordBatch]
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,13 +310,6 @@ def _unwrap_buckets(
         with carry_errors():
             typed = _in_types(unwrap_messages(messages.select(names), request, key), types)
         yield from typed.to_batches()
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-LINES: Final = pa.schema([(VALUE, pa.string())])
-LINES_AT_ONCE: Final = 1 << 14
 
 
 @dataclass(frozen=True, slots=True)

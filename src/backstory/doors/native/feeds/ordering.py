@@ -27,6 +27,12 @@ _LOCAL: Final = re.compile(
 )
 _SIDES: Final = {"earlier": "earliest", "later": "latest"}
 
+INSTANT: Final = ColumnType(Kind.UTC_DATETIME)
+DAY: Final = r"^\s*\d{4}-\d{2}-\d{2}$"
+_NOT_WRITTEN: Final = "Nothing was written;"
+# The part of a position with the number of the log, among those that the table had.
+LOG_NUMBER: Final = "log"
+
 
 @dataclass(frozen=True, slots=True)
 class LocalTimes:
@@ -114,11 +120,6 @@ def _is_one(text: str) -> bool:
     return depth == 0
 
 
-INSTANT: Final = ColumnType(Kind.UTC_DATETIME)
-DAY: Final = r"^\s*\d{4}-\d{2}-\d{2}$"
-_NOT_WRITTEN: Final = "Nothing was written;"
-
-
 def refuse_no_instant(type_: pa.DataType, expression: Expression, *, zoned: bool) -> None:
     """Raise UsageError for types that are no times, and for times without a zone unless `zoned`.
 
@@ -161,10 +162,6 @@ def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: boo
     if pa.types.is_timestamp(one.type) and one.type.tz is None:
         one = one.cast(pa.timestamp("us")).cast(pa.int64())  # in UTC
     return one.cast(arrow_type(INSTANT))
-
-
-# The part of a position with the number of the log, among those that the table had.
-LOG_NUMBER: Final = "log"
 
 
 @dataclass(frozen=True, slots=True)
