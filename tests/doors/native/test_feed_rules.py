@@ -165,7 +165,7 @@ def test_what_orders_the_changes_is_a_column_that_the_source_has(fed):
     nothing = fed.refused("k b 20 U ~", names="k v at op n", types={"n": pa.null()}, sequence_by=None)
     assert (nothing.code, nothing.keys) == ("null-sequence", ["k"])
     options = {"sequence_by": None}
-    assert "no column n, which orders changes" in str(fed.refused("k b 20 U", **options))
+    assert "no column n, which the order of changes" in str(fed.refused("k b 20 U", **options))
 
 
 def test_columns_to_update_is_an_array_of_columns_of_the_source(fed):

@@ -1,1 +1,1 @@
-"""Native tables: a history of anything that can be read whole."""
+"""Native tables: a history of any source that can be read whole, or of its changes."""

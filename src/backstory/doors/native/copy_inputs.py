@@ -144,7 +144,7 @@ def feed_copy_terms(
 
 @dataclass(frozen=True)
 class CopyInputs:
-    """A copy, its table, and what both agree on: shape, settings, instant and terms of the plan."""
+    """A copy, its table, and their agreement: shape, settings, instant and terms of the plan."""
 
     store: Store
     table: StoredTable | None
@@ -300,22 +300,22 @@ class _VersionReader:
         schema: pa.Schema,
         chosen: ChooseRows,
         where: Any = None,
-        among: Mapping[str, pa.Array] = ANY,
+        wanted: Mapping[str, pa.Array] = ANY,
     ) -> Iterator[pa.Table]:
-        """The chosen rows in these columns; `chosen` gets stored names, `among` has new ones."""
+        """The chosen rows in these columns; `chosen` gets stored names, `wanted` has values by new name."""
         names, terms = self.names(schema.names), self.terms
         own: list[str | tuple[str, ...]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
         if terms.feed is not None:
             scope = (self.name(name) for name, _ in terms.scope or ())
             own = [VALID_FROM, *OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
-        bounds = self._bounds(among)
+        bounds = self._bounds(wanted)
         for rows in self.here.batches([*names.values()], own, chosen, among=bounds, where=where):
             yield in_schema(rows.rename_columns([*names]), schema)
 
-    def _bounds(self, among: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
+    def _bounds(self, wanted: Mapping[str, pa.Array]) -> dict[str, pa.Array]:
         """The values of bounded columns, by stored name and in stored types, to skip files."""
         bounds = {}
-        for name, values in among.items():
+        for name, values in wanted.items():
             type_ = self.stored.field(name).type
             if not is_bounded(type_):
                 continue
@@ -354,8 +354,8 @@ def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
 def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     """The versions that a copy can touch, in its decisive columns; None where Spark must read them.
 
-    For a scoped copy among events, only the copy's records and those in the scope at its instant are
-    read. All columns have the types that the table will have.
+    For a scoped copy into a table of events, only two kinds of records are read: the copy's, and the
+    records in the scope at its instant. All columns have the types that the table will have.
     """
     schema, terms = side_schemas(inputs)[SLICE], inputs.terms
     if inputs.table is None or inputs.evolved.stored is None or not inputs.table.rows:
@@ -378,7 +378,7 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
         keyed = KeysSince(of_scope.rename_columns(key), np.full(len(of_scope), terms.at))
         of_keys = choose_touched_of_keys(keyed, key)
         yield from reader.read(
-            decisive, of_keys, among={name: pc.unique(of_scope[name]) for name in terms.key}
+            decisive, of_keys, wanted={name: pc.unique(of_scope[name]) for name in terms.key}
         )
 
     whole = partial(reader.whole, schema)
@@ -400,9 +400,9 @@ def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> It
     reader, terms = _version_reader(inputs, lease), inputs.terms
     if reader is None:
         return None
-    among = {name: pc.unique(keys[name]) for name in terms.key}
+    wanted = {name: pc.unique(keys[name]) for name in terms.key}
     schema = side_schemas(inputs)[ELSEWHERE]
-    return reader.read(schema, _is_closed if terms.in_order else are_versions, among=among)
+    return reader.read(schema, _is_closed if terms.in_order else are_versions, wanted=wanted)
 
 
 def _version_reader(inputs: CopyInputs, lease: MemoryLease) -> _VersionReader | None:
@@ -433,7 +433,7 @@ def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: SideRows
     if scope.keys() <= set(reader.stored.names):
         values = {name: pa.array([value], reader.stored.field(name).type) for name, value in scope.items()}
         chosen = partial(_in_scope, terms.at, {reader.name(name): array[0] for name, array in values.items()})
-        of_scope = reader.read(delivered.schema, chosen, among=values)
+        of_scope = reader.read(delivered.schema, chosen, wanted=values)
     return pa.concat_tables([*delivered.tables(), *of_scope, delivered.schema.empty_table()])
 
 

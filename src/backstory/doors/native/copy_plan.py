@@ -335,7 +335,7 @@ def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
 
 
 def _counts_needed(terms: CopyTerms, counts: Mapping[str, int]) -> dict[str, Sequence[str]]:
-    """The columns whose values are counted: those with losses, and those that may be renamed."""
+    """The columns whose values are counted: columns with losses, and columns that may be renamed."""
     losing = [name for name in terms.compared if counts.get(f"{LOSES}{name}")]
     return {SLICE: [*dict.fromkeys([*losing, *(old for old, _ in terms.successions)])]}
 
@@ -395,7 +395,7 @@ def _versions_elsewhere(inputs: CopyInputs) -> "DataFrame":
 
 
 def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
-    """The keys of such versions, at least those of these records, batch by batch."""
+    """The keys of such versions in batches; other keys than the given ones may be included."""
     if not len(keys):
         return
     names = list(inputs.terms.key)

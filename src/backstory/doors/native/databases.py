@@ -98,7 +98,7 @@ def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
 def declared_keys_by_jdbc(store: Store, database: Database) -> Keys:
     """The tables of a MySQL or MariaDB database, each with the columns of its primary key.
 
-    Raises UsageError for other databases, and what `read_by_jdbc` raises.
+    Raises UsageError for other databases, and the errors of `read_by_jdbc`.
     """
     if not _OF_MYSQL.match(database.url):
         raise catalog_error(database)
@@ -253,7 +253,7 @@ def _error(database: Database, state: str, text: str) -> BackstoryError:
 
 
 def _sql_error(fault: Any) -> tuple[str, str] | None:
-    """The state and message of the SQLException among the causes; None if there is none."""
+    """The state and message of the SQLException in the chain of causes; None without one."""
     cause = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
     while cause is not None:
         if hasattr(cause, "getSQLState") and "SQL" in cause.getClass().getSimpleName():
@@ -273,7 +273,7 @@ def rows_of_database(
 ) -> Iterator[SourceRows]:
     """The rows of a table or query, open for the context, with their time; otherwise as `rows_of_files`.
 
-    Raises what `copy_out` raises.
+    Raises the errors of `copy_out`.
     """
     written.refuse_all("a database", _OF_DATABASES)
     types = {**written.type, **retype}

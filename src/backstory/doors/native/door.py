@@ -71,7 +71,7 @@ def apply(
 ) -> FeedAnswer:
     """Bring a feed of changes into its table; returns its receipt, or the plan of a dry run.
 
-    The sources are those of `snapshot`; `batch` is the batch of a stream that the rows are.
+    The source is of the kinds that `snapshot` accepts; `batch` identifies the batch of a stream.
     """
     table = load(store, into)
     request = with_stored_envelope(request, {} if table is None else table.properties)

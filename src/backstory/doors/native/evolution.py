@@ -375,7 +375,7 @@ def _refuse_retypes(
 def _renames(
     before: Shape, rename: Mapping[str, str], delivered: Collection[str], is_taken_back: Callable[[str], bool]
 ) -> dict[str, str]:
-    """The renames still to do; those that the table already has are left out.
+    """The renames still to do, without renames that the table already has.
 
     A column that has the new name, was added by mistake and taken back, gets another name.
     """
@@ -439,7 +439,7 @@ def _widen_column(
     keeps: bool,
     valueless: bool,
 ) -> Column | None:
-    """The column in a type that holds stored and delivered values; None if there is none.
+    """The column in a type that holds stored and delivered values; None without such a type.
 
     With `keeps` its rows cannot be rewritten.
     """

@@ -241,7 +241,7 @@ class CopyPlace:
 def place_copy(
     store: Store, table: StoredTable | None, request: SnapshotRequest, scope: str | None = None
 ) -> CopyPlace:
-    """Place a copy among the stored ones; reads rows only if the commits do not record the instants.
+    """Place a copy in the order of the stored ones; reads rows only if no commit records the instants.
 
     Raises Refused for an instant that is too old or settled. Raises UsageError for a partial copy of a
     table that remembers its copies.

@@ -89,7 +89,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """The options of `snapshot`; column lists that are None are as the table keeps them (V13).
+    """The options of `snapshot`; lists of columns that are None are the table's own (V13).
 
     `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
     second attempt at a plan keeps it, because its rows are no younger.
@@ -301,7 +301,7 @@ def bad_option(message: str, remedy: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest:
-    """The options of `apply`; those that are None are as the table keeps them (V13).
+    """The options of `apply`; None means the table's own option (V13).
 
     `ignore_nulls` are columns whose NULLs leave values unmodified, or True for all. The window of a
     restatement is half-open; without an end it ends just after the delivery's last instant (V86).
@@ -391,7 +391,7 @@ class ApplyRequest:
         if self.columns_to_update is not None and self.ignore_nulls:
             raise bad_option(
                 "Both `columns_to_update=` and `ignore_null_updates=` are given.",
-                "Use one of them: the array of names says which columns an event sets.",
+                "Use one of them: the array already names the columns that an event sets.",
             )
 
 

@@ -125,10 +125,10 @@ def _option_text(option: str, names: frozenset[str] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Absences:
-    """The columns that a delivery lacks; `new` are those that the last delivery of its kind had.
+    """The columns that a delivery lacks; `new` are the ones that the last delivery of its kind had.
 
     `lists` are the missing columns by kind of delivery, for the commit. `changed` is whether they differ
-    from those of the newest commit that lists any.
+    from the lists of the newest commit that has any.
     """
 
     kind: Kind

@@ -130,7 +130,7 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
 
 
 def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
-    """The Change that rewrites all rows in the table's new types, with those that stay."""
+    """The Change that rewrites all rows in the table's new types: remaining rows and added ones."""
     assert inputs.table is not None
     stored = inputs.stored_frame.withColumn(FILE, file_code(copy.salt))
     there = inputs.store.spark.table(inputs.store.sql_name(inputs.table.shape.table)).count()

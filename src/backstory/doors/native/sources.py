@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 # The number of rows in a batch.
 ROWS_AT_ONCE: Final = 1 << 17
-# Reads columns in batches, anew at each call; raises Unreadable for values that only Spark can read.
+# Reads columns in batches, again at each call; raises Unreadable for values that only Spark can read.
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
 # Loads the target table; None if it does not exist.
@@ -98,7 +98,7 @@ def rows_of_table(store: Store, table: TableName) -> SourceRows:
 
     stored = existing(store, table)
     size = unpacked_size(stored.rows, len(stored.shape.columns), stored.bytes)
-    in_files = stored.shape.layout is Layout.VERSIONS  # whose `valid_to` alone decides which rows are current
+    in_files = stored.shape.layout is Layout.VERSIONS  # `valid_to` decides which rows are current
     if stored.shape.layout in HISTORIES and not in_files:
         return rows_of_frame(_current(store, table), size)
     if not in_files and not all_are_current(stored.shape):

@@ -79,10 +79,10 @@ def stored_slice(
 ) -> pa.Table:
     """The live rows of these keys and the marks, open or ended at or after `since` (microseconds).
 
-    The result has at least the rows that each key needs; without `keys` it has those of all records. It
-    has these columns, plus places and row ids; columns that the table lacks are NULL, narrower types are
-    widened. With `low`, rows at or after that position in their log are included, whatever their instants
-    (V134). Raises TooLarge if the lease cannot hold the rows.
+    Without `keys` the result has the rows of all records; with keys it may have rows that no key needs.
+    It has these columns, plus places and row ids; columns that the table lacks are NULL, narrower types
+    are widened. With `low`, rows at or after that position in their log are included, whatever their
+    instants (V134). Raises TooLarge if the lease cannot hold the rows.
     """
     schema = slice_schema(table, columns)
     if table is None or not table.rows:
@@ -151,7 +151,7 @@ def _read_here(
 ) -> pa.Table:
     names = [name for name in schema.names if name in {*table.shape.names, FILE, POSITION, ROW_ID}]
     of: tuple[str | tuple[str, ...], ...] = OF_TOUCHED if low is None else OF_LOG
-    chosen, among = partial(are_touched, since, low=low), {}
+    chosen, wanted = partial(are_touched, since, low=low), {}
     if keys is not None:
         key = table.shape.key
         of, chosen = (
@@ -160,14 +160,14 @@ def _read_here(
         )
         columns = {name: keys.keys[name] for name in key}
         # Marks have NULL keys.
-        among = {name: _with_null(values) for name, values in columns.items() if is_bounded(values.type)}
+        wanted = {name: _with_null(values) for name, values in columns.items() if is_bounded(values.type)}
     here = LocalRows(store, table, lease)
     where = _files(since)
     may_have: MayHave | None = partial(_may_have_touched_rows, since)
     if low is not None:  # bounds of files cover positions in the log, too
         behind = {"type": "gt-eq", "term": ".".join(_leading_part(schema)), "value": low[1]}
         where, may_have = any_of(where, behind), None
-    rows = here.read(names, of, chosen, among=among, where=where, may_have=may_have)
+    rows = here.read(names, of, chosen, among=wanted, where=where, may_have=may_have)
     return in_schema(rows, schema)
 
 
@@ -189,7 +189,7 @@ def are_touched(since: int, rows: pa.Table, *, low: Position | None = None) -> p
 
 
 def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
-    """Which rows come from messages at or after a position in their log, truncates included."""
+    """Which rows are messages at or after a position in their log, including truncates."""
     place = pc.struct_field(rows[MEMORY].combine_chunks(), SEQUENCE)
     behind, tie = pa.repeat(False, len(rows)), pa.repeat(True, len(rows))
     for name, value in zip(place.type.names, low, strict=True):
@@ -262,7 +262,7 @@ def mark_condition() -> "SparkColumn":
 
 
 def touched_versions(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
-    """The versions that a copy can touch: in order the open ones, else those that reach its instant."""
+    """The versions that a copy can touch: open ones if it is in order, else all that reach its instant."""
     start, end = column(VALID_FROM), column(VALID_TO)
     if terms.in_order:
         return rows.where(version_condition() & end.isNull())
@@ -293,7 +293,7 @@ def live_rows_of(rows: "DataFrame", since: int, low: Position | None = None) -> 
 
 
 def behind_place(rows: "DataFrame", low: Position) -> "SparkColumn":
-    """Whether rows come from messages at or after a position; NULL for rows without a position."""
+    """Whether rows are messages at or after a position; NULL for rows without a position."""
     from pyspark.sql.functions import lit, struct
 
     place = column(MEMORY).getField(SEQUENCE)

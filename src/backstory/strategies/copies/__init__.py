@@ -1,1 +1,1 @@
-"""Full copies into a table of layout `versions` (native.md, sections 1 to 2.3)."""
+"""Full copies into tables of layout `versions`."""

@@ -352,7 +352,7 @@ class _Plan:
             yield with_columns(self.at_instant.at(self.is_renewed), values), True
 
     def _as_newest(self, rows: pa.Table, where: np.ndarray, which: np.ndarray) -> pa.Table:
-        """The rows of `where`; those of `which` get the newest values of columns without history (V18)."""
+        """The rows of `where`; rows of `which` get the newest values of columns without history (V18)."""
         ends = self.terms.following is None
         names = self.terms.renewed if ends else self.terms.overwritten
         chosen = (which & (self._stays if ends else self._continues))[where]

@@ -1,1 +1,1 @@
-"""Feeds of changes, in any order and among copies, into a table of layout `versions` (native.md)."""
+"""Feeds of changes into tables of layout `versions`, in any order and mixed with copies."""

@@ -44,8 +44,8 @@ DUPLICATE, TOO_LATE = "duplicate", "too_late"
 class Arrival:
     """A delivery of events, checked against the marks of its table.
 
-    `events` are those of records, `truncates` the new ones. `active_marks` are the live marks that still
-    apply. `silenced_marks` are those that a restatement cancels for its keys. `inside` are the log's
+    `events` are the events of records, `truncates` the new truncates. `active_marks` are the live marks
+    that still apply. `silenced_marks` are cancelled by a restatement for its keys. `inside` are the log's
     truncates in its window. `has_later_mark` is true for truncates with a later mark. `removed` are
     places of marks, and `added` rows of marks. With faults in `counts` nothing else is valid.
     """

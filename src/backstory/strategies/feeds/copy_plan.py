@@ -1,7 +1,7 @@
 """The plan of a full or scoped copy of records that have events, as Arrow tables (V35 to V44, V69).
 
 The copy is a mark like the stored ones, but its listed records are delivered. Its facts are folded with all
-others, as those of a feed. The part has only records that differ at the copy's instant.
+others, like a feed's. The part has only records that differ at the copy's instant.
 """
 
 from dataclasses import dataclass, replace
@@ -93,21 +93,21 @@ class _CopyFold(RecordFold):
         return places
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
-        """The facts of copies; those of this copy come from the delivered rows."""
+        """The facts of copies; this copy's facts come from the delivered rows."""
         facts = super()._copy_facts(record, mark)
         own = mark == self.own_mark
         facts.source[own] = self.listed_rows[record[own]]
         return facts
 
 
-def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
+def plan_copy_in_feed(copy: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows to add and to remove, without the copy's mark, and counts.
 
     `delivered` has each key once. `slice_` has all live rows of the records that are open or end at or
     after the copy's instant.
     """
-    terms, count = among.terms, len(delivered)
-    own = among.marks.slice(len(among.marks) - 1)
+    terms, count = copy.terms, len(delivered)
+    own = copy.marks.slice(len(copy.marks) - 1)
     places = pa.array(np.zeros(count, np.int64))
     events = {
         **{name: delivered[name] for name in delivered.column_names},
@@ -118,13 +118,13 @@ def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Tabl
     if terms.sequence:
         events[FURTHER] = memory_field(own, SEQUENCE).take(places)
     rows = live_rows(slice_)
-    arrival = _arrival(among, pa.table(events))
-    records = _CopyFold(terms, arrival, arrival.events, rows, among.at)
+    arrival = _arrival(copy, pa.table(events))
+    records = _CopyFold(terms, arrival, arrival.events, rows, copy.at)
     difference = HistoryDifference(
         terms, records.pool, records.stored_records, records.states, records.since, records.sequence
     )
-    parts = [*difference.rows(), *_withdrawn_void_rows(among, rows)]
-    outcomes = _outcomes(among, records)
+    parts = [*difference.rows(), *_withdrawn_void_rows(copy, rows)]
+    outcomes = _outcomes(copy, records)
     counts = {name: int(rows.sum()) for name, rows in outcomes.items()}
     counts[TAKEN_BACK] = len(difference.withdrawn_versions)
     counts[UNCHANGED] = int((outcomes[KNOWN] & ~outcomes[CHANGED] & ~outcomes[CLOSED]).sum())
@@ -144,13 +144,13 @@ def plan_copy_in_feed(among: FeedCopyTerms, delivered: pa.Table, slice_: pa.Tabl
     )
 
 
-def _arrival(among: FeedCopyTerms, events: pa.Table) -> Arrival:
-    none = among.marks.slice(0, 0)
+def _arrival(copy: FeedCopyTerms, events: pa.Table) -> Arrival:
+    none = copy.marks.slice(0, 0)
     return Arrival(
         events,
         events.slice(0, 0),
         np.zeros(0, bool),
-        among.marks,
+        copy.marks,
         none,
         none,
         none.select([]),
@@ -160,23 +160,23 @@ def _arrival(among: FeedCopyTerms, events: pa.Table) -> Arrival:
     )
 
 
-def _withdrawn_void_rows(among: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
+def _withdrawn_void_rows(copy: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
     """A restated copy applies again to records for which its mark was cancelled (V72)."""
-    if not among.restated or not len(rows):
+    if not copy.restated or not len(rows):
         return []
-    void = is_of(rows, FactKind.VOID) & (micros(rows[VALID_FROM]) == among.at)
+    void = is_of(rows, FactKind.VOID) & (micros(rows[VALID_FROM]) == copy.at)
     if not void.any():
         return []
-    terms = among.terms
+    terms = copy.terms
     return [(withdraw_facts(rows.filter(pa.array(void)), terms.recorded, terms.memory), True)]
 
 
-def _outcomes(among: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
+def _outcomes(copy: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
     """Masks of records by outcome: the states at the copy's instant before and after it (V36)."""
     states, stored = records.states, records.stored_records
     count = records.count
     everyone = np.arange(count)
-    before = stored.covering(everyone, np.full(count, among.at))
+    before = stored.covering(everyone, np.full(count, copy.at))
     own = np.flatnonzero(states.facts.mark == records.own_mark)
     last = np.zeros(count, np.int64)
     last[states.facts.record[own]] = states.lasts[states.instant[own]]
@@ -185,14 +185,14 @@ def _outcomes(among: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]
     outcomes = {KNOWN: there, APPEARED: after & ~there, CLOSED: there & ~after}
     drives: dict[str, np.ndarray] = {}
     changed = np.zeros(count, bool)
-    for name in (*among.terms.tracked, *among.terms.overwritten):
+    for name in (*copy.terms.tracked, *copy.terms.overwritten):
         differs = np.zeros(count, bool)
         differs[both] = ~pool.alike(name, states.place(name)[last[both]], before[both])
         drives[name] = differs
         changed |= differs
     outcomes[CHANGED] = changed
-    outcomes |= {f"{DRIVES}{name}": rows for name, rows in drives.items() if name in among.compared}
-    for name in among.compared:
+    outcomes |= {f"{DRIVES}{name}": rows for name, rows in drives.items() if name in copy.compared}
+    for name in copy.compared:
         had, loses = np.zeros(count, bool), np.zeros(count, bool)
         had[both] = np.asarray(pool.at(name, before[both]).is_valid())
         if name in drives:

@@ -166,7 +166,7 @@ class HistoryDifference:
 
     @cached_property
     def _unchanged_facts(self) -> np.ndarray:
-        """Indices among the silent events of those that are stored as they are."""
+        """Indices within the silent events: the events that are stored as they are."""
         rows = self.facts.stored[self._silent_events]
         there = (
             np.flatnonzero((rows >= 0) & ~self.stored.version[rows]) if len(self.stored.rows) else rows[:0]

@@ -27,10 +27,10 @@ Interval = tuple[int | None, int] | tuple[()]
 class RecordFacts:
     """Facts of records as parallel arrays of indices; `NONE` means nothing.
 
-    `source` is the index of its values in the pool; for a copy, of the record that it listed. `columns` is
-    the index of the list of its columns. `stored` is the index of its live row, `event` of the delivered
-    event, `truncate` of the delivered truncate, `mark` of the stored mark. `order` is its order among the
-    facts of its instant and log. `own` is the own time of a message of a log, `FIRST` for other facts;
+    `source` is the index of its values in the pool; for a copy, of the record that it listed. `columns`
+    is the index of the list of its columns. `stored` is the index of its live row, `event` of the
+    delivered event, `truncate` of the delivered truncate, `mark` of the stored mark. `order` is its order
+    within its instant and log. `own` is the own time of a message of a log, `FIRST` for other facts;
     `read` is true for reads of a snapshot.
     """
 
@@ -84,7 +84,7 @@ def join_facts(parts: Sequence[RecordFacts]) -> RecordFacts:
 
 
 def sort_facts(joined: RecordFacts) -> RecordFacts:
-    """The facts sorted by record, instant and order; events come before copies (V21)."""
+    """The facts sorted by record, instant and order; events precede copies (V21)."""
     phase = joined.kind == COPY
     return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
 
@@ -162,7 +162,7 @@ def has_position(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.ndarray:
-    """Which positions are those of reads, which show the state before any later change."""
+    """Which positions belong to reads, which show the state before any later change."""
     if not terms.log or positions is None:
         return np.zeros(count, bool)
     change = pc.struct_field(positions, positions.type.get_field_index(terms.sequence[-1]))
@@ -191,7 +191,7 @@ def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np
     """The facts at their instants, and which of them are settled there (V131).
 
     Facts without a position neither raise others nor are raised. A read does not raise changes: its time
-    is at most that of the next change. Settled facts raise nothing.
+    is at most the time of the next change. Settled facts raise nothing.
     """
     settled = np.zeros(len(facts), bool)
     log = np.flatnonzero(facts.own != FIRST)
@@ -213,7 +213,7 @@ def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np
 
 
 def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For each fact the greatest time of its record so far, among those that count; `FIRST` without one."""
+    """For each fact the greatest counted time of its record so far; `FIRST` without one."""
     values, ranks = np.unique(times, return_inverse=True)
     width = len(values) + 1
     reached = np.maximum.accumulate(record * width + np.where(counts, ranks + 1, 0)) - record * width

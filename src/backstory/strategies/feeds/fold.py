@@ -346,7 +346,7 @@ class RecordFold:
         return low
 
     def _extend_since(self, since: np.ndarray, low: np.ndarray) -> np.ndarray:
-        """The first instants, with those of later messages in the log, which can fall to their own times."""
+        """The first instants, including later messages in the log, which can fall to their own times."""
         stored, marks, settled = self.stored_records, self.marks, self.terms.settled
         log = self._unsettled_rows[stored.own_times[self._unsettled_rows] != FIRST]
         log = log[self._orders[0][log] >= low[stored.record[log]]]
@@ -535,7 +535,7 @@ class RecordFold:
 
 
 def _events(events: SequencedEvents, **more: np.ndarray) -> RecordFacts:
-    """Events as facts; the indices of their values and lists are those of the pool."""
+    """Events as facts; the indices of values and lists are the pool's."""
     kind = np.where(events.delete, CLEAR, UPSERT)
     return make_facts(
         events.record,

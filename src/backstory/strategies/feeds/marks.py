@@ -18,10 +18,10 @@ from backstory.strategies.keys import pair_codes, rank_values
 
 @dataclass(frozen=True)
 class Marks:
-    """Marks as parallel arrays: instant, kind, and order among the facts of their instant.
+    """Marks as parallel arrays: instant, kind, and order within their instant.
 
-    `own` are the own times of truncates of a log, `FIRST` for other marks. `scopes` are those of copies.
-    `silent` are pairs of a record and a mark that does not apply to it, as numbers.
+    `own` are the own times of truncates of a log, `FIRST` for other marks. `scopes` are the copies'
+    scopes. `silent` are pairs of a record and a mark that does not apply to it, as numbers.
     """
 
     at: np.ndarray

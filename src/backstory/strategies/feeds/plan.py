@@ -131,7 +131,7 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     new = marks.applies(record, mark)
     record, mark = record[new], mark[new]
     taken = silenced.take(pa.array(mark))
-    # The void of a truncate has an empty list of columns, that of a copy NULL.
+    # The void of a truncate has an empty list of columns; a copy's void has NULL.
     ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
     columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, FactKind.TRUNCATE)))
     time = memory_field(taken, OWN_TIME)
@@ -155,9 +155,9 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
 
     Counts are: events by outcome (V58), changes by column (`DRIVES`), faults, and withdrawn statements.
     For each truncate, by its number, there is a count if it ends records, is late or is raised
-    (`truncate_count`). `events` are those of the arrival with some or all keys. `slice_` has the stored
+    (`truncate_count`). `events` are the arrival's events with some or all keys. `slice_` has the stored
     rows of these keys that are open or end at or after the first instant of delivery and window. With
-    truncates or `all_keys` it has those of all keys. With faults in the counts nothing else is valid.
+    truncates or `all_keys` it has the rows of all keys. With faults in the counts nothing else is valid.
     """
     records = RecordFold(terms, arrival, events, live_rows(slice_))
     faults = _faults(records)

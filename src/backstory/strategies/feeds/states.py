@@ -127,7 +127,7 @@ class States:
 
     @cached_property
     def instant(self) -> np.ndarray:
-        """For each fact the number of its instant, among those of all records."""
+        """For each fact the number of its instant, counted over all records."""
         return np.repeat(np.arange(len(self.firsts)), np.diff(np.append(self.firsts, len(self.facts))))
 
     @cached_property

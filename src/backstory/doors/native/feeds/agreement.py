@@ -73,7 +73,7 @@ _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
 class Agreement:
     """The table's shape with the feed's columns, its settings, its order, and the expressions of each row.
 
-    `computed` maps names of extra columns to expressions, those of the order first.
+    `computed` maps names of extra columns to expressions; the expressions of the order are first.
     """
 
     evolved: EvolvedShape
@@ -280,7 +280,7 @@ def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
 def with_stored_meaning(
     request: ApplyRequest, properties: Mapping[str, str], names: Sequence[str]
 ) -> ApplyRequest:
-    """The request, with the table's options in place of those that are not given.
+    """The request; options that it lacks are the table's.
 
     Stored options about columns that are not in `names`, the delivery's columns, do not apply. Messages
     of an envelope define their own meaning.
@@ -350,7 +350,7 @@ def _request_options(request: ApplyRequest) -> dict[str, Any]:
 
 
 def _stored_options(properties: Mapping[str, str], options: Collection[str]) -> dict[str, Any]:
-    """The table's options, without those that are given and those that contradict a given one."""
+    """The table's options, except given ones and options that contradict a given one."""
     left_out = {*options, *(_EITHER if _EITHER & set(options) else ())}
     stored = json.loads(properties.get(FEED, "{}"))
     return {name: value for name, value in stored.items() if name not in left_out}
@@ -368,7 +368,7 @@ def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
 
 @dataclass(frozen=True)
 class FeedInputs:
-    """A feed, its table, and what both agree on.
+    """A feed, its table, and their agreement.
 
     The `salt` encodes names of files on their way through Spark's tasks.
     """

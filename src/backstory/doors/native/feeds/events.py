@@ -84,7 +84,7 @@ def _refuse_unknown_names(rows: pa.Table, names: str) -> None:
 class EventMapping:
     """How rows become events: the delivered columns in the table's types, and the field ids of its columns.
 
-    `numbers` has all columns outside the key; those that are not delivered stay unmodified. `counted`:
+    `numbers` has all columns outside the key; columns that are not delivered stay unmodified. `counted`:
     rows have a number in their source. `before` are the columns of before-images.
     """
 
@@ -100,8 +100,8 @@ class EventMapping:
 def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
     """An event for each row: the record's columns in the table's types, and the columns of the strategy.
 
-    `rows` have the source's columns and those of its expressions. Raises Refused for unreadable times,
-    and for rows that set columns which the source lacks.
+    `rows` have the source's columns and the columns of its expressions. Raises Refused for unreadable
+    times, and for rows that set columns which the source lacks.
     """
     if terms.unmodified.names is not None:
         _refuse_unknown_names(rows, terms.unmodified.names)

@@ -59,10 +59,10 @@ def local_computation(expression: Expression, schema: pa.Schema) -> Compute | No
     name = match["quoted"] or match["bare"]
     if texts is None or name not in schema.names or not pa.types.is_string(schema.field(name).type):
         return None
-    among = pa.array(texts, pa.string())
+    values = pa.array(texts, pa.string())
 
     def condition(rows: pa.Table) -> pa.ChunkedArray:
-        return pc.is_in(rows[name], value_set=among)
+        return pc.is_in(rows[name], value_set=values)
 
     return condition
 

@@ -26,7 +26,7 @@ _KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "tru
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The first and last position and time of a delivery's messages, without those that have no position.
+    """The first and last position and time of a delivery's messages; messages without position do not count.
 
     `truncate` is the position of the last truncate, None without one.
     """

@@ -79,7 +79,7 @@ class MessageRows:
 def unwrap_here(store: Store, messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> FeedRows:
     """The rows of messages, and a request that reads them; empty if no message is a change.
 
-    Without a change the columns of the order are unknown. Raises what `unwrap_messages` raises.
+    Without a change the columns of the order are unknown. Raises the errors of `unwrap_messages`.
     """
     rows = unwrap_messages(messages, request, key)
     if not len(rows.rows):
@@ -187,7 +187,7 @@ class MessageTypes:
 def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[str]) -> FeedRows:
     """The rows of messages unwrapped in Spark's tasks, and a request that reads them; empty without changes.
 
-    A first pass finds the types of all messages. Raises what `unwrap_messages` raises; errors count
+    A first pass finds the types of all messages. Raises the errors of `unwrap_messages`, which count
     messages within their part of the feed.
     """
     small_request, key = _for_workers(request), tuple(key)

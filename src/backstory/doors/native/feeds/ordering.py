@@ -30,7 +30,7 @@ _SIDES: Final = {"earlier": "earliest", "later": "latest"}
 INSTANT: Final = ColumnType(Kind.UTC_DATETIME)
 DAY: Final = r"^\s*\d{4}-\d{2}-\d{2}$"
 _NOT_WRITTEN: Final = "Nothing was written;"
-# The part of a position with the number of the log, among those that the table had.
+# The part of a position with the number of the log; a table can have several logs in turn.
 LOG_NUMBER: Final = "log"
 
 
@@ -252,7 +252,7 @@ def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
 
 
 def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log: bool = False) -> Ordering:
-    """The order by these expressions; `types` are those of the further ones."""
+    """The order by these expressions; `types` has the types of the further ones."""
     return Ordering(
         tuple(expressions),
         tuple(ordered_type(*pair) for pair in zip(expressions[1:], types, strict=True)),

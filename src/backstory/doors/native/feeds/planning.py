@@ -442,7 +442,7 @@ def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -
 
 
 def _events_of_present_log(feed: FeedInputs, events: pa.Table) -> pa.Table:
-    """The events without those of former logs (V136)."""
+    """The events, without messages of former logs (V136)."""
     known = feed.stored_log
     if known is None or known.former is None:
         return events
