@@ -92,7 +92,7 @@ class Bench:
         place = self.folder / f"{name}.parquet"
         place.unlink(missing_ok=True)
         place.hardlink_to(self.folder / f"{name}-{file or 'first'}.parquet")
-        asked = door.RunRequest(system_time=DAY, refetch=file is not None)
+        asked = door.IngestRequest(system_time=DAY, refetch=file is not None)
         (receipt,) = door.pull_all(self.store, [self.folder / f"{name}.yaml"], asked)
         assert receipt.error is None, receipt.error
         return receipt

@@ -16,7 +16,7 @@ from typing import Any
 from manifesting import HEAD, manifest, polling, push
 
 from backstory.doors.odf import door, registry
-from backstory.doors.odf.pushing import Pushed
+from backstory.doors.odf.pushing import PushedFiles
 from backstory.errors import BackstoryError
 from backstory.journal.log_table import newest_block
 from backstory.model.table import TableName
@@ -141,7 +141,7 @@ class Dataset:
         """Push files."""
         self._added()
         time = options.pop("event_time", e(self.deliveries + 1))
-        pushed = Pushed(list(paths), source, time)
+        pushed = PushedFiles(list(paths), source, time)
         asked = self._next(**options)
         return door.ingest(self.store, self.name, pushed, asked, namespace=self.namespace)
 
@@ -161,9 +161,9 @@ class Dataset:
         if not self.known:
             self.add()
 
-    def _next(self, **options: Any) -> door.RunRequest:
+    def _next(self, **options: Any) -> door.IngestRequest:
         self.deliveries += 1
-        return door.RunRequest(**{"system_time": s(self.deliveries), **self.asked, **options})
+        return door.IngestRequest(**{"system_time": s(self.deliveries), **self.asked, **options})
 
     @property
     def known(self) -> bool:

@@ -8,7 +8,7 @@ from web import serving
 
 from backstory.sources.fetching import fetch
 from backstory.sources.retries import Growth, Policy
-from backstory.sources.source import Asking, GlobOfFiles, Resource
+from backstory.sources.source import FetchContext, GlobOfFiles, Resource
 
 NOW = datetime(2024, 5, 6, 7, 8, 9, tzinfo=UTC)
 AT_ONCE = Policy(attempts=3, delay=0.001, growth=Growth.FIXED)
@@ -31,12 +31,12 @@ def web():
 @pytest.fixture
 def asking(tmp_path):
     """The first pull of a dataset whose manifest lies in the test's folder."""
-    return Asking(NOW, tmp_path, tmp_path / "cache" / "demo", {}, retry=AT_ONCE)
+    return FetchContext(NOW, tmp_path, tmp_path / "cache" / "demo", {}, retry=AT_ONCE)
 
 
 @pytest.fixture
 def ask(asking):
-    """Ask a source: `ask(step, state=…)` or `ask(address)`, with the parts of Asking that differ."""
+    """Ask a source: `ask(step, state=…)` or `ask(address)`, with the parts of FetchContext that differ."""
 
     def asked(step, **differing):
         step = Resource(url=step) if isinstance(step, str) else step

@@ -23,7 +23,7 @@ def site():
 
 @pytest.fixture
 def get(asking):
-    """Ask an address, with other fields of the step and the parts of Asking that differ."""
+    """Ask an address, with other fields of the step and the parts of FetchContext that differ."""
 
     def asked(address, *, step=None, **differing):
         step = Resource(address, **(step or {}))
@@ -66,7 +66,7 @@ def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
 
     check(Resource(site.url("a"), **step))
     assert only(answer).event_time is None
-    assert any("gives no time" in line for line in answer.warnings) == warned
+    assert any("provides no modification time" in line for line in answer.warnings) == warned
 
 
 def test_later_pulls_pass_it_over_unless_they_insist(site, get):

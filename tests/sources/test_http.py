@@ -208,7 +208,7 @@ def test_a_server_that_does_not_speak_http_is_unreachable(ask):
         thread = threading.Thread(target=chat)
         thread.start()
         try:
-            with pytest.raises(TryAgain, match="does not speak HTTP"):
+            with pytest.raises(TryAgain, match="did not answer in HTTP"):
                 ask(f"http://127.0.0.1:{port}/a")
         finally:
             stop.set()

@@ -262,7 +262,7 @@ class TestKilled:
 import os, signal, sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from backstory.sources.source import Asking
+from backstory.sources.source import FetchContext
 from backstory.sources.fetching import fetch
 from backstory.sources.source import Resource
 
@@ -271,7 +271,7 @@ def die(stage, done, total):
         os.kill(os.getpid(), signal.SIGKILL)
 
 folder = Path(sys.argv[2])
-fetch(Resource(sys.argv[1]), Asking(datetime.now(UTC), folder, folder, {}, progress=die))
+fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {}, progress=die))
 """
 
     def test_in_the_middle_of_a_download(self, web, ask, asking):

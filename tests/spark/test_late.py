@@ -132,7 +132,7 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
     asked["inspect"] = lambda late: door.inspect(late, cities.name, namespace="datasets")
     asked["repair"] = lambda late: repair(late, native)
     asked["pull"] = lambda late: door.pull_all(
-        late, [_polling(tmp_path)], door.RunRequest(), namespace="datasets"
+        late, [_polling(tmp_path)], door.IngestRequest(), namespace="datasets"
     )
     asked["check"] = lambda late: check_tables(late, [native, TableName("datasets", cities.name)])
     asked["sql"] = lambda late: Warehouse(late, embedded=False).sql(f"select * from {native}")

@@ -94,10 +94,10 @@ def inspect(
         options: Common options.
     """
     from backstory.doors.odf.arguments import is_file
-    from backstory.doors.odf.inspecting import inspected_file
+    from backstory.doors.odf.inspecting import inspect_file
 
     if is_file(dataset):
-        inspected = inspected_file(Path(dataset))
+        inspected = inspect_file(Path(dataset))
     else:
         linted = not (schema or resolved) or lints
         inspected = [_inspect_dataset(dataset, namespace, options, linted=linted)]

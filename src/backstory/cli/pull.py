@@ -89,7 +89,7 @@ def add(
     if not files:
         raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
     if len(files) == 1 and not files[0].is_dir():
-        door.inspected_file(files[0])  # raises its errors before Spark starts
+        door.inspect_file(files[0])  # raises its errors before Spark starts
     with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
         manifests = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
     if len(manifests) == 1 and manifests[0].error is not None:
@@ -159,7 +159,7 @@ def pull(
         _ = time and instant_of(time)
     for name_or_file in datasets:
         if door.is_file(name_or_file):
-            door.inspected_file(Path(name_or_file))  # raises its errors before Spark starts
+            door.inspect_file(Path(name_or_file))  # raises its errors before Spark starts
     line = _progress_line(options)
     request = door.RunRequest(
         system_time=None if system_time is None else instant_of(system_time),

@@ -1,1 +1,1 @@
-"""Where bytes come from: HTTP, FTP, files and globs."""
+"""Sources of bytes: HTTP, FTP, files and globs, and databases."""

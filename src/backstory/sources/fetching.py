@@ -1,4 +1,4 @@
-"""Ask a polling source: each kind of fetch step in its own way (sections 1.3 to 1.4 and 5.1)."""
+"""Fetch from a polling source, by the kind of its fetch step (sections 1.3, 1.4 and 5.1)."""
 
 from typing import Final
 
@@ -6,39 +6,47 @@ from backstory.errors import UsageError
 from backstory.sources.files import check_format, fetch_file, fetch_glob, scheme_of
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.http import fetch_http
-from backstory.sources.source import Answer, Asking, FetchStep, GlobOfFiles, MetadataTime, PathTime, Resource
+from backstory.sources.source import (
+    Answer,
+    FetchContext,
+    FetchStep,
+    GlobOfFiles,
+    MetadataTime,
+    PathTime,
+    Resource,
+)
 from backstory.sources.templates import fill
 
-# No scheme is a path.
+# An address without a scheme is a path.
 SCHEMES: Final = {"", "file", "http", "https", "ftp"}
 
 
-def fetch(step: FetchStep, asking: Asking) -> Answer:
-    """What the source has that the dataset does not.
+def fetch(step: FetchStep, context: FetchContext) -> Answer:
+    """Fetch the data that the source has and the dataset does not.
 
-    Raises UsageError for a step that cannot be done here, Failed for a source that is not there, TryAgain
-    for one that cannot be reached now, Refused for files whose paths do not tell their times.
+    Raises UsageError for an unsupported step, Failed if the source does not exist, and TryAgain if it cannot
+    be reached now. Raises Refused for a file path without the time that the step expects.
     """
     check(step)
-    if step.once and asking.complete:
+    if step.once and context.complete:
         return Answer("up-to-date")
     if isinstance(step, GlobOfFiles):
-        return fetch_glob(step, asking)
-    url = fill(step.url, asking.environment)
+        return fetch_glob(step, context)
+    url = fill(step.url, context.environment)
     scheme = scheme_of(url)
     if scheme in {"http", "https"}:
-        return fetch_http(step, url, asking)
+        return fetch_http(step, url, context)
     if scheme == "ftp":
-        return fetch_ftp(step, url, asking)
+        return fetch_ftp(step, url, context)
     if scheme in {"", "file"}:
-        return fetch_file(step, url, asking)
+        return fetch_file(step, url, context)
     raise _unsupported_scheme(scheme)
 
 
 def check(step: FetchStep) -> None:
-    """Raise UsageError if such a source, or the step's event time, cannot be had; nothing is asked.
+    """Raise UsageError if the scheme or the event time of the step is not supported; no request is made.
 
-    A scheme that a template fills in is not known yet.
+    A scheme in a template is not checked.
     """
     scheme = scheme_of(step.url) if isinstance(step, Resource) else ""
     if scheme not in SCHEMES:
@@ -46,13 +54,13 @@ def check(step: FetchStep) -> None:
     if isinstance(step, Resource) and isinstance(step.event_time, PathTime) and scheme != "ftp":
         raise UsageError(
             "event-time",
-            "The event time of a Url cannot come FromPath.",
+            "The event time of a Url cannot be FromPath.",
             "Use FromMetadata or FromSystemTime, or fetch files with FilesGlob.",
         )
     if isinstance(step, GlobOfFiles) and isinstance(step.event_time, MetadataTime):
         raise UsageError(
             "event-time",
-            "The event time of a FilesGlob cannot come FromMetadata.",
+            "The event time of a FilesGlob cannot be FromMetadata.",
             "Use FromPath or FromSystemTime.",
         )
     if isinstance(step.event_time, PathTime):

@@ -1,13 +1,8 @@
-"""A file of this machine as a source: its modification is its state, and it is used in its own place.
+"""Files of this machine as sources, used in place: a single file, or each file that matches a glob.
 
-The time in a file's path (section 1.4): group 1 of a pattern, read by a format.
-
-Which files a glob means: each once, by whatever links it is reached, and none out of the glob's folder.
-
-Files of this machine that a glob finds, each a delivery of its own, in an order that remembers the last.
-
-The source's state is the *mark* of the last file: its name, or with `ByEventTime` its time and its name.
-A file is new when its mark stands behind the state, in the order of times, names and then folders.
+The state of a file is its modification time. The state of a glob is the *mark* of its last file: the name, or
+with `ByEventTime` the time and the name. A file is new if its mark sorts after the state, by time, name and
+folder.
 """
 
 import glob
@@ -27,7 +22,7 @@ from backstory.sources.source import (
     ETAG,
     LAST_MODIFIED,
     Answer,
-    Asking,
+    FetchContext,
     FetchedFile,
     GlobOfFiles,
     PathTime,
@@ -45,9 +40,16 @@ JAVA: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss
 LONGER: Final = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y"}
 _JAVA_TOKEN = re.compile(r"'(?P<quoted>[^']*)'|(?P<letters>([A-Za-z])\3*)|(?P<other>[^A-Za-z']+)|'")
 
+ANY_FOLDERS = "**"
+_TIMED: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z )(.+)", re.DOTALL)
+_MOST_WARNINGS: Final = 10
+# A single letter before the colon is a Windows drive.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_HERE: Final = {"", "localhost", "127.0.0.1"}
+
 
 def codes(timestamp_format: str) -> str:
-    """The format in codes of strptime; letters of Java are translated when the text has no `%`.
+    """The format in codes of strptime; letters of Java are translated if the text has no `%`.
 
     Raises UsageError for letters of Java other than `yyyy MM dd HH mm ss`.
     """
@@ -57,11 +59,11 @@ def codes(timestamp_format: str) -> str:
 
 
 def check_format(timestamp_format: str) -> None:
-    """Raise UsageError if no text can be read by the format."""
+    """Raise UsageError for an invalid format."""
     try:
         datetime.strptime("", codes(timestamp_format))  # noqa: DTZ007
     except (ValueError, re.error) as error:
-        # An empty text suits no format; that is not the format's fault.
+        # An empty text never matches a format; other errors are the format's.
         if "does not match format" not in str(error):
             raise UsageError(
                 "event-time",
@@ -71,12 +73,12 @@ def check_format(timestamp_format: str) -> None:
 
 
 def path_time(source: PathTime, name: str, paths: Sequence[str]) -> datetime:
-    """The time in the first of a file's paths that the pattern is found in; without a zone it is UTC.
+    """The time in the first of a file's paths that matches the pattern; a time without a zone is in UTC.
 
-    Raises Refused, with the file's name, when there is none or it cannot be read.
+    Raises Refused, with the file's name, if no path matches or the time cannot be parsed.
     """
-    found = next(filter(None, (re.search(source.pattern, path) for path in paths)), None)
-    text = found[1] if found else None
+    match = next(filter(None, (re.search(source.pattern, path) for path in paths)), None)
+    text = match[1] if match else None
     if text is None:
         raise Refused(
             "file-time",
@@ -108,21 +110,18 @@ def _code(token: re.Match[str], timestamp_format: str) -> str:
     return JAVA[token["letters"]]
 
 
-ANY_FOLDERS = "**"
-
-
 def fixed_folders(pattern: str) -> Path:
-    """The folders that a glob names without wildcards."""
+    """The leading folders of a glob, up to its first wildcard."""
     *folders, _ = Path(pattern).parts
     wild = (number for number, part in enumerate(folders) if glob.has_magic(part))
     return Path(*folders[: next(wild, len(folders))])
 
 
 def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[str]:
-    """The files that match, as the glob spells them; those of a leading dot are only matched by a dot.
+    """The files that match, spelled as in the glob; names with a leading dot match only an explicit dot.
 
-    A file that links reach in several ways is spelled as in `known`, else by its own path, else in the
-    first of them. Raises Refused for a link that leads out of the folder that the glob names.
+    Each file is listed once, however many links lead to it: with its spelling in `known`, else its own path,
+    else the first path. Raises Refused for a link that leads out of the glob's folder.
     """
     top = fixed_folders(pattern)
     inside = (folder / top).resolve()
@@ -135,69 +134,69 @@ def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[s
             _below(folder, places, inside) if part == ANY_FOLDERS else _matching_places(folder, places, part)
         )
         places = _few(folder, below, top, known)
-    found: dict[Path, set[str]] = {}
-    for way in _matching_places(folder, places, last):
-        if (folder / way).is_file():
-            found.setdefault(_within(folder / way, inside), set()).add(way.as_posix())
+    paths_by_file: dict[Path, set[str]] = {}
+    for path in _matching_places(folder, places, last):
+        if (folder / path).is_file():
+            paths_by_file.setdefault(_within(folder / path, inside), set()).add(path.as_posix())
     return [
-        min(ways, key=lambda way: (way not in known, inside / Path(way).relative_to(top) != file, way))
-        for file, ways in found.items()
+        min(paths, key=lambda path: (path not in known, inside / Path(path).relative_to(top) != file, path))
+        for file, paths in paths_by_file.items()
     ]
 
 
 def _matching_places(folder: Path, places: Iterable[Path], part: str) -> Iterator[Path]:
-    """What matches one part of a glob in each of these places."""
+    """The paths that match one part of a glob in these folders."""
     for place in places:
         for name in glob.iglob(part, root_dir=folder / place):  # noqa: PTH207 - Path.glob shows hidden files
             yield place / name
 
 
 def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]:
-    """Each of these places and the folders in it."""
+    """These folders and all folders below them."""
     reached: set[Path] = set()
-    for place in sorted(places, key=lambda each: len(each.parts)):
-        if place not in reached:  # else with those in it, below another
-            reached |= {place / each.relative_to(folder / place) for each in _folders(folder / place, inside)}
+    for place in sorted(places, key=lambda path: len(path.parts)):
+        if place not in reached:  # else it was reached from another place
+            reached |= {place / path.relative_to(folder / place) for path in _folders(folder / place, inside)}
     yield from reached
 
 
-def _few(folder: Path, ways: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
-    """Of the ways to each folder one, by its own path if that is one, and those of files that are known.
+def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
+    """One path for each folder, preferably its own, and the paths of known files.
 
-    Links that lead to each other would make any number of ways.
+    This bounds the number of paths, which links to each other could make endless.
     """
     inside = (folder / top).resolve()
-    told = {above for each in known for above in Path(each).parents}
+    known_folders = {parent for path in known for parent in Path(path).parents}
     reached: dict[Path, set[Path]] = {}
-    for way in ways:
-        real = (folder / way).resolve()
+    for path in paths:
+        real = (folder / path).resolve()
         if real.is_dir():
-            reached.setdefault(real, set()).add(way)
+            reached.setdefault(real, set()).add(path)
     firsts = (
-        min(each, key=lambda way: (inside / way.relative_to(top) != real, way))
-        for real, each in reached.items()
+        min(same, key=lambda path: (inside / path.relative_to(top) != real, path))
+        for real, same in reached.items()
     )
-    return [*{*firsts, *(way for each in reached.values() for way in each & told)}]
+    return [*{*firsts, *(path for same in reached.values() for path in same & known_folders)}]
 
 
 def _folders(top: Path, inside: Path) -> Iterator[Path]:
-    """A folder and those in it, none of them hidden; each once, those by links after the others."""
-    seen: set[Path] = set()
+    """A folder and the visible folders below it, each once; linked folders are last."""
+    visited: set[Path] = set()
     links = [top]
     while links:
         first = links.pop(0)
-        if not first.is_dir() or _within(first, inside) in seen:
+        if not first.is_dir() or _within(first, inside) in visited:
             continue
         for place, names, _ in os.walk(first):
-            seen.add(Path(place).resolve())
+            visited.add(Path(place).resolve())
             yield Path(place)
-            shown = sorted(name for name in names if not name.startswith("."))
-            names[:] = [name for name in shown if Path(place, name).resolve() not in seen]
+            visible = sorted(name for name in names if not name.startswith("."))
+            names[:] = [name for name in visible if Path(place, name).resolve() not in visited]
             links += [Path(place, name) for name in names if Path(place, name).is_symlink()]
 
 
 def _within(path: Path, inside: Path) -> Path:
-    """Where a path leads; Refused if that is out of the folder."""
+    """The real path; Refused if it is outside of the folder."""
     real = path.resolve()
     if not real.is_relative_to(inside):
         raise Refused(
@@ -209,19 +208,15 @@ def _within(path: Path, inside: Path) -> Path:
     return real
 
 
-_TIMED: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z )(.+)", re.DOTALL)
-_MOST_WARNINGS: Final = 10
-
-
 @dataclass(frozen=True, slots=True)
 class GlobFile:
-    """A file that the glob found.
+    """A file that matches the glob.
 
     Attributes:
-        path: where it is.
-        spelled: its path as the glob spells it, relative if the glob is: what it is known by.
-        name: its path below the folders that the glob names without wildcards: what messages call it.
-        mark: what tells its place in the order.
+        path: the path to open.
+        spelled: the path as the glob spells it, relative if the glob is; it identifies the file.
+        name: the path below the glob's fixed folders, for messages.
+        mark: the text that determines its place in the order.
     """
 
     path: Path
@@ -231,7 +226,7 @@ class GlobFile:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """Its place in the order: files of one name and time stand by their folders."""
+        """The sort key: time, file name, whole name."""
         return _place(self.mark)
 
 
@@ -241,28 +236,28 @@ def _place(mark: str) -> tuple[str, str, str]:
     return time, PurePosixPath(name).name, name
 
 
-def fetch_glob(step: GlobOfFiles, asking: Asking) -> Answer:
-    """The files after the last one that was ingested; those that came too late are named in warnings.
+def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
+    """The new files after the last ingested one, in order; new files before it are named in warnings.
 
-    Raises Failed when the first look finds no file, Refused for a path that does not tell its time, and for
-    links out of the folder.
+    Raises Failed if the first fetch finds no file, Refused for a path without the expected time and for links
+    out of the folder.
     """
-    asking.progress(CHECKING, 0, None)
-    last = of_kind(asking.state, ETAG)
-    files = _files(step, asking)
+    context.progress(CHECKING, 0, None)
+    last = of_kind(context.state, ETAG)
+    files = _files(step, context)
     if not files and last is None:
         raise Failed(
             "not-found",
             f"No file matches {step.path}.",
             "Put files there, or fix the path; a relative path starts at the manifest's folder.",
         )
-    # A mark of the other order says nothing of this one; what was ingested is known by name all the same.
+    # A mark of the other order has no place in this one; ingested files are known by name anyway.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _is_timed(step) else None
-    unseen = [file for file in files if file.spelled not in asking.seen]
+    unseen = [file for file in files if file.spelled not in context.seen]
     new = [file for file in unseen if since is None or file.place > _place(since)]
     late = [file for file in unseen if since is not None and file.place <= _place(since)]
-    # All of them before the first is ingested: a path that tells no time refuses the whole pull.
-    times = [_event_time(file, step, asking) for file in new]
+    # Before the first file is ingested: one path without a time refuses the whole pull.
+    times = [_event_time(file, step, context) for file in new]
     deliveries = (
         FetchedFile(
             file.path,
@@ -280,43 +275,43 @@ def fetch_glob(step: GlobOfFiles, asking: Asking) -> Answer:
 
 
 def _is_timed(step: GlobOfFiles) -> bool:
-    """Whether files are ordered by times of their own; those of one time, the run's, are ordered by name."""
+    """Whether files are ordered by the times in their paths; otherwise by name."""
     return step.by_event_time and isinstance(step.event_time, PathTime)
 
 
-def _files(step: GlobOfFiles, asking: Asking) -> list[GlobFile]:
-    """All files that match, each once, in order."""
-    spelled = matching_files(asking.folder, step.path, asking.seen)
-    files = [_glob_file(asking.folder / text, text, step, asking) for text in spelled]
+def _files(step: GlobOfFiles, context: FetchContext) -> list[GlobFile]:
+    """All matching files, in order."""
+    spelled = matching_files(context.folder, step.path, context.seen)
+    files = [_glob_file(context.folder / text, text, step, context) for text in spelled]
     return sorted(files, key=lambda file: file.place)
 
 
-def _glob_file(path: Path, spelled: str, step: GlobOfFiles, asking: Asking) -> GlobFile:
-    """The file with its name below the glob's fixed folder, and its place in the order of deliveries."""
+def _glob_file(path: Path, spelled: str, step: GlobOfFiles, context: FetchContext) -> GlobFile:
+    """The file with its name below the glob's fixed folders and its mark."""
     name = Path(spelled).relative_to(fixed_folders(step.path)).as_posix()
     file = GlobFile(path, Path(spelled).as_posix(), name, name)
     if not _is_timed(step):
         return file
-    time = _event_time(file, step, asking)
-    assert time is not None  # the order is by the time of the path
+    time = _event_time(file, step, context)
+    assert time is not None  # guaranteed by _is_timed
     text = time.replace(tzinfo=None).isoformat(timespec="microseconds")
     return GlobFile(path, file.spelled, name, f"{text}Z {name}")
 
 
-def _event_time(file: GlobFile, step: GlobOfFiles, asking: Asking) -> datetime | None:
+def _event_time(file: GlobFile, step: GlobOfFiles, context: FetchContext) -> datetime | None:
     if isinstance(step.event_time, PathTime):
-        # The manifest's spelling first: folders above it, which differ from machine to machine, tell no time.
+        # The manifest's spelling first: the folders above it differ from machine to machine.
         paths = [file.spelled, file.path.absolute().as_posix()]
         return path_time(step.event_time, file.name, paths).astimezone(UTC)
-    return asking.system_time if isinstance(step.event_time, SystemTime) else None
+    return context.system_time if isinstance(step.event_time, SystemTime) else None
 
 
 def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]:
-    """A line for each file that sorts before the last one and was never ingested (D20)."""
+    """A warning for each file that sorts before the last ingested one and was never ingested (D20)."""
     parts = _TIMED.fullmatch(since)
     last = parts[2] if parts else since
     sorts = "has an earlier time than" if timed else "sorts before"
-    # The last file itself is no late one, also for a caller that does not know what was ingested.
+    # The last file itself is not late, even if `seen` is incomplete.
     files = [file for file in late if file.name != last]
     lines = [
         f"{file.name} {sorts} {last}, which was ingested already, so it is skipped. "
@@ -327,31 +322,26 @@ def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]
     return [*lines, f"{more} more files are skipped for the same reason."] if more else lines
 
 
-# One letter before the colon is a drive of Windows.
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
-_HERE: Final = {"", "localhost", "127.0.0.1"}
-
-
 def scheme_of(url: str) -> str:
-    """The scheme of an address in small letters; a plain path has none: an empty text."""
-    found = _SCHEME.match(url)
-    return found[1].lower() if found else ""
+    """The scheme of an address in lower case; empty for a plain path."""
+    match = _SCHEME.match(url)
+    return match[1].lower() if match else ""
 
 
-def fetch_file(step: Resource, url: str, asking: Asking) -> Answer:
-    """The file that the url or path names: up to date if it was not modified since the last ingest.
+def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
+    """The file of a url or path; up to date if it was not modified since the last pull.
 
-    Raises UsageError for a file of another machine, Failed if there is no such file or it cannot be read.
+    Raises UsageError for a file on another machine, Failed if the file does not exist or cannot be read.
     """
-    asking.progress(CHECKING, 0, None)
-    path = _path_of(url, step, asking.folder)
-    called = without_secrets(step.url) if has_templates(step.url) else str(path)
-    modified = _modification_time(path, called)
+    context.progress(CHECKING, 0, None)
+    path = _path_of(url, step, context.folder)
+    shown_name = without_secrets(step.url) if has_templates(step.url) else str(path)
+    modified = _modification_time(path, shown_name)
     state = SourceState(LAST_MODIFIED, instant_text(modified))
-    if of_kind(asking.state, LAST_MODIFIED) == state.value:
+    if of_kind(context.state, LAST_MODIFIED) == state.value:
         return Answer("up-to-date")
-    time = asking.system_time if isinstance(step.event_time, SystemTime) else modified
-    name = called if has_templates(step.url) else path.name
+    time = context.system_time if isinstance(step.event_time, SystemTime) else modified
+    name = shown_name if has_templates(step.url) else path.name
     return Answer("new", iter((FetchedFile(path, name, time, state),)))
 
 
@@ -368,20 +358,22 @@ def _path_of(url: str, step: Resource, folder: Path) -> Path:
     return folder / url2pathname(parts.path)
 
 
-def _modification_time(path: Path, called: str) -> datetime:
+def _modification_time(path: Path, shown_name: str) -> datetime:
     try:
-        found = path.stat()
+        status = path.stat()
         if path.is_file():
-            return instant_of_nanoseconds(found.st_mtime_ns)
+            return instant_of_nanoseconds(status.st_mtime_ns)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "its name cannot be one"
+        reason = error.strerror if isinstance(error, OSError) else "its name is not valid"
         raise Failed(
-            "unreadable-file", f"The file {called} cannot be accessed: {reason}.", "Check its permissions."
+            "unreadable-file",
+            f"The file {shown_name} cannot be accessed: {reason}.",
+            "Check its permissions.",
         ) from None
     raise Failed(
         "not-found",
-        f"There is no file {called}.",
+        f"There is no file {shown_name}.",
         "Put it there, or fix the url; a relative path starts at the manifest's folder.",
     )

@@ -1,8 +1,7 @@
-"""A resource of an HTTP server as a source: it is asked whether it changed, and downloaded if it did.
+"""A resource of an HTTP server as a source: downloaded if a conditional request shows that it changed.
 
-One request to a server: the manifest's headers, redirects, and what its refusals mean.
-
-A body on its way into a file: an attempt continues where the last one broke off, if the server can.
+Requests carry the manifest's headers and follow redirects. A broken transfer continues at the byte where it
+stopped, if the server supports ranges.
 """
 
 import logging
@@ -22,20 +21,20 @@ from typing import Final
 
 import httpx2
 
-from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.formats.wrapping.room import bound_by
 from backstory.model.instant import parse_instant
 from backstory.sources import savepoint
-from backstory.sources.retries import Unreachable, retry_requests, seconds_of
+from backstory.sources.retries import Unreachable, broken_transfer, retry_requests, seconds_of
 from backstory.sources.savepoint import Savepoint, unwritable
 from backstory.sources.source import (
     CHECKING,
     DOWNLOADING,
     ETAG,
     LAST_MODIFIED,
-    PASSED_OVER,
+    LATER_PULLS_SKIP_IT,
     Answer,
-    Asking,
+    FetchContext,
     FetchedFile,
     KeptDownload,
     Progress,
@@ -49,12 +48,12 @@ from backstory.sources.templates import fill, private_parts, redact, secrets_of,
 
 REDIRECTS: Final = 10
 CONNECT_SECONDS: Final = 30.0
-# A server may think for long before it sends, but not for ever.
+# The longest wait for data.
 READ_SECONDS: Final = 120.0
 SAMPLE: Final = 200
 
-GONE: Final = {404, 410}
-# Headers of the manifest that another host may see; any other could be a secret of the first.
+ABSENT: Final = {404, 410}
+# Headers of the manifest that may be sent to another host; any other one could be a secret of the first.
 HARMLESS: Final = {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
 _TEXTS: Final = ("text/", "application/json", "application/problem+json", "application/xml")
 
@@ -64,10 +63,20 @@ _PARTS: Final = ("connection", "http11", "http2", "proxy", "socks")
 LOGGERS: Final = ("httpx2", *(f"httpcore2.{part}" for part in _PARTS))
 _asking: ContextVar[bool] = ContextVar("asking", default=False)
 
+OK: Final = {200, 203}
+PARTIAL: Final = 206
+NOT_MODIFIED: Final = 304
+NO_SUCH_RANGE: Final = 416
+# A compressed file stays compressed, whatever content encoding the server reports.
+_COMPRESSED: Final = (".gz", ".gzip", ".tgz", ".zip", ".zst", ".br")
+_DECODED: Final = {"gzip", "deflate"}
+_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
+NO_STATE: Final = f"{{name}} sends neither an ETag nor a modification time; {LATER_PULLS_SKIP_IT}"
+
 
 @dataclass(frozen=True, slots=True)
 class FileRequest:
-    """A request for a file. Only `name` may be shown; `secrets` must be masked in other texts."""
+    """A request for a file. Only `name` may be shown; `secrets` must be masked in all other texts."""
 
     name: str
     url: str = field(repr=False)
@@ -76,9 +85,9 @@ class FileRequest:
 
 
 def new_client() -> httpx2.Client:
-    """A client for the attempts of one fetch; it follows no redirects by itself.
+    """A client for the attempts of one fetch; it does not follow redirects itself.
 
-    Bodies are asked for as they are: only then can a broken transfer be taken up in the middle.
+    It requests uncompressed bodies, because only these can be resumed in the middle.
     """
     return httpx2.Client(
         headers={"User-Agent": f"backstory/{version('backstory')}", "Accept-Encoding": "identity"},
@@ -90,9 +99,9 @@ def new_client() -> httpx2.Client:
 
 @contextmanager
 def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers) -> Iterator[httpx2.Response]:
-    """The last answer to a GET, its body not read yet; closed in the end.
+    """The final answer to a GET, after redirects, with its body unread; it is closed at the end.
 
-    Raises Unreachable when there is none, UsageError for an address or a header that cannot be sent.
+    Raises Unreachable if there is no answer, UsageError for an address or a header that cannot be sent.
     """
     with _hide_logs():
         response = _first(client, target, conditions)
@@ -104,9 +113,9 @@ def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers)
 
 @contextmanager
 def _hide_logs() -> Iterator[None]:
-    """The libraries log addresses with passwords and queries, and headers: of ours only their warnings.
+    """Suppress the libraries' log lines below warnings, which contain passwords, queries and headers.
 
-    What the process asks through the same libraries by itself is logged as it wishes.
+    Requests that the rest of the process makes through the same libraries are logged as before.
     """
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_harmless)
@@ -141,19 +150,19 @@ def _first(client: httpx2.Client, target: FileRequest, conditions: Headers) -> h
 
 
 def refusal(response: httpx2.Response, target: FileRequest) -> BackstoryError:
-    """The error of an answer that brings no data: Failed if the source is not there, else Unreachable."""
+    """The error for an answer without data: Failed if the source does not exist, else Unreachable."""
     status = f"{response.status_code} {response.reason_phrase}".strip()
-    if response.status_code in GONE:
+    if response.status_code in ABSENT:
         return Failed(
             "not-found",
             f"{target.name} was not found: the server answers {redact(status, target.secrets)}.",
             "Fix the url of the source.",
         )
     sample = _sample(response)
-    told = redact(f"{status}: {sample}" if sample else status, target.secrets)
+    answer = redact(f"{status}: {sample}" if sample else status, target.secrets)
     return Unreachable(
         "unreachable",
-        f"{target.name} returns no data: the server answers {told}.",
+        f"{target.name} returns no data: the server answers {answer}.",
         "Try again later; if it persists, check the url and the headers of the source.",
         seconds_of(response.headers.get("Retry-After")),
     )
@@ -161,7 +170,7 @@ def refusal(response: httpx2.Response, target: FileRequest) -> BackstoryError:
 
 @cache
 def _trusted_certificates() -> ssl.SSLContext:
-    """Who is trusted; reading all the certificates takes longer than most requests."""
+    """The trusted certificates, cached because reading them takes longer than most requests."""
     return httpx2.create_ssl_context()
 
 
@@ -183,7 +192,7 @@ def _follow_redirects(client: httpx2.Client, target: FileRequest, conditions: He
 
 
 def _same_host(one: httpx2.URL, other: httpx2.URL) -> bool:
-    """Whether both are of one origin, or the other is the same host by https."""
+    """Whether both have the same origin, or the second is the same host by https."""
     if one.origin == other.origin:
         return True
     upgraded = (one.scheme, other.scheme) == ("http", "https")
@@ -203,8 +212,8 @@ def _cause(error: httpx2.HTTPError, target: FileRequest) -> str:
         case httpx2.ConnectError() | httpx2.ReadError() | httpx2.ProxyError():
             return redact(str(error), target.secrets) or "the connection broke"
         case _:
-            # Texts of broken protocols may quote the address.
-            return "the server does not speak HTTP, or closed the connection"
+            # The texts of protocol errors may quote the address.
+            return "the server did not answer in HTTP, or closed the connection"
 
 
 def _sample(response: httpx2.Response) -> str:
@@ -215,7 +224,7 @@ def _sample(response: httpx2.Response) -> str:
     try:
         for chunk in response.iter_bytes():
             body += chunk
-            # Four bytes are the most that a character has.
+            # A character has at most four bytes.
             if len(body) >= 4 * SAMPLE:
                 break
     except httpx2.HTTPError:
@@ -224,7 +233,7 @@ def _sample(response: httpx2.Response) -> str:
 
 
 def no_address() -> UsageError:
-    """The error of a url that is none; not even a part of it is shown, for which part is the password?"""
+    """The error for an invalid url; no part of it is shown, because any part could be the password."""
     return UsageError(
         "invalid-url",
         "The url of the source is not the address of a server.",
@@ -232,26 +241,16 @@ def no_address() -> UsageError:
     )
 
 
-OK: Final = {200, 203}
-PARTIAL: Final = 206
-NOT_MODIFIED: Final = 304
-NO_SUCH_RANGE: Final = 416
-# A file that is compressed for itself is kept so, whatever its server calls the compression.
-_COMPRESSED: Final = (".gz", ".gzip", ".tgz", ".zip", ".zst", ".br")
-_DECODED: Final = {"gzip", "deflate"}
-_RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-
-
 @dataclass(slots=True)
 class BodyPart:
-    """What is there of a body.
+    """The part of a body that was received so far.
 
     Attributes:
-        path: the file it is written into.
-        headers: those of the answer that the first byte came with; a later part need not repeat them.
-        tag: its strong ETag if the rest can be asked for, else None.
-        size: the bytes that are there.
-        limit: the bytes that one that came compressed may have, None for the limit of every door.
+        path: the file with the bytes.
+        headers: the headers of the answer with the first byte; later answers need not repeat them.
+        tag: the strong ETag if the rest can be requested, else None.
+        size: the number of bytes received.
+        limit: the maximum size of a compressed body once unpacked; None for the general limit.
     """
 
     path: Path
@@ -264,9 +263,9 @@ class BodyPart:
 def transfer_bytes(
     client: httpx2.Client, target: FileRequest, conditions: Headers, part: BodyPart, progress: Progress
 ) -> httpx2.Headers | None:
-    """The headers of the answer whose body is now whole in the part's file; None if nothing was modified.
+    """Write the whole body into the part's file and return the answer's headers; None if not modified.
 
-    Raises Unreachable for what may be tried again, Failed when the source is not there.
+    Raises Unreachable for errors that may be retried, Failed if the source does not exist.
     """
     resuming = part.tag is not None and part.size > 0
     with open_answer(client, target, _rest(part) if resuming else conditions) as response:
@@ -288,7 +287,7 @@ def _rest(part: BodyPart) -> Headers:
 
 
 def _begin(response: httpx2.Response, part: BodyPart) -> None:
-    """Whatever was there is of no use: this answer starts at the first byte."""
+    """Discard the bytes received so far: this answer starts at the first byte."""
     tag = tag_of(response.headers)
     ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
     strong = tag is not None and tag.startswith('"')
@@ -298,19 +297,19 @@ def _begin(response: httpx2.Response, part: BodyPart) -> None:
 
 
 def _check_rest(response: httpx2.Response, part: BodyPart, target: FileRequest) -> None:
-    """Raise unless the answer is the rest of the same body; the next attempt then starts anew."""
+    """Raise an error unless the answer is the rest of the same body; the next attempt starts at byte 0."""
     span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     tag = tag_of(response.headers)
-    same = span is not None and int(span[1]) == part.size and tag in {None, part.tag}
+    is_rest = span is not None and int(span[1]) == part.size and tag in {None, part.tag}
     if response.status_code not in {PARTIAL, NO_SUCH_RANGE}:
         raise refusal(response, target)
-    if response.status_code == NO_SUCH_RANGE or not same:
+    if response.status_code == NO_SUCH_RANGE or not is_rest:
         part.tag = None
-        raise _broken_transfer(target, part)
+        raise broken_transfer(target.name, part.size)
 
 
 def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progress: Progress) -> None:
-    """Write the body and see that it is whole: the client counts an answer's bytes, this all parts'."""
+    """Write the body and check its size; the client checks only the bytes of one answer."""
     total, packed = _total(response), bool(_encodings(response))
     try:
         with part.path.open("ab" if response.status_code == PARTIAL else "wb") as file:
@@ -324,11 +323,11 @@ def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progr
             file.flush()
             os.fsync(file.fileno())
     except httpx2.HTTPError:
-        raise _broken_transfer(target, part) from None
+        raise broken_transfer(target.name, part.size) from None
     except OSError as error:
         raise unwritable(error) from None
     if total is not None and part.size != total:
-        raise _broken_transfer(target, part)
+        raise broken_transfer(target.name, part.size)
 
 
 def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
@@ -343,15 +342,15 @@ def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
 
 
 def _encodings(response: httpx2.Response) -> set[str]:
-    """How the body was compressed on its way, though nobody asked for it."""
+    """The compressions that the server applied although none was requested."""
     if response.url.path.lower().endswith(_COMPRESSED):
         return set()
-    named = response.headers.get("Content-Encoding", "").lower().split(",")
-    return {name.strip() for name in named} - {"", "identity"}
+    encodings = response.headers.get("Content-Encoding", "").lower().split(",")
+    return {name.strip() for name in encodings} - {"", "identity"}
 
 
 def _total(response: httpx2.Response) -> int | None:
-    """The bytes of the whole body, None if that is not known."""
+    """The size of the whole body in bytes; None if unknown."""
     if response.status_code == PARTIAL:
         span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
         return int(span[2]) if span and span[2] != "*" else None
@@ -359,84 +358,80 @@ def _total(response: httpx2.Response) -> int | None:
     return int(length) if length.isdecimal() and not _encodings(response) else None
 
 
-def _broken_transfer(target: FileRequest, part: BodyPart) -> TryAgain:
-    return Unreachable(
-        "broken-transfer",
-        f"The transfer of {target.name} broke off after {part.size:,} bytes.",
-        "Try again later.",
-    )
-
-
 def tag_of(headers: httpx2.Headers) -> str | None:
-    """The ETag exactly as it came: each byte a character."""
+    """The ETag exactly as received, with one character for each byte."""
     values = [value for name, value in headers.raw if name.lower() == b"etag"]
     return values[0].decode("latin-1").strip() or None if values else None
 
 
-NO_STATE: Final = f"{{name}} sends neither an ETag nor a modification time: {PASSED_OVER}"
+def fetch_http(step: Resource, url: str, context: FetchContext) -> Answer:
+    """Download the resource into the cache if it changed, or use the download that an earlier run kept.
 
-
-def fetch_http(step: Resource, url: str, asking: Asking) -> Answer:
-    """What the server has: nothing new, or a file in the cache, perhaps one that an earlier run kept.
-
-    Raises Failed when it is not there, TryAgain when the server gives nothing now, after several attempts.
+    Raises Failed if it does not exist, TryAgain if the server returns nothing after several attempts.
     """
-    forced = asking.fetch_uncacheable or step.always
-    if asking.asked_before and asking.state is None and not forced:
+    forced = context.fetch_uncacheable or step.always
+    if context.asked_before and context.state is None and not forced:
         return Answer("uncacheable")
-    target = _request_to(step, url, asking)
-    place = savepoint.place_of(step, asking)
-    asked = savepoint.digest(url, [[name.decode(), value.decode()] for name, value in target.headers])
-    # Without a state a kept download cannot be told from one that was ingested: who insists, asks.
-    if not asking.refetch and not (forced and asking.state is None):
-        taken = savepoint.take_up(place, asked)
-        if taken is not None:
-            point, own = taken
-            return Answer("new", iter((_fetched_file(step, asking, place, point, own, taken=True),)))
-    return _download(step, target, place, asked, asking)
+    target = _request_to(step, url, context)
+    place = savepoint.place_of(step, context)
+    request_digest = savepoint.digest(
+        url, [[name.decode(), value.decode()] for name, value in target.headers]
+    )
+    # Without a state, kept downloads look the same whether ingested or not, so a forced fetch asks the
+    # server.
+    if not context.refetch and not (forced and context.state is None):
+        saved = savepoint.take_up(place, request_digest)
+        if saved is not None:
+            point, data_file = saved
+            return Answer("new", iter((_fetched_file(step, context, place, point, data_file, taken=True),)))
+    return _download(step, target, place, request_digest, context)
 
 
-def _download(step: Resource, target: FileRequest, place: Path, asked: str, asking: Asking) -> Answer:
-    part = BodyPart(savepoint.new_file(place, ".part"), limit=asking.unpacked_limit)
-    savepoint.sweep(asking.cache)
-    conditions = _conditions(asking.state)
+def _download(
+    step: Resource, target: FileRequest, place: Path, request_digest: str, context: FetchContext
+) -> Answer:
+    part = BodyPart(savepoint.new_file(place, ".part"), limit=context.unpacked_limit)
+    savepoint.sweep(context.cache)
+    conditions = _conditions(context.state)
 
     def attempt() -> httpx2.Headers | None:
-        asking.progress(CHECKING, 0, None)
-        return transfer_bytes(client, target, conditions, part, asking.progress)
+        context.progress(CHECKING, 0, None)
+        return transfer_bytes(client, target, conditions, part, context.progress)
 
     try:
         with new_client() as client:
-            headers = retry_requests(asking.retry, attempt)
+            headers = retry_requests(context.retry, attempt)
         if headers is None:
             savepoint.discard(place)
             return Answer("up-to-date")
         modified = _instant(headers.get("Last-Modified"))
         state = _state(tag_of(headers), modified)
         data = part.path.with_suffix(".data").name
-        point = Savepoint(datetime.now(UTC), asked, state, modified, data, part.size)
-        own = savepoint.save(place, point, part.path)
+        point = Savepoint(datetime.now(UTC), request_digest, state, modified, data, part.size)
+        data_file = savepoint.save(place, point, part.path)
     finally:
         part.path.unlink(missing_ok=True)
     warnings = [] if state or step.always else [NO_STATE.format(name=target.name)]
-    return Answer("new", iter((_fetched_file(step, asking, place, point, own, taken=False),)), warnings)
+    return Answer(
+        "new", iter((_fetched_file(step, context, place, point, data_file, taken=False),)), warnings
+    )
 
 
 def _fetched_file(
-    step: Resource, asking: Asking, place: Path, point: Savepoint, own: Path, *, taken: bool
+    step: Resource, context: FetchContext, place: Path, point: Savepoint, data_file: Path, *, taken: bool
 ) -> FetchedFile:
     return FetchedFile(
-        path=own,
+        path=data_file,
         name=without_secrets(step.url),
-        event_time=asking.system_time if isinstance(step.event_time, SystemTime) else point.event_time,
+        event_time=context.system_time if isinstance(step.event_time, SystemTime) else point.event_time,
         state=point.state,
         taken_up=point.created_at if taken else None,
         kept=KeptDownload(place.name, point.data),
     )
 
 
-def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
-    values = [fill(value, asking.environment) for _, value in step.headers]
+def _request_to(step: Resource, url: str, context: FetchContext) -> FileRequest:
+    values = [fill(value, context.environment) for _, value in step.headers]
     names = [name.encode() for name, _ in step.headers]
     headers = [(name, value.encode()) for name, value in zip(names, values, strict=True)]
     try:
@@ -444,12 +439,12 @@ def _request_to(step: Resource, url: str, asking: Asking) -> FileRequest:
     except ValueError:
         raise no_address() from None
     for text in (step.url, *(value for _, value in step.headers)):
-        secrets |= secrets_of(text, asking.environment)
+        secrets |= secrets_of(text, context.environment)
     return FileRequest(without_secrets(step.url), url, headers, frozenset(secrets))
 
 
 def _conditions(state: SourceState | None) -> Headers:
-    """The header that asks for nothing if nothing changed; a tag goes back exactly as it came."""
+    """The header that requests the body only if it changed; an ETag is sent back exactly as received."""
     tag, modified = of_kind(state, ETAG), of_kind(state, LAST_MODIFIED)
     if tag is not None:
         return [(b"If-None-Match", tag.encode("latin-1", "replace"))]
@@ -467,9 +462,9 @@ def _state(tag: str | None, modified: datetime | None) -> SourceState | None:
 
 
 def _instant(date: str | None) -> datetime | None:
-    """The instant of a header's date; an unreadable one is none (RFC 9110, 8.8.2)."""
+    """The instant of a header's date; None if it is unreadable (RFC 9110, 8.8.2)."""
     try:
-        found = parsedate_to_datetime(date or "")
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        instant = parsedate_to_datetime(date or "")
+        return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
     except (ValueError, OverflowError):
         return None

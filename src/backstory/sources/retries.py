@@ -1,4 +1,4 @@
-"""How often a source that cannot be reached is asked again, and after what waits (section 5.2)."""
+"""Retries of requests to sources that cannot be reached, and the waits in between (section 5.2)."""
 
 import random
 import time
@@ -15,7 +15,7 @@ import structlog
 from backstory.errors import TryAgain
 from backstory.observe.metrics import RETRIES
 
-# Waits that many clients draw together spread them, so that they do not all come back at once.
+# Random waits spread clients that failed together, so that they do not all retry at once.
 DICE = random.SystemRandom()
 
 log = structlog.get_logger()
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Growth(StrEnum):
-    """How the waits grow from attempt to attempt."""
+    """The growth of waits from attempt to attempt."""
 
     FIXED = "fixed"
     LINEAR = "linear"
@@ -34,13 +34,13 @@ class Growth(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """How often something is attempted, and how long is waited in between.
+    """The number of attempts, and the waits between them.
 
     Attributes:
-        attempts: how many there are at most; 1 never waits.
+        attempts: the maximum number of attempts; 1 never waits.
         delay: the wait after the first attempt, in seconds.
-        growth: how it grows.
-        longest: the longest wait, in seconds; a server that asks for more is not waited for.
+        growth: the growth of the wait after each further attempt.
+        longest: the longest wait, in seconds; if a server asks for more, retrying stops.
     """
 
     attempts: int = 4
@@ -49,7 +49,7 @@ class Policy:
     longest: float = 120.0
 
     def wait(self, failed: int) -> float:
-        """The seconds to wait after so many failed attempts (1 and more)."""
+        """The seconds to wait after `failed` attempts (at least 1)."""
         match self.growth:
             case Growth.FIXED:
                 wait = self.delay
@@ -63,17 +63,24 @@ class Policy:
 
 
 class Unreachable(TryAgain):
-    """A server that gives nothing now; `retry_after` seconds it asks to be left alone, if it says so."""
+    """A server that returns no data now; `retry_after` is the pause in seconds that it asks for, if any."""
 
     def __init__(self, code: str, message: str, remedy: str = "", retry_after: float | None = None) -> None:
         super().__init__(code, message, remedy)
         self.retry_after = retry_after
 
 
-def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
-    """What `act` gives; only TryAgain is attempted again, and raised at the end.
+def broken_transfer(name: str, size: int) -> Unreachable:
+    """The error for a transfer that broke off after `size` bytes."""
+    return Unreachable(
+        "broken-transfer", f"The transfer of {name} broke off after {size:,} bytes.", "Try again later."
+    )
 
-    Each attempt that failed is a line of the log; each that follows one is counted.
+
+def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
+    """Call `act` until it succeeds, and return its result; after the last attempt, raise its TryAgain.
+
+    Other errors are not retried. Each failed attempt is logged, and each retry counted as a metric.
     """
     for number in count(1):
         try:
@@ -91,7 +98,7 @@ def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """The seconds that a `Retry-After` asks for, be it a number or a date; None if it says nothing."""
+    """The seconds that a `Retry-After` header (a number or a date) asks for; None if missing or invalid."""
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():
@@ -105,16 +112,16 @@ def seconds_of(retry_after: str | None) -> float | None:
 
 
 def _tell(error: TryAgain, number: int, policy: Policy, wait: float | None) -> None:
-    then = "giving up" if wait is None else f"trying again in {wait:.1f} s"
+    next_step = "giving up" if wait is None else f"trying again in {wait:.1f} s"
     log.warning(
-        f"attempt {number} of {policy.attempts} failed, {then}: {error.message}",
+        f"attempt {number} of {policy.attempts} failed, {next_step}: {error.message}",
         code=error.code,
         attempt=number,
     )
 
 
 def _final_error(error: TryAgain, number: int, pause_seconds: float) -> TryAgain:
-    """The error with how many attempts were made, and the pause in seconds that the server asks for."""
+    """The error with the number of attempts, and the pause in seconds that the server asks for."""
     attempts = "1 attempt" if number == 1 else f"{number} attempts"
     pause = f"; the server asks for a pause of {pause_seconds:.0f} s" if pause_seconds else ""
     return TryAgain(error.code, f"{error.message.removesuffix('.')} ({attempts}{pause}).", error.remedy)

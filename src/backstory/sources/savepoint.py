@@ -1,8 +1,8 @@
-"""A download is kept until its rows are committed, so that a run that fails later need not repeat it (5.3).
+"""Downloads that are kept until their rows are committed, so that a failed run need not repeat them (5.3).
 
-A savepoint is a small JSON file in the cache folder that speaks of a data file beside it. It comes into being
-by one rename, after the data are whole. Whoever reads the data has a name of his own for them, a hard link:
-another process may commit the same download and remove savepoint and data at any time.
+A savepoint is a small JSON file in the cache folder that names a data file in the same folder. One rename
+creates it, after the data are complete. Each reader has its own hard link to the data, because another
+process may commit the same download and remove it at any time.
 """
 
 import json
@@ -17,24 +17,25 @@ from typing import Any, Final
 
 from backstory.errors import BackstoryError, Failed
 from backstory.formats.wrapping.room import no_room
-from backstory.sources.source import Asking, FetchedFile, Resource, SourceState
+from backstory.sources.source import FetchContext, FetchedFile, Resource, SourceState
 
-# A data file that no savepoint speaks of belongs to a run that was killed, if nobody touched it for so long.
+# A data file without a savepoint belongs to a killed run if it was not touched for this many seconds.
 ABANDONED: Final = 24 * 3600.0
 _SUFFIXES: Final = {".part", ".data"}
 
 
 @dataclass(frozen=True, slots=True)
 class Savepoint:
-    """What is known of a download.
+    """The record of a download.
 
     Attributes:
-        created_at: when it was made.
-        asked: a digest of the address and headers, templates filled: who asks elsewhere gets no old answer.
-        state: the source's state then.
-        event_time: the time that the answer's metadata told.
-        data: the name of the data file beside the savepoint.
-        size: its bytes.
+        created_at: the time of the download.
+        asked: a digest of address and headers with templates filled; another request does not use this
+            download.
+        state: the state of the source at that time.
+        event_time: the time in the answer's metadata.
+        data: the name of the data file in the same folder.
+        size: the size of the data file in bytes.
     """
 
     created_at: datetime
@@ -46,20 +47,20 @@ class Savepoint:
 
 
 def digest(*parts: object) -> str:
-    """SHA3-256 of the parts as JSON."""
+    """The SHA3-256 of the parts as JSON."""
     return sha3_256(json.dumps(parts).encode()).hexdigest()
 
 
-def place_of(step: Resource, asking: Asking) -> Path:
-    """Where the savepoint of this step, asked in this state, lies."""
-    state = asking.state.to_dict() if asking.state else None
-    return asking.cache / f"{digest(repr(step), state)}.json"
+def place_of(step: Resource, context: FetchContext) -> Path:
+    """The path of the savepoint for this step and this state of the source."""
+    state = context.state.to_dict() if context.state else None
+    return context.cache / f"{digest(repr(step), state)}.json"
 
 
 def new_file(place: Path, suffix: str) -> Path:
-    """A file of this process's own beside a savepoint; its folder is made.
+    """A new file name, unique to this process, in a savepoint's folder, which is created.
 
-    Raises Failed when the folder cannot be made.
+    Raises Failed if the folder cannot be created.
     """
     try:
         place.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -69,11 +70,9 @@ def new_file(place: Path, suffix: str) -> Path:
 
 
 def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
-    """Make the finished download the savepoint's data, write it in one piece in place of an older one.
+    """Store a finished download with its savepoint, replacing an older one atomically.
 
-    Gives a file of the data to read.
-
-    Raises Failed when it cannot be written.
+    Returns a file from which to read the data. Raises Failed if it cannot be written.
     """
     document = {
         "created_at": savepoint.created_at.isoformat(),
@@ -87,7 +86,7 @@ def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
     unfinished = new_file(place, ".part")
     try:
         finished.replace(place.parent / savepoint.data)
-        own = _own_name(place.parent / savepoint.data, place)
+        reader_file = _own_name(place.parent / savepoint.data, place)
         unfinished.write_text(json.dumps(document), "utf-8")
         unfinished.replace(place)
         if older is not None:
@@ -95,40 +94,42 @@ def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
     except OSError as error:
         unfinished.unlink(missing_ok=True)
         raise unwritable(error) from None
-    return own
+    return reader_file
 
 
-def take_up(place: Path, asked: str) -> tuple[Savepoint, Path] | None:
-    """The savepoint and a file of its data to read, if it is for what is asked and its data are whole."""
+def take_up(place: Path, request_digest: str) -> tuple[Savepoint, Path] | None:
+    """The savepoint and a file with its data; None if it is for another request or incomplete."""
     savepoint = _read(place)
-    if savepoint is None or savepoint.asked != asked:
+    if savepoint is None or savepoint.asked != request_digest:
         return None
-    data = place.parent / savepoint.data
+    data_file = place.parent / savepoint.data
     try:
-        return (savepoint, _own_name(data, place)) if data.stat().st_size == savepoint.size else None
+        return (
+            (savepoint, _own_name(data_file, place)) if data_file.stat().st_size == savepoint.size else None
+        )
     except OSError:
         return None
 
 
-def forget(fetched: FetchedFile, asking: Asking) -> None:
-    """Remove the download of a delivery that was ingested; a file in its own place stays.
+def forget(fetched: FetchedFile, context: FetchContext) -> None:
+    """Remove the download of an ingested delivery; a file that is used in place stays.
 
-    To be called after the commit, and also when there was nothing to commit: the next pull would take
-    the download up again.
+    Call this after the commit, and also if there was nothing to commit. Otherwise the next pull would use the
+    download again.
     """
     if fetched.kept is None:
         return
-    place = asking.cache / fetched.kept.savepoint
+    place = context.cache / fetched.kept.savepoint
     savepoint = _read(place)
     with suppress(OSError):
         fetched.path.unlink(missing_ok=True)
-        (asking.cache / fetched.kept.data).unlink(missing_ok=True)
+        (context.cache / fetched.kept.data).unlink(missing_ok=True)
         if savepoint is not None and savepoint.data == fetched.kept.data:
             place.unlink(missing_ok=True)
 
 
 def discard(place: Path) -> None:
-    """Remove a savepoint that the source's answer made worthless."""
+    """Remove a savepoint that the source's answer made obsolete, with its data."""
     savepoint = _read(place)
     with suppress(OSError):
         place.unlink(missing_ok=True)
@@ -137,7 +138,7 @@ def discard(place: Path) -> None:
 
 
 def unwritable(error: OSError) -> BackstoryError:
-    """The error of a cache folder that takes no file: TryAgain where the disk is full."""
+    """The error for a cache folder that cannot be written: TryAgain if the disk is full, else Failed."""
     return no_room(error, "the download cache") or Failed(
         "cache-unwritable",
         f"The download cannot be kept in the cache: {error.strerror or type(error).__name__}.",
@@ -146,7 +147,7 @@ def unwritable(error: OSError) -> BackstoryError:
 
 
 def _read(place: Path) -> Savepoint | None:
-    """The savepoint, None if there is none or it is not whole."""
+    """The savepoint; None if it is missing or incomplete."""
     try:
         saved: dict[str, Any] = json.loads(place.read_text("utf-8"))
         state, event_time = saved["state"], saved["event_time"]
@@ -163,22 +164,22 @@ def _read(place: Path) -> Savepoint | None:
 
 
 def _own_name(data: Path, place: Path) -> Path:
-    """A name of this process's own for the data; the data's name where links are unknown."""
-    own = new_file(place, ".data")
+    """A hard link to the data for this process; the data file itself if links are not supported."""
+    link = new_file(place, ".data")
     try:
-        own.hardlink_to(data)
+        link.hardlink_to(data)
     except FileNotFoundError:
         raise
     except OSError:
         return data
-    return own
+    return link
 
 
 def sweep(folder: Path) -> None:
-    """Remove data that no savepoint speaks of and that nobody touched for a day."""
-    named = {savepoint.data for place in folder.glob("*.json") if (savepoint := _read(place))}
+    """Remove data files that no savepoint names and that were not touched for a day."""
+    used = {savepoint.data for place in folder.glob("*.json") if (savepoint := _read(place))}
     for file in folder.iterdir():
-        if file.suffix not in _SUFFIXES or file.name in named:
+        if file.suffix not in _SUFFIXES or file.name in used:
             continue
         with suppress(OSError):
             if time.time() - file.stat().st_ctime > ABANDONED:

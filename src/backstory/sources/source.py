@@ -1,11 +1,4 @@
-"""What a source is asked for: one resource, or the files of this machine that a glob finds.
-
-What a source said of its state when it was ingested: the next pull asks what came after (5.1).
-
-What a fetch gives back.
-
-What a fetch needs besides its step of the manifest.
-"""
+"""Sources: the step to fetch, its context, the state of a source, and the files that a fetch returns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -42,11 +35,11 @@ class Resource:
     """One resource: `http`, `https`, `ftp` or `file`; a relative path starts at the manifest's folder.
 
     Attributes:
-        url: its address, a template.
-        headers: of an HTTP request, names and values; the values are templates.
-        event_time: where the time of rows without one comes from; None: as the scheme has it.
-        once: never ask again when all of it was ingested.
-        always: ask again even if the source says nothing of its changes.
+        url: the address, a template.
+        headers: names and values of HTTP headers; the values are templates.
+        event_time: the origin of the event time of rows without one; None for the scheme's default.
+        once: never fetch again once all of it was ingested.
+        always: fetch again even if the source does not report whether it changed.
     """
 
     url: str
@@ -58,13 +51,13 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class GlobOfFiles:
-    """Files of this machine, each a delivery of its own.
+    """Files of this machine that match a glob, each a delivery of its own.
 
     Attributes:
         path: the glob; a relative one is relative to the manifest's folder.
-        event_time: where the time of rows without one comes from; None: the run.
-        by_event_time: whether files are ordered by their times, then by their names.
-        once: never look again when all files were ingested.
+        event_time: the origin of the event time of rows without one; None for the run's time.
+        by_event_time: order files by time, then by name; else by name.
+        once: never look again once all files were ingested.
     """
 
     path: str
@@ -82,10 +75,10 @@ LAST_MODIFIED: Final = "odf/last-modified"
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The state of a source: `kind` is `odf/etag` or `odf/last-modified`.
+    """The state of a source when it was ingested; the next pull fetches newer data only (5.1).
 
-    The value of `odf/etag` is a tag as the server wrote it or the mark of a glob's last file; that of
-    `odf/last-modified` is an instant, written by `instant_text`.
+    `kind` is `odf/etag` or `odf/last-modified`. The value of `odf/etag` is the server's ETag or the mark of a
+    glob's last file; the value of `odf/last-modified` is an instant in the form of `instant_text`.
     """
 
     kind: str
@@ -93,35 +86,35 @@ class SourceState:
     source_name: str = "default"
 
     def to_dict(self) -> dict[str, str]:
-        """The state as JSON can hold it."""
+        """The fields, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "SourceState":
-        """The state that `to_dict` gave; KeyError if it is not one."""
+        """The state that `to_dict` returned; KeyError for other mappings."""
         return cls(str(saved["kind"]), str(saved["value"]), str(saved.get("source_name", "default")))
 
 
 def of_kind(state: SourceState | None, kind: str) -> str | None:
-    """The state's value if it is of this kind: a source that was replaced may have left another."""
+    """The state's value if it has this kind; a replaced source may have left another kind."""
     return state.value if state is not None and state.kind == kind else None
 
 
 def instant_text(instant: datetime) -> str:
-    """The instant as a state holds it: ISO 8601 in UTC, with milliseconds."""
+    """The instant in ISO 8601, in UTC, with milliseconds."""
     utc = instant.astimezone(UTC).replace(tzinfo=None)
     return utc.isoformat(timespec="milliseconds") + "Z"
 
 
 def instant_of_nanoseconds(nanoseconds: int) -> datetime:
-    """The instant that lies so many nanoseconds after 1970, rounded to a millisecond."""
+    """The instant this many nanoseconds after 1970, rounded to milliseconds."""
     milliseconds = (nanoseconds + 500_000) // 1_000_000
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptDownload:
-    """A download that is kept until its rows are committed: its savepoint and data, by name in the cache."""
+    """A download that is kept until its rows are committed: the file names of its savepoint and data."""
 
     savepoint: str
     data: str
@@ -129,17 +122,17 @@ class KeptDownload:
 
 @dataclass(frozen=True, slots=True)
 class FetchedFile:
-    """A file to ingest, and what its source told of it.
+    """A file to ingest, with the metadata from its source.
 
     Attributes:
-        path: the file; one in the cache is the reader's until `savepoint.forget`.
-        name: what messages call it: a url without user, password and query, or a file's name.
-        event_time: the time of rows that have none of their own; None: the run's system time.
-        state: the state that the commit of these rows saves.
-        taken_up: when the download was made that an earlier run kept; None if this run made it.
-        kept: the download to forget after the commit; None for a file in its own place.
-        last: whether the source has nothing more for now.
-        spelled: the path of a glob's file as the manifest spells it, by which it is known again.
+        path: the file; a file in the cache stays until `savepoint.forget`.
+        name: the name for messages: a url without user, password and query, or a file's name.
+        event_time: the event time of rows without one; None for the run's system time.
+        state: the state to save with the commit of these rows.
+        taken_up: the time of the download if an earlier run made it; else None.
+        kept: the download to remove after the commit; None for a file that is used in place.
+        last: whether the source has no more files for now.
+        spelled: the path of a glob's file as the manifest spells it, which identifies it in later pulls.
     """
 
     path: Path
@@ -154,47 +147,47 @@ class FetchedFile:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What asking a source came to; each of the deliveries is to be committed before the next is taken."""
+    """The result of a fetch; commit each delivery before you take the next one."""
 
     status: Literal["new", "up-to-date", "uncacheable"]
     deliveries: Iterator[FetchedFile] = field(default_factory=lambda: iter(()))
     warnings: list[str] = field(default_factory=list)
 
 
-# The stages that `progress` names, in the words that the user sees (section 4.2).
+# The stages that `progress` receives, as the user sees them (section 4.2).
 CHECKING: Final = "Checking for updates"
 DOWNLOADING: Final = "Downloading data"
 
-# What is told of a source without a state.
-PASSED_OVER: Final = (
-    "later pulls skip it unless they may fetch uncacheable sources, or the manifest says `refetch: always`."
+# The end of the warning about a source without a state.
+LATER_PULLS_SKIP_IT: Final = (
+    "later pulls skip it unless they may fetch uncacheable sources, or the manifest has `refetch: always`."
 )
 
 Progress = Callable[[str, int, int | None], None]
 
 
-def silent(_stage: str, _done: int, _total: int | None) -> None:
-    """A progress that nobody watches."""
+def ignore_progress(_stage: str, _done: int, _total: int | None) -> None:
+    """Ignore progress."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asking:
-    """What a fetch is told: when, where, and what the dataset knows of its source.
+class FetchContext:
+    """The context of a fetch: time, folders, and the dataset's records of its source.
 
     Attributes:
-        system_time: the run's instant, aware.
-        folder: what relative paths are relative to: the manifest's folder.
-        cache: the folder for this dataset's downloads; made when there is one to keep.
-        environment: what templates are filled from.
-        state: what the dataset's newest commit says of the source.
-        asked_before: whether the dataset has what this source gave, all of it or a part.
-        complete: whether it has all that the source had when it was asked last.
-        seen: the paths (`Fetched.spelled`) of the globs' files whose rows the dataset has.
-        refetch: do not use a download that was kept.
-        fetch_uncacheable: ask also a source that cannot say whether it changed.
-        progress: told the stage, the bytes so far, and of how many if that is known.
-        retry: how often and after what waits an unreachable server is asked again.
-        unpacked_limit: how many bytes an answer that came compressed may have; None: as many as elsewhere.
+        system_time: the run's instant, with a time zone.
+        folder: the manifest's folder, to which paths are relative.
+        cache: the folder for this dataset's downloads, created when needed.
+        environment: the variables that fill templates.
+        state: the state of the source in the dataset's newest commit.
+        asked_before: whether the dataset has data from this source, all or part of it.
+        complete: whether the dataset has everything that the source had at the last fetch.
+        seen: the paths (`FetchedFile.spelled`) of the globs' files that were ingested.
+        refetch: do not use kept downloads.
+        fetch_uncacheable: fetch from a source even if it does not report whether it changed.
+        progress: called with the stage, the bytes so far, and the total bytes if known.
+        retry: the retries for an unreachable server.
+        unpacked_limit: the maximum bytes of a compressed answer once unpacked; None for the general limit.
     """
 
     system_time: datetime
@@ -207,6 +200,6 @@ class Asking:
     seen: frozenset[str] = frozenset()
     refetch: bool = False
     fetch_uncacheable: bool = False
-    progress: Progress = silent
+    progress: Progress = ignore_progress
     retry: Policy = field(default_factory=Policy)
     unpacked_limit: int | None = None

@@ -1,9 +1,8 @@
 """Templates in a manifest's texts: `${{ env.A || env.B || 'text' || 123 }}` (section 1.1), in short `${A}`.
 
-They are filled when a source is asked, and a manifest is stored with them unfilled. No error shows a
-text of a template or a value, for either may be a secret; names of variables are shown.
-
-What may be shown of an address: never user, password, query, nor what a template was filled with.
+They are filled when a source is fetched; manifests are stored with unfilled templates. Texts and values of
+templates may be secrets, so errors show only the names of variables. Addresses are shown without user,
+password, query and values of templates.
 """
 
 import re
@@ -16,7 +15,7 @@ from backstory.errors import UsageError
 OPEN: Final = "${{"
 CLOSE: Final = "}}"
 
-# One alternative of a template; what stands between two is `||`.
+# One alternative of a template; alternatives are separated by `||`.
 TOKEN: Final = re.compile(
     r"""\s*(?:
         env\.(?P<variable>[A-Za-z_][A-Za-z0-9_]*)
@@ -26,7 +25,7 @@ TOKEN: Final = re.compile(
     )\s*""",
     re.VERBOSE,
 )
-# A variable alone, as in backstory.toml.
+# The short form, as in backstory.toml.
 SHORT: Final = re.compile(r"\$\{(?P<variable>[A-Za-z_][A-Za-z0-9_]*)\}")
 START: Final = re.compile(rf"{re.escape(OPEN)}|{SHORT.pattern}")
 
@@ -36,40 +35,48 @@ FORM: Final = (
 
 Tokens = tuple[re.Match[str], ...]
 
+_TEMPLATE = re.compile(r"\$\{\{.*?\}\}|\$\{\w+\}")
+_VARIABLE = re.compile(r"(?:env\.|^\$\{)(\w+)")
+# While an address is parsed, its templates are replaced by characters of Unicode's private use area.
+_FIRST = 0xE000
+_SHOWN = re.compile(r"([A-Za-z\ue000-\uf8ff][A-Za-z0-9+.\ue000-\uf8ff-]*://)?(?:[^/?#]*@)?([^?#]*)")
+# Shorter texts are not masked: masking them would make messages unreadable.
+_SHORTEST = 4
+
 
 def fill(text: str, environment: Mapping[str, str]) -> str:
-    """The text with each template replaced by the first of its alternatives that there is.
+    """The text with each template replaced by its first alternative that has a value.
 
-    UsageError `template-invalid-pattern` for anything that is no template, and
-    `template-value-not-found` if none of its variables is set.
+    Raises UsageError `template-invalid-pattern` for a malformed template, and `template-value-not-found` if
+    none of its variables is set.
     """
     return "".join(part if isinstance(part, str) else _value(part, environment)[0] for part in _parts(text))
 
 
 def secrets_of(text: str, environment: Mapping[str, str]) -> frozenset[str]:
-    """The values that filling the text takes from the environment, for logs to mask them."""
-    found = (_value(part, environment) for part in _parts(text) if not isinstance(part, str))
-    return frozenset(value for value, secret in found if secret and value)
+    """The values from the environment that fill the text; logs mask them."""
+    values = (_value(part, environment) for part in _parts(text) if not isinstance(part, str))
+    return frozenset(value for value, secret in values if secret and value)
 
 
 def check(text: str) -> None:
-    """UsageError `template-invalid-pattern` if a template of the text is none; no variable is looked up."""
+    """Raise UsageError `template-invalid-pattern` for a malformed template; no variable is read."""
     for _ in _parts(text):
         pass
 
 
 def with_variables_as(mark: str, text: str) -> str:
-    """The text with a mark for each template that says nothing by itself, else what it says by itself."""
+    """The text with each template replaced by its first literal alternative, or by `mark` if it has none."""
 
-    def replaced(tokens: Tokens) -> str:
-        texts = (each for token in tokens for name, each in token.groupdict().items() if name != "variable")
+    def literal(tokens: Tokens) -> str:
+        texts = (text for token in tokens for name, text in token.groupdict().items() if name != "variable")
         return next(filter(None, texts), mark)
 
-    return "".join(part if isinstance(part, str) else replaced(part) for part in _parts(text))
+    return "".join(part if isinstance(part, str) else literal(part) for part in _parts(text))
 
 
 def _parts(text: str) -> Iterator[str | Tokens]:
-    """What stands between templates, as it is, and the alternatives of each template."""
+    """The texts between templates, and the alternatives of each template, in order."""
     place = 0
     while start := START.search(text, place):
         yield text[place : start.start()]
@@ -79,7 +86,7 @@ def _parts(text: str) -> Iterator[str | Tokens]:
 
 
 def _template(text: str, start: int) -> tuple[Tokens, int]:
-    """The alternatives of the template that starts here, and where it ends."""
+    """The alternatives of the template at `start`, and the index of its end."""
     tokens: list[re.Match[str]] = []
     place = start + len(OPEN)
     while True:
@@ -96,7 +103,7 @@ def _template(text: str, start: int) -> tuple[Tokens, int]:
 
 
 def _value(tokens: Tokens, environment: Mapping[str, str]) -> tuple[str, bool]:
-    """The first value there is, and whether it is the environment's."""
+    """The first alternative that has a value, and whether the value is from the environment."""
     missing = []
     for token in tokens:
         variable = token["variable"]
@@ -118,34 +125,25 @@ def _invalid(place: int) -> UsageError:
     )
 
 
-_TEMPLATE = re.compile(r"\$\{\{.*?\}\}|\$\{\w+\}")
-_VARIABLE = re.compile(r"(?:env\.|^\$\{)(\w+)")
-# Templates stand in the address as characters of Unicode's private area while it is taken apart.
-_FIRST = 0xE000
-_SHOWN = re.compile(r"([A-Za-z\ue000-\uf8ff][A-Za-z0-9+.\ue000-\uf8ff-]*://)?(?:[^/?#]*@)?([^?#]*)")
-# Shorter texts hide nothing, and taking them out would only make a message unreadable.
-_SHORTEST = 4
-
-
 def without_secrets(url: str) -> str:
-    """The address as messages have it: no user, password and query; of templates only the variables."""
+    """The address for messages: without user, password and query; templates show only their variables."""
     templates = _TEMPLATE.findall(url)
     marks = iter(range(_FIRST, _FIRST + len(templates)))
-    found = _SHOWN.match(_TEMPLATE.sub(lambda _: chr(next(marks)), url))
-    assert found is not None  # each of its parts may be missing
-    text = f"{found[1] or ''}{found[2]}"
+    shown = _SHOWN.match(_TEMPLATE.sub(lambda _: chr(next(marks)), url))
+    assert shown is not None  # every part of the pattern is optional
+    text = f"{shown[1] or ''}{shown[2]}"
     for number, template in enumerate(templates, _FIRST):
         text = text.replace(chr(number), _variables(template))
     return text
 
 
 def has_templates(text: str) -> bool:
-    """Whether the text has templates, whose values must not be shown."""
+    """Whether the text contains templates; their values must not be shown."""
     return _TEMPLATE.search(text) is not None
 
 
 def private_parts(url: str, headers: Iterable[str]) -> set[str]:
-    """User, password and query of an address, and the values of headers; ValueError if it is no address."""
+    """User, password and query of an address, and the values of headers; ValueError for a wrong address."""
     parts = urlsplit(url)
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     secrets = {user, password, parts.query, *(value for _, value in parse_qsl(parts.query))}
@@ -155,15 +153,15 @@ def private_parts(url: str, headers: Iterable[str]) -> set[str]:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text on one line, `***` in place of each secret, without characters that steer a terminal."""
+    """The text on one line, with `***` for each secret and without control characters."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
-    long = {secret for secret in secrets if len(secret) >= _SHORTEST}
-    for secret in sorted(long | {unquote(secret) for secret in long}, key=len, reverse=True):
+    masked = {secret for secret in secrets if len(secret) >= _SHORTEST}
+    for secret in sorted(masked | {unquote(secret) for secret in masked}, key=len, reverse=True):
         line = line.replace(secret, "***")
     return line
 
 
 def _variables(template: str) -> str:
-    """The template without its texts, which may be secrets as well."""
+    """The template with its variables only: its literal texts could be secrets."""
     names = [f"env.{name}" for name in _VARIABLE.findall(template)]
     return f"${{{{ {' || '.join(names) or '…'} }}}}"

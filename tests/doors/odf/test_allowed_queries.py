@@ -7,7 +7,7 @@ from datasets import Dataset
 from manifesting import dataset_of, manifest, polling
 
 from backstory.doors.odf.manifest.events import Sql
-from backstory.doors.odf.polling import RunRequest
+from backstory.doors.odf.polling import IngestRequest
 from backstory.doors.odf.preprocess import others_read, run_query
 from backstory.doors.odf.pulling import pull
 from backstory.doors.odf.registry import RegisteredDataset
@@ -173,7 +173,7 @@ def test_a_dataset_that_was_added_before_is_refused_before_its_source_is_asked(s
         preprocess=f"\n  kind: sql\n  query: |\n    {RUNS % ran}", fetch="{kind: url, url: none.csv}"
     )
     the = RegisteredDataset(dataset_of(manifest(source), tmp_path), TableName("odf", "cities"))
-    receipt = pull(store, the, RunRequest(dry_run=dry_run))
+    receipt = pull(store, the, IngestRequest(dry_run=dry_run))
     assert (receipt.status, receipt.error.code) == ("failed", "forbidden-query")
     assert "content.metadata[0].preprocess.query" in receipt.error.message
     assert not ran.exists()

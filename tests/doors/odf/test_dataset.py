@@ -156,8 +156,8 @@ OBSERVED_LEDGER = "{kind: ledger, primaryKey: [a], encoding: observed}"
 RULES = [
     ([polling(), push()], "line 11, content.metadata[1]: the dataset has SetPollingSource already, on line 7"),
     ([push(), polling()], "line 11, content.metadata[1]: the dataset has AddPushSource already, on line 7"),
-    ([push(), push()], "line 11, content.metadata[1]: this event repeats what is already set."),
-    (["kind: setInfo", "kind: setInfo"], "line 8, content.metadata[1]: this event repeats what is already set."),
+    ([push(), push()], "line 11, content.metadata[1]: this event repeats an earlier one."),
+    (["kind: setInfo", "kind: setInfo"], "line 8, content.metadata[1]: this event repeats an earlier one."),
     (["kind: setTransform"], "line 7, content.metadata[0]: SetTransform belongs to derivative datasets."),
     ([push(read="{kind: csv, schema: {fields: []}, ddlSchema: [a INT]}")], "line 9, content.metadata[0].read.ddlSchema: there are both schema and ddlSchema."),
     ([push(read="\n  kind: csv\n  ddlSchema:\n  - a INT\n  - b INTT")], "line 13, content.metadata[0].read.ddlSchema[1]: INTT is not a supported type"),

@@ -109,7 +109,11 @@ content:
 """)
     door.add(store, "imports", tmp_path / "new.yaml")
     receipt = door.ingest(
-        store, "imported", door.Pushed([tmp_path / "old.ndjson"]), door.RunRequest(), namespace="imports"
+        store,
+        "imported",
+        door.PushedFiles([tmp_path / "old.ndjson"]),
+        door.IngestRequest(),
+        namespace="imports",
     )
     assert receipt.error is None
     assert receipt.offsets == (0, 4)

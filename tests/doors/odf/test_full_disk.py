@@ -56,7 +56,7 @@ def test_one_dataset_fails_for_now_and_the_others_go_on(store, dataset, full, fi
 
     with packed.unchanged():
         receipts = door.pull_all(
-            store, [packed.name, plain.name], door.RunRequest(s(1)), namespace="odf_full"
+            store, [packed.name, plain.name], door.IngestRequest(s(1)), namespace="odf_full"
         )
 
     packed.error(receipts[0], "disk-full", 75)

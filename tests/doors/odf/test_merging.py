@@ -475,7 +475,7 @@ def test_one_dataset_that_fails_does_not_keep_others_back(dataset, store):  # O1
     receipts = door.pull_all(
         store,
         names,
-        door.RunRequest(system_time=s(1)),
+        door.IngestRequest(system_time=s(1)),
         namespace=good.namespace,
         watcher=door.Watcher(ended=heard.append),
     )
@@ -489,4 +489,4 @@ def test_one_dataset_that_fails_does_not_keep_others_back(dataset, store):  # O1
     found = {each["dataset"]: each for each in door.list_datasets(store, namespace=good.namespace)}
     assert (found[good.name]["records"], found[bad.name]["records"]) == (1, 0)
     with pytest.raises(UsageError, match="no dataset"):
-        door.pull_all(store, ["unknown"], door.RunRequest(), namespace=good.namespace)
+        door.pull_all(store, ["unknown"], door.IngestRequest(), namespace=good.namespace)

@@ -42,10 +42,10 @@ def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locke
     paths = [life.folder / f"{number}.csv" for number in range(4)]
     for path in paths:
         path.write_text(f"{life.header}\n{path.stem}-a,1\n{path.stem}-b,2\n")
-    asked = door.RunRequest(system_time=s(2))
+    asked = door.IngestRequest(system_time=s(2))
 
     def write(path):
-        pushed = door.Pushed([path], None, e(2))
+        pushed = door.PushedFiles([path], None, e(2))
         return door.ingest(life.store, life.name, pushed, asked, namespace=life.namespace)
 
     with ThreadPoolExecutor(len(paths)) as pool:

@@ -9,7 +9,7 @@ import pytest
 from histories_as_text import written
 from manifesting import manifest, polling
 
-from backstory.doors.odf.door import RunRequest, pull_all
+from backstory.doors.odf.door import IngestRequest, pull_all
 from backstory.model.layout import Layout
 
 BACKSTORY = str(Path(sys.executable).parent / "backstory")
@@ -23,7 +23,7 @@ def test_small_datasets_need_none(store, warehouse, tmp_path):
     (tmp_path / "alone.csv").write_text("id,city\n1,Bern\n2,Rome\n")
     path = tmp_path / "alone.yaml"
     path.write_text(manifest(SOURCE).replace("name: cities", "name: alone"))
-    pull_all(store, [path], RunRequest(), namespace="without")
+    pull_all(store, [path], IngestRequest(), namespace="without")
     table = str(written(store, "without_java", Layout.VERSIONS, "k v from to recorded\na x T1 - T1\n"))
     asked = [
         ["list"],

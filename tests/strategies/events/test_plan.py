@@ -25,7 +25,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from backstory.doors.odf.sides import DELIVERED, LOGGED, flat, nest_data, plan_part
+from backstory.doors.odf.sides import DELIVERED, LOGGED, flatten_data, nest_data, plan_part
 from backstory.engine.plans import PlanTerms
 from backstory.engine.sides import Side
 from backstory.engine.tasks import plan_in_tasks
@@ -133,10 +133,10 @@ def test_the_plan_gives_the_rules_events(name, parts):
 @contextmanager
 def in_tasks(store, logged, came, terms, moment):
     """The plan of two frames in Spark's tasks: its outcome, and its events as a frame."""
-    sides = {DELIVERED: Side(SIDE, lambda: flat(came, FIELDS))}
+    sides = {DELIVERED: Side(SIDE, lambda: flatten_data(came, FIELDS))}
     if logged is not None and terms.looks_back:
         meets = None if terms.strategy is Strategy.SNAPSHOT else DELIVERED
-        sides[LOGGED] = Side(SIDE, lambda: flat(logged, FIELDS), meets=meets)
+        sides[LOGGED] = Side(SIDE, lambda: flatten_data(logged, FIELDS), meets=meets)
     key = parted_by(terms) if terms.looks_back else ()
     plan = partial(plan_part, terms, moment, ())
     terms = PlanTerms(store, TableName("odf", "events"), sides, key, {EVENTS: events_schema(SIDE)}, plan)

@@ -1,1 +1,1 @@
-"""Open Data Fabric: manifests poll sources into append-only event logs."""
+"""Open Data Fabric: manifests define datasets, append-only event logs with polling or push sources."""

@@ -1,4 +1,4 @@
-"""Add a manifest: a new dataset gets its table, a known one what is new in its manifest (decision O22)."""
+"""Add manifests: create the tables of new datasets, and apply changed manifests to tables (decision O22)."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +12,6 @@ from backstory.doors.odf.columns import batch_columns, expected_of
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of
 from backstory.doors.odf.lints import Lint
 from backstory.doors.odf.log_columns import log_columns
-from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.dataset import Dataset, find_manifests
 from backstory.doors.odf.manifest.merge import key_of
 from backstory.doors.odf.preprocess import lint_dataset
@@ -33,7 +32,7 @@ Status = Literal["added", "updated", "unchanged", "failed"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Added(Receipt):
-    """A manifest that was added, and what the lints say of it; its name is None if not even that is known."""
+    """The receipt of an added manifest, with its lints; the name is None if it could not be read."""
 
     dataset: str | None
     file: Path | None
@@ -43,69 +42,71 @@ class Added(Receipt):
 
 
 def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
-    """Add every manifest of a file, or of a folder and those in it; UsageError for a wrong one."""
+    """Add every manifest of a file, or of a folder and its subfolders; UsageError for an invalid one."""
     files = find_manifests(path) if path.is_dir() else [path]
-    found = [
-        each
+    datasets = [
+        dataset
         for file in files
-        for each in read_datasets(registry.stored_datasets(store, namespace), file, recursive=path.is_dir())
+        for dataset in read_datasets(
+            registry.stored_datasets(store, namespace), file, recursive=path.is_dir()
+        )
     ]
-    refuse_repeated(found)
-    return [add_one(store, each, dry_run=dry_run) for each in found]
+    refuse_repeated(datasets)
+    return [add_one(store, dataset, dry_run=dry_run) for dataset in datasets]
 
 
 def add_each(store: Store, namespace: str, paths: Iterable[Path], *, dry_run: bool = False) -> list[Added]:
-    """Add the manifests of files and folders; one that is wrong fails alone, and the others are added."""
-    found: list[Added] = []
+    """Add the manifests of files and folders; an invalid one fails, and the others are added."""
+    receipts: list[Added] = []
     first: dict[str, Dataset] = {}
     for path in paths:
         try:
             files = find_manifests(path) if path.is_dir() else [path]
         except BackstoryError as error:
-            found.append(Added(None, path, "failed", error=error))
+            receipts.append(Added(None, path, "failed", error=error))
             continue
         for file in files:
-            found += _of_file(store, namespace, file, first, recursive=path.is_dir(), dry_run=dry_run)
-    return found
+            receipts += _of_file(store, namespace, file, first, recursive=path.is_dir(), dry_run=dry_run)
+    return receipts
 
 
 def _of_file(
     store: Store, namespace: str, file: Path, first: dict[str, Dataset], *, recursive: bool, dry_run: bool
 ) -> list[Added]:
-    found: list[Added] = []
+    receipts: list[Added] = []
     name = None
     try:
-        for each in read_datasets(registry.stored_datasets(store, namespace), file, recursive=recursive):
-            name = each.dataset.name
-            refuse_repeated([each], first)
-            found.append(replace(add_one(store, each, dry_run=dry_run), file=file))
+        for dataset in read_datasets(registry.stored_datasets(store, namespace), file, recursive=recursive):
+            name = dataset.dataset.name
+            refuse_repeated([dataset], first)
+            receipts.append(replace(add_one(store, dataset, dry_run=dry_run), file=file))
     except BackstoryError as error:
-        found.append(Added(name, file, "failed", error=error))
-    return found
+        receipts.append(Added(name, file, "failed", error=error))
+    return receipts
 
 
 def add_one(store: Store, wanted: RegisteredDataset, *, dry_run: bool = False) -> Added:
-    """Create the dataset's table, or bring what is new in its manifest to the table.
+    """Create the dataset's table, or apply its changed manifest to the table.
 
-    Raises UsageError for what the lints call an error, for a query that does not fit the declared columns,
-    and for a change that would give stored rows another meaning.
+    Raises UsageError for lints that are errors, for a query that does not fit the declared columns, and for
+    another meaning of stored rows.
     """
     dataset = wanted.dataset
-    told = check_manifest(dataset, partial(lint_dataset, store, wanted))
+    lints = check_manifest(dataset, partial(lint_dataset, store, wanted))
     if wanted.table is None:
         try:
             registry.refuse_taken(store, wanted.name)
             _create(store, wanted, dry_run=dry_run)
         except BackstoryError:
-            meanwhile = load(store, wanted.name)  # another process may have added it since it was looked for
-            if meanwhile is None or registry.dataset_of(meanwhile) is None:
+            table_now = load(store, wanted.name)  # another process may have added it meanwhile
+            if table_now is None or registry.dataset_of(table_now) is None:
                 raise
-            return add_one(store, replace(wanted, table=meanwhile), dry_run=dry_run)
-        return Added(dataset.name, None, "added", told)
+            return add_one(store, replace(wanted, table=table_now), dry_run=dry_run)
+        return Added(dataset.name, None, "added", lints)
     before = registry.dataset_of(wanted.table)
     assert before is not None
     if is_same(before.dataset, dataset):
-        return Added(dataset.name, None, "unchanged", told)
+        return Added(dataset.name, None, "unchanged", lints)
     _refuse_other_meaning(before, dataset)
     properties = properties_of(dataset)
     schema = _extended_schema(before, wanted)
@@ -113,7 +114,7 @@ def add_one(store: Store, wanted: RegisteredDataset, *, dry_run: bool = False) -
         properties[SCHEMA] = canonical(schema)
     table, change = _change_of_manifest(before, wanted, properties, schema)
     _deliver(store, wanted, table, change, dry_run=dry_run)
-    return Added(dataset.name, None, "updated", told)
+    return Added(dataset.name, None, "updated", lints)
 
 
 def _create(store: Store, wanted: RegisteredDataset, *, dry_run: bool) -> None:
@@ -121,37 +122,37 @@ def _create(store: Store, wanted: RegisteredDataset, *, dry_run: bool) -> None:
     document = wanted.schema
     expected = expected_of(document, columns.system, columns.time)
     fields = columns.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
-    more = {SCHEMA: canonical(document)} if document else {}
+    schema_property = {SCHEMA: canonical(document)} if document else {}
     shape = Shape(wanted.name, columns_from(fields), _key(dataset), Layout.ODF)
-    change = Change(into=shape, properties=properties_of(dataset) | more)
+    change = Change(into=shape, properties=properties_of(dataset) | schema_property)
     _deliver(store, wanted, None, change, dry_run=dry_run)
 
 
 def _change_of_manifest(
     before: RegisteredDataset, wanted: RegisteredDataset, properties: Mapping[str, str], schema: Any
 ) -> tuple[StoredTable, Change]:
-    """A dataset's table, and the change of its columns and properties for another manifest."""
+    """A dataset's table, and the change of its columns and properties for a changed manifest."""
     from pyspark.sql.types import StructType
 
     assert before.table is not None
     old, new = before.columns, log_columns(wanted.dataset)
     expected = expected_of(schema or before.schema, new.system, new.time)
     shape = replace(before.table.shape, key=_key(wanted.dataset))
-    if old.encoding is not new.encoding:  # there are no rows, and other system columns
-        anew = new.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
-        into = replace(shape, columns=columns_from(anew))
+    if old.encoding is not new.encoding:  # other system columns, and no rows yet
+        all_fields = new.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
+        into = replace(shape, columns=columns_from(all_fields))
         return before.table, Change(into=into, properties=properties)
     renamed = {a: b for a, b in zip(old.system, new.system, strict=True) if a != b}
-    kept = [replace(each, name=renamed.get(each.name, each.name)) for each in shape.columns]
-    fields = [each for each in (expected.fields if expected else ()) if shape.column(each.name) is None]
-    into = replace(shape, columns=(*kept, *columns_from(StructType(fields))))
+    columns = [replace(column, name=renamed.get(column.name, column.name)) for column in shape.columns]
+    fields = [column for column in (expected.fields if expected else ()) if shape.column(column.name) is None]
+    into = replace(shape, columns=(*columns, *columns_from(StructType(fields))))
     return before.table, Change(into=into, renamed=renamed, properties=properties)
 
 
 def _deliver(
     store: Store, wanted: RegisteredDataset, table: StoredTable | None, change: Change, *, dry_run: bool
 ) -> None:
-    """The manifest was read against this table: another writer's change is told, and not tried again."""
+    """Commit once: the manifest was checked against this table, so another writer's change is an error."""
     note = Note(DOOR, wanted.manifest_hash)
     deliver_once(store, TableChange([wanted.name], note, lambda: (table, change), dry_run))
 
@@ -162,18 +163,18 @@ def _key(dataset: Dataset) -> tuple[str, ...]:
 
 
 def _refuse_other_meaning(before: RegisteredDataset, dataset: Dataset) -> None:
-    """What is stored keeps its meaning: strategy, key and encoding of a dataset with rows stay."""
+    """Raise UsageError for another strategy, key or encoding of a dataset with rows."""
     assert before.table is not None
     if not before.table.rows:
         return
     old = {(type(s.merge).__name__, key_of(s.merge)) for _, s in before.dataset.sources()}
     new = {(type(s.merge).__name__, key_of(s.merge)) for _, s in dataset.sources()}
-    other = log_columns(before.dataset).encoding is not log_columns(dataset).encoding
-    data = {each["name"] for each in (before.schema or {}).get("fields", ())} - {*before.columns.system}
+    is_encoding_changed = log_columns(before.dataset).encoding is not log_columns(dataset).encoding
+    data = {column["name"] for column in (before.schema or {}).get("fields", ())} - {*before.columns.system}
     taken = sorted(data & {*log_columns(dataset).system})
     if taken:
         raise _incompatible_error(dataset, f"uses the column {taken[0]} as a system column")
-    if other or (new and old and not new & old):
+    if is_encoding_changed or (new and old and not new & old):
         raise UsageError(
             "other-meaning",
             f"The manifest of {dataset.name} changes the strategy, key or encoding of a dataset that has "
@@ -183,36 +184,39 @@ def _refuse_other_meaning(before: RegisteredDataset, dataset: Dataset) -> None:
 
 
 def _extended_schema(before: RegisteredDataset, wanted: RegisteredDataset) -> Mapping[str, Any] | None:
-    """The dataset's columns with the optional ones that are new; None if nothing is new.
+    """The dataset's schema document with new optional columns; None if nothing is new.
 
-    Raises UsageError for a column that is gone, renamed, retyped, or new and required (section 2.8).
+    Raises UsageError for a removed, renamed or retyped column, and for a new required one (section 2.8).
     """
     known = before.schema
-    told = _manifest_schema(wanted.dataset)
+    declared = _manifest_schema(wanted.dataset)
     if known is None:
-        return told if wanted.dataset.schema is not None else None
+        return declared if wanted.dataset.schema is not None else None
     names = dict(zip(before.columns.vocabulary, wanted.columns.vocabulary, strict=True))
     fields: list[Mapping[str, Any]] = [
-        {**each, "name": names.get(each["name"], each["name"])} for each in known["fields"]
+        {**column, "name": names.get(column["name"], column["name"])} for column in known["fields"]
     ]
-    if told is not None:
-        fields += _additions(before, wanted, known, told)
+    if declared is not None:
+        fields += _additions(before, wanted, known, declared)
     return {**known, "fields": fields} if fields != known["fields"] else None
 
 
 def _additions(
-    before: RegisteredDataset, wanted: RegisteredDataset, known: Mapping[str, Any], told: Mapping[str, Any]
+    before: RegisteredDataset,
+    wanted: RegisteredDataset,
+    known: Mapping[str, Any],
+    declared: Mapping[str, Any],
 ) -> list[Mapping[str, Any]]:
-    """The new columns of what a manifest tells."""
+    """The new columns of a manifest's schema."""
     system = {*before.columns.system, *wanted.columns.system}
-    old = {each["name"]: each["type"] for each in known["fields"] if each["name"] not in system}
-    new = {each["name"]: each["type"] for each in told["fields"] if each["name"] not in system}
-    gone = [name for name in old if name not in new]
-    if gone:
-        raise _incompatible_error(wanted.dataset, f"leaves out the column {gone[0]}")
+    old = {column["name"]: column["type"] for column in known["fields"] if column["name"] not in system}
+    new = {column["name"]: column["type"] for column in declared["fields"] if column["name"] not in system}
+    removed = [name for name in old if name not in new]
+    if removed:
+        raise _incompatible_error(wanted.dataset, f"leaves out the column {removed[0]}")
     retyped = [name for name in old if old[name] != new[name]]
     days, time = before.is_dated, wanted.columns.time
-    expected = expected_of(told, wanted.columns.system, time)
+    expected = expected_of(declared, wanted.columns.system, time)
     if expected and None not in {days, expected.dated} and days is not expected.dated:
         retyped.append(time)
     if retyped:
@@ -220,27 +224,23 @@ def _additions(
     required = [name for name in new if name not in old and new[name].get("kind") != "Option"]
     if required:
         raise _incompatible_error(wanted.dataset, f"adds the required column {required[0]}")
-    return [each for each in told["fields"] if each["name"] in new and each["name"] not in old]
+    return [column for column in declared["fields"] if column["name"] in new and column["name"] not in old]
 
 
 def _manifest_schema(dataset: Dataset) -> Mapping[str, Any] | None:
-    """The columns that a manifest says that the dataset has, in full types."""
+    """The schema document of a manifest, with full types; None if it declares no columns."""
     if dataset.schema is not None:
-        return _in_full(dataset.schema)
+        return data_schema_of(arrow_schema(dataset.schema))
     for _, source in dataset.sources():
-        found = batch_columns(dataset, source, None)
-        if found is not None:
-            return data_schema_of(found.schema)
+        columns = batch_columns(dataset, source, None)
+        if columns is not None:
+            return data_schema_of(columns.schema)
     return None
 
 
-def _in_full(schema: DataSchema) -> Mapping[str, Any]:
-    return data_schema_of(arrow_schema(schema))
-
-
-def _incompatible_error(dataset: Dataset, what: str) -> UsageError:
+def _incompatible_error(dataset: Dataset, reason: str) -> UsageError:
     return UsageError(
         "incompatible-schema",
-        f"The manifest of {dataset.name} {what}.",
+        f"The manifest of {dataset.name} {reason}.",
         "Only optional columns can be added; for another schema use another dataset name.",
     )

@@ -1,4 +1,4 @@
-"""The datasets that arguments name, or that manifests would add; nothing is written."""
+"""The datasets of command arguments: names of datasets, and files of manifests, which are not added here."""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,19 +15,19 @@ from backstory.formats.reading import refuse_unwritable
 from backstory.model.table import TableName
 from backstory.stores.port import TableLike
 
-# A name or a path as a user writes it, a path, or the table of a dataset.
+# A name or a path as text, a path, or the table of a dataset.
 Argument = str | Path | TableName
 NAMED: Final = ("content", "name")
 
 
 def is_file(one: str | Path) -> bool:
-    """Whether an argument means a file of manifests, and not a dataset."""
+    """Whether an argument is a file of manifests rather than the name of a dataset."""
     path = Path(one)
     return isinstance(one, Path) or path.suffix.lower() in ENDINGS or path.is_file()
 
 
 def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
-    """Raise UsageError if no dataset is meant at all."""
+    """Raise UsageError if there are no arguments, unless `every` is set."""
     if not wanted and not every:
         raise UsageError(
             "no-dataset", "No dataset is named.", "Name datasets or manifests, or use `all=True`."
@@ -35,62 +35,65 @@ def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
 
 
 def find_datasets(datasets: DatasetRegistry[Table], wanted: Iterable[Argument]) -> list[KnownDataset[Table]]:
-    """The datasets that files, folders and names mean, each once; UsageError for any other argument."""
-    read = [each for one in wanted for each in _datasets_of(datasets, one)]
-    refuse_repeated(each for each in read if each.dataset.written is not None)
-    return list({each.name: each for each in read}.values())
+    """The datasets of files, folders and names, each once; UsageError for any other argument."""
+    datasets_read = [dataset for argument in wanted for dataset in _datasets_of(datasets, argument)]
+    refuse_repeated(dataset for dataset in datasets_read if dataset.dataset.written is not None)
+    return list({dataset.name: dataset for dataset in datasets_read}.values())
 
 
-def _datasets_of(datasets: DatasetRegistry[Table], one: Argument) -> list[KnownDataset[Table]]:
-    if isinstance(one, TableName):
-        return [datasets.existing(one.name)]
-    path = Path(one)
-    if path.is_dir() and (isinstance(one, Path) or one.endswith("/")):
+def _datasets_of(datasets: DatasetRegistry[Table], argument: Argument) -> list[KnownDataset[Table]]:
+    if isinstance(argument, TableName):
+        return [datasets.existing(argument.name)]
+    path = Path(argument)
+    if path.is_dir() and (isinstance(argument, Path) or argument.endswith("/")):
         return [
-            each for file in find_manifests(path) for each in read_datasets(datasets, file, recursive=True)
+            dataset
+            for file in find_manifests(path)
+            for dataset in read_datasets(datasets, file, recursive=True)
         ]
-    return read_datasets(datasets, path) if is_file(one) else [datasets.existing(str(one))]
+    return read_datasets(datasets, path) if is_file(argument) else [datasets.existing(str(argument))]
 
 
 def read_datasets(
     datasets: DatasetRegistry[Table], path: Path, *, recursive: bool = False
 ) -> list[KnownDataset[Table]]:
-    """The datasets of a file as they would stand when it was added.
+    """The datasets of a file as they will be once it is added.
 
-    Raises UsageError if two of its manifests are one dataset's.
+    Raises UsageError if two manifests are for the same dataset.
     """
-    found = []
+    datasets_read = []
     for document, snapshot in read_manifests(path, recursive=recursive):
         known = datasets.find(snapshot.content.name)
         dataset = fold(snapshot, path.absolute().parent, known=known is not None, written=document)
         name = known.name if known else TableName(datasets.namespace, dataset.name)
-        found.append(KnownDataset(dataset, name, known.table if known else None))
-    refuse_repeated(found)
-    return found
+        datasets_read.append(KnownDataset(dataset, name, known.table if known else None))
+    refuse_repeated(datasets_read)
+    return datasets_read
 
 
 def refuse_repeated(
-    found: Iterable[KnownDataset[TableLike]], first: dict[str, Dataset] | None = None
+    datasets: Iterable[KnownDataset[TableLike]], first: dict[str, Dataset] | None = None
 ) -> None:
-    """Raise UsageError for the second manifest of a dataset: names are compared without case (R7).
+    """Raise UsageError for a second manifest of a dataset; names are compared without case (R7).
 
-    `first` holds the first manifest of each name before these, and gets theirs. The same manifest may be
-    there again, as one of a folder and by its own name.
+    `first` has the first manifest of each earlier name; the new ones are added to it. The same manifest may
+    occur twice, in a folder and by its own path.
     """
     first = {} if first is None else first
-    for each in found:
-        one = each.dataset
-        other = first.setdefault(one.name.lower(), one)
-        if _origin(one) != _origin(other):
+    for known in datasets:
+        dataset = known.dataset
+        other = first.setdefault(dataset.name.lower(), dataset)
+        if _origin(dataset) != _origin(other):
             raise UsageError(
                 "repeated-name",
-                f"{one.place(NAMED)}: the dataset {one.name} is already defined in {other.place(NAMED)}.",
+                f"{dataset.place(NAMED)}: the dataset {dataset.name} is already defined in "
+                f"{other.place(NAMED)}.",
                 "Give one of them another name.",
             )
 
 
 def check_manifest(dataset: Dataset, lint: Callable[[], Iterable[Lint]]) -> tuple[Lint, ...]:
-    """The lints of a manifest; UsageError if it must not be added."""
+    """The lints of a manifest; UsageError if it cannot be added."""
     lints = tuple(lint())
     refuse_errors(lints)
     if dataset.polling is not None:
@@ -104,11 +107,11 @@ def check_manifest(dataset: Dataset, lint: Callable[[], Iterable[Lint]]) -> tupl
 
 
 def is_same(before: Dataset, after: Dataset) -> bool:
-    """Whether a manifest brings nothing that was not added."""
+    """Whether a manifest is the same as before, folder included."""
     return before.document == after.document and before.folder == after.folder
 
 
 def _origin(dataset: Dataset) -> tuple[Path, str, int | None]:
-    """Where a manifest was written, however its path was spelled."""
+    """The folder, file name and line of a manifest, however its path was spelled."""
     name = dataset.written.name if dataset.written else ""
     return dataset.folder.resolve(), Path(name).name, dataset.line(NAMED)

@@ -1,8 +1,7 @@
-"""A batch: rows after read and preprocess, in the columns of the dataset (sections 2.1, 2.8).
+"""A batch: rows after read and preprocess, converted to the dataset's columns (sections 2.1, 2.8).
 
-The event time of delivered rows: an instant, a day, or a calendar year (decisions O5 and O13).
-
-A batch as Arrow, where its columns are those of its dataset already: Spark need not make them.
+The event time is an instant, a day, or a calendar year (decisions O5 and O13). Columns that need no
+conversion are taken from Arrow tables, without Spark.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,7 +15,7 @@ import pyarrow.compute as pc
 from backstory.doors.odf.columns import ExpectedColumns, conform_columns, reserved_names, storable
 from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.dataset import DatasetSource
-from backstory.doors.odf.manifest.merge import ChangelogStream, Snapshot, UpsertStream, key_of
+from backstory.doors.odf.manifest.merge import ChangelogStream, SnapshotMerge, UpsertStream, key_of
 from backstory.engine.staging import ARRIVAL, StagedRows
 from backstory.errors import Refused
 from backstory.spark.versions import frame_fields, require_fields, try_cast
@@ -26,28 +25,35 @@ from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.frames import holds_map
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType, StructField
+
 
 YEAR: Final = r"^[1-9][0-9]{3}$"
 CLOCK_TIME: Final = r"[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?"
 RFC3339: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({CLOCK_TIME})?$"
 ZONED: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{CLOCK_TIME}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})$"
-# The years 0001 to 9999, since 1970-01-01: Python has no others, and instants in the year 55840 are mistakes.
+# The years 0001 to 9999, counted from 1970-01-01: Python's range; instants beyond it are mistakes.
 LAST_SECOND: Final = 253_402_300_799
 INSTANTS: Final = (-62_135_596_800_000_000, LAST_SECOND * 1_000_000 + 999_999)
 DAYS: Final = (-719_162, 2_932_896)
-# Smaller numbers are more likely years, days or mistakes than UNIX seconds, greater ones milliseconds.
+# Smaller numbers are more likely years, days or mistakes than UNIX seconds; larger numbers are milliseconds.
 SECONDS: Final = (100_000_000, LAST_SECOND)
 HINT: Final = (
     "Convert it to a time in preprocess: make_date(year, 1, 1), timestamp_seconds(x), timestamp_millis(x), "
     "to_timestamp(x)."
 )
 
+# Rows with an unreadable event time have this number as operation. Names of counts: of such rows, and of
+# NULLs.
+UNREADABLE_TIME: Final = "unreadable event time"
+UNREADABLE: Final = -1000
+NULLS: Final = "null "
+
 
 @dataclass(frozen=True, slots=True)
 class EventTimeColumn:
-    """The event time as a column, whether it is a day, and which rows have one that cannot be read."""
+    """The event time as a column, whether it is a day, and the condition for unreadable event times."""
 
     value: "Column"
     dated: bool
@@ -57,16 +63,16 @@ class EventTimeColumn:
 def event_time(
     name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool | None = None
 ) -> EventTimeColumn:
-    """The event time that a column holds; `inferred` says that nobody declared its type.
+    """The event time in a column; `inferred` means that its type was not declared.
 
-    `dated` says that the dataset's event times are days, or instants; None if that is open. A day that
-    nobody declared is its first instant, where instants are kept. Raises Refused for a type that holds no
-    times (section 2.1, step 1), and for the other one of the two.
+    `dated` is whether the dataset's event times are days; None if undecided. If the dataset has instants, an
+    inferred day becomes its first instant. Raises Refused for a type that contains no times (section 2.1,
+    step 1), and for declared days instead of instants or vice versa.
     """
-    found = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
-    if dated is None or found.dated is dated:
-        return found
-    if found.dated and inferred:
+    time = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
+    if dated is None or time.dated is dated:
+        return time
+    if time.dated and inferred:
         return _within_years(column, in_utc(column.cast("timestamp_ntz")))
     expected = "date" if dated else "timestamp"
     raise Refused(
@@ -114,14 +120,14 @@ def _event_time(
 
 
 def in_utc(naive: "Column") -> "Column":
-    """Times without a zone as instants, in whatever zone the session is."""
+    """Times without a zone as instants in UTC, whatever the session's time zone."""
     from pyspark.sql.functions import concat, lit
 
     return concat(naive.cast("string"), lit("Z")).cast("timestamp")
 
 
 def _within_years(column: "Column", value: "Column", *, dated: bool = False) -> EventTimeColumn:
-    """What the column says; unreadable where that is nothing, or of a year before 0001 or after 9999."""
+    """The event time `value`; unreadable if a value of the column is no time in the years 0001 to 9999."""
     from pyspark.sql.functions import unix_date, unix_micros, when
 
     good = unix_date(value).between(*DAYS) if dated else unix_micros(value).between(*INSTANTS)
@@ -137,7 +143,7 @@ def _year(column: "Column") -> "Column":
 
 
 def _number(column: "Column", *, inferred: bool) -> EventTimeColumn:
-    """A four-digit number is a year; a large one UNIX seconds, where nobody declared it."""
+    """A four-digit number is a year; a large number is UNIX seconds, if the type was inferred."""
     from pyspark.sql.functions import timestamp_seconds, when
 
     year = column.between(1000, 9999)
@@ -150,7 +156,7 @@ def _number(column: "Column", *, inferred: bool) -> EventTimeColumn:
 
 
 def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
-    """A text of four digits is a year; one of RFC 3339 an instant, where nobody declared it."""
+    """A text of four digits is a year; a text of RFC 3339 is an instant, if the type was inferred."""
     from pyspark.sql.functions import when
 
     year = column.rlike(YEAR)
@@ -161,13 +167,9 @@ def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
     return _within_years(column, value)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructField
-
-
 @dataclass(frozen=True, slots=True)
 class TakenColumns:
-    """The columns of a batch for those of a side; None stands for one that is all NULL, or 0 for `op`."""
+    """The batch's columns for the columns of a side; None for a column of NULLs, or of 0 for `op`."""
 
     data: Mapping[str, str | None]
     op: str | None
@@ -182,10 +184,10 @@ def taken_columns(
     *,
     dated: bool,
 ) -> TakenColumns | None:
-    """What to take of a batch; None where Spark makes something else of a column.
+    """The columns to take unchanged from a batch; None if Spark must convert one of them.
 
-    `names` are those that the columns have where they are read, `system` the ones for `op` (None where each
-    row adds) and for the event time.
+    `names` maps columns to their names in the file. `system` are the columns for `op` (None if each row is an
+    addition) and for the event time.
     """
     from pyspark.sql import types as spark
 
@@ -197,34 +199,34 @@ def taken_columns(
         kind = spark.DateType if dated else spark.TimestampType
         if not isinstance(time.dataType, kind):
             return None
-    if not all(each.name in void or _widens(batch[each.name].dataType, each.dataType) for each in data):
+    if not all(field.name in void or _widens(batch[field.name].dataType, field.dataType) for field in data):
         return None
     return TakenColumns(
-        {each.name: None if each.name in void else names[each.name] for each in data},
+        {field.name: None if field.name in void else names[field.name] for field in data},
         None if op is None else names[op.name],
         None if time is None or time.name in void else names[time.name],
     )
 
 
-def _widens(found: "DataType", wanted: "DataType") -> bool:
-    """Whether a cast is of no consequence."""
+def _widens(actual: "DataType", wanted: "DataType") -> bool:
+    """Whether a cast keeps all values."""
     from pyspark.sql import types as spark
 
-    match found, wanted:
+    match actual, wanted:
         case spark.DecimalType(), spark.DecimalType():
-            return found.scale == wanted.scale and found.precision <= wanted.precision
+            return actual.scale == wanted.scale and actual.precision <= wanted.precision
         case (
             (spark.ByteType() | spark.ShortType() | spark.IntegerType()),
             (spark.IntegerType() | spark.LongType()),
         ):
             return True
-    return bool(found == wanted)
+    return bool(actual == wanted)
 
 
 def side_tables(read: StagedRows, taken: TakenColumns, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows as a side of these columns, some at a time.
+    """The rows as tables of a side with this schema.
 
-    Raises Unreadable for a file that is spoilt, and for an event time of no year: Spark tells of them.
+    Raises Unreadable for a damaged file and for an event time out of range; Spark then reports the error.
     """
     assert read.tables is not None
     sources = {OP: taken.op, TIME: taken.time, **taken.data}
@@ -233,9 +235,9 @@ def side_tables(read: StagedRows, taken: TakenColumns, schema: pa.Schema) -> Ite
     try:
         for rows in read.tables(list(wanted.values())):
             size = len(rows)
-            made = {OP: np.zeros(size, np.int32), PLACE: np.arange(first, first + size)}
-            made |= {name: rows[source] for name, source in wanted.items()}
-            values = [made.get(each.name, pa.nulls(size, each.type)) for each in schema]
+            columns = {OP: np.zeros(size, np.int32), PLACE: np.arange(first, first + size)}
+            columns |= {name: rows[source] for name, source in wanted.items()}
+            values = [columns.get(field.name, pa.nulls(size, field.type)) for field in schema]
             side = pa.table(values, names=schema.names).cast(schema)
             if TIME in schema.names:
                 _require_years(side[TIME])
@@ -248,30 +250,20 @@ def side_tables(read: StagedRows, taken: TakenColumns, schema: pa.Schema) -> Ite
 def _require_years(times: pa.ChunkedArray) -> None:
     dated = pa.types.is_date32(times.type)
     first, last = DAYS if dated else INSTANTS
-    for each in pc.min_max(times).values():
-        count = each.cast(pa.int32() if dated else pa.int64()).as_py()
+    for limit in pc.min_max(times).values():
+        count = limit.cast(pa.int32() if dated else pa.int64()).as_py()
         if count is not None and not first <= count <= last:
-            raise Unreadable("an event time of no year")
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import StructField
-
-# Counts of rows with an unreadable event time, whose operation is this number, and of NULLs by column.
-UNREADABLE_TIME: Final = "unreadable event time"
-UNREADABLE: Final = -1000
-NULLS: Final = "null "
+            raise Unreadable("an event time out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveredSide:
     """Delivered rows as a side of the plan.
 
-    `data` are the data columns in the dataset's order; `timed` says that the source supplies the event
-    time, `dated` that it is a day, `placed` that rows are numbered without gaps, and `known` that each
-    column has a type of its values or of a declaration. `required` are data columns without NULL. `taken` are
-    the columns of the batch that become those of the side as they are, None where Spark makes others.
+    `data` are the data columns in the dataset's order, `required` those without NULL. `timed`: the source
+    supplies the event time. `dated`: it is a day. `placed`: rows are numbered without gaps. `known`: each
+    column has a type from its values or a declaration. `taken` are the columns to take unchanged, None if
+    Spark must convert some.
     """
 
     rows: "DataFrame"
@@ -292,22 +284,22 @@ def delivered_side(
     *,
     inferred: bool,
 ) -> DeliveredSide:
-    """The rows of a frame as those of a dataset; `expected` are its columns, None before the first rows.
+    """Convert the rows of a frame to the dataset's columns `expected`; None before the first rows.
 
-    `inferred` says that nobody declared the columns: names of the system get a leading `_` then (D32).
-    Raises Refused, with the columns' names and types, for what does not fit.
+    If `inferred`, no columns were declared, and columns named like system columns get a leading `_` (D32).
+    Raises Refused, with names and types of columns, for columns that do not fit.
     """
     from pyspark.sql.functions import col, lit, struct, when
-    from pyspark.sql.functions import monotonically_increasing_id as arrived
+    from pyspark.sql.functions import monotonically_increasing_id as arrival_id
 
-    read = frame.columns
-    frame = _refused_or_renamed(frame, source, columns, inferred=inferred)
-    found = {field.name: field for field in frame_fields(frame)}
-    fields = dict(found)
+    read_names = frame.columns
+    frame = _rename_reserved(frame, source, columns, inferred=inferred)
+    frame_columns = {field.name: field for field in frame_fields(frame)}
+    fields = dict(frame_columns)
     has_arrival = fields.pop(ARRIVAL, None) is not None
     op = _op(source, columns, fields)
-    told = columns.vocab.operation_type_column
-    system = (told if told in found.keys() - fields.keys() else None, columns.time)
+    op_name = columns.vocab.operation_type_column
+    system = (op_name if op_name in frame_columns.keys() - fields.keys() else None, columns.time)
     time, wanted = None, expected.dated if expected else None
     if columns.time in fields:
         type_ = fields.pop(columns.time).dataType
@@ -320,19 +312,19 @@ def delivered_side(
     if time is not None and time.unreadable is not None:
         op = when(time.unreadable, lit(UNREADABLE)).otherwise(op)
     require_fields(len(data), "Rows" if time is None else "Rows with nothing but a time")
-    own = (values.get(f.name, col(quote(f.name))).cast(f.dataType).alias(f.name) for f in data)
+    row_values = (values.get(f.name, col(quote(f.name))).cast(f.dataType).alias(f.name) for f in data)
     sides = {
         OP: op,
         TIME: time.value if time else lit(None).cast("date" if dated else "timestamp"),
-        ROW: struct(*own),
-        PLACE: col(quote(ARRIVAL)) if has_arrival else arrived(),
+        ROW: struct(*row_values),
+        PLACE: col(quote(ARRIVAL)) if has_arrival else arrival_id(),
     }
     rows = frame.select(*(value.alias(name) for name, value in sides.items()))
     known = expected is not None or not any(map(_is_void, frame.schema))
     taken = None
     if has_arrival and all(_is_void(fields[name]) for name in values):
-        names = dict(zip(frame.columns, read, strict=True))
-        taken = taken_columns(found, names, data, system, dated=dated)
+        names = dict(zip(frame.columns, read_names, strict=True))
+        taken = taken_columns(frame_columns, names, data, system, dated=dated)
     return DeliveredSide(rows, data, time is not None, dated, has_arrival, known, required, taken)
 
 
@@ -351,13 +343,13 @@ def _conform(
     naive = [name for name, field in fields.items() if isinstance(field.dataType, TimestampNTZType)]
     instants = {name: in_utc(col(quote(name))) for name in naive}
     if expected is None:
-        return [storable(each) for each in fields.values()], instants
+        return [storable(field) for field in fields.values()], instants
     data, values = conform_columns(fields, expected)
     return data, instants | values
 
 
 def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str) -> None:
-    """Raises Refused for the first check that rows failed; `time` names the event-time column."""
+    """Raise Refused for the first failed check of rows; `time` is the name of the event-time column."""
     if unreadable := counts.get(UNREADABLE_TIME):
         raise Refused(
             "bad-input-schema",
@@ -375,13 +367,13 @@ def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str)
             )
 
 
-def _refused_or_renamed(
+def _rename_reserved(
     frame: "DataFrame", source: DatasetSource, columns: LogColumns, *, inferred: bool
 ) -> "DataFrame":
     names = [name for name in frame.columns if name != ARRIVAL]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise _bad(f"The batch has the column {twice[0]} twice.", "Name each column once.", twice)
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        raise _bad(f"The batch has the column {repeated[0]} twice.", "Name each column once.", repeated)
     taken = sorted(reserved_names(columns.vocab, source.merge) & set(names))
     if taken and not inferred:
         raise _bad(
@@ -401,7 +393,7 @@ def _refused_or_renamed(
 
 
 def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructField]") -> "Column":
-    """What each row does: told by the `op` column of upserts and changelogs, an addition elsewhere."""
+    """The operation of each row: from the `op` column of upserts and changelogs, else an addition."""
     from pyspark.sql.functions import col, lit
     from pyspark.sql.types import IntegralType, StringType
 
@@ -417,10 +409,10 @@ def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructFie
 
 
 def _require_named(source: DatasetSource, columns: LogColumns, names: Sequence[str], *, timed: bool) -> None:
-    """Key, compared and sequence columns must be there (D4, R33)."""
+    """Raise Refused if a key, compared or sequence column is missing (D4, R33)."""
     known = {*names, columns.time} if timed else set(names)
     wanted = list(key_of(source.merge))
-    if isinstance(source.merge, Snapshot):
+    if isinstance(source.merge, SnapshotMerge):
         wanted += source.merge.compare_columns or ()
     if isinstance(source.merge, UpsertStream) and source.merge.sequence_column:
         wanted.append(source.merge.sequence_column)
@@ -435,7 +427,7 @@ def _require_named(source: DatasetSource, columns: LogColumns, names: Sequence[s
 
 
 def _require_comparable(source: DatasetSource, data: "Sequence[StructField]") -> None:
-    """Spark compares no maps: there are none where rows are told from their repetitions (section 2.1)."""
+    """Raise Refused for a map in a dataset with a key: Spark cannot compare maps (section 2.1)."""
     maps = [field.name for field in data if holds_map(field.dataType)] if key_of(source.merge) else []
     if maps:
         raise _bad(

@@ -1,7 +1,4 @@
-"""The columns that a source delivers, as far as they are known before it is asked.
-
-The columns that a dataset has, and whether those of a batch are the same (section 2.8).
-"""
+"""The data columns of a dataset, of its sources, and of a batch that must match them (section 2.8)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -36,7 +33,7 @@ from backstory.doors.odf.manifest.data_schema import (
 )
 from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
 from backstory.doors.odf.manifest.events import SetVocab
-from backstory.doors.odf.manifest.merge import OBSERVED, Append, Ledger, Merge, Snapshot, encoding_of
+from backstory.doors.odf.manifest.merge import OBSERVED, Append, Ledger, Merge, SnapshotMerge, encoding_of
 from backstory.engine.staging import PARTLY_VOID
 from backstory.errors import Refused
 from backstory.model.types import fits
@@ -50,10 +47,16 @@ if TYPE_CHECKING:
 
 ADD = "Add it to setDataSchema, or to the read schema, as an optional column and run `backstory add`."
 
+# Types that can contain event times: times, years as numbers or texts (decision O5), and a column of NULLs.
+EVENT_TIMES: Final = (
+    *(Date, Timestamp, String, Null),
+    *(Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64),
+)
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedColumns:
-    """A dataset's data columns in their order, the required ones, and whether event times are days."""
+    """A dataset's data columns in order, the names of required ones, and whether event times are days."""
 
     fields: "Sequence[StructField]"
     required: tuple[str, ...] = ()
@@ -63,35 +66,35 @@ class ExpectedColumns:
 def expected_of(
     document: Mapping[str, Any] | None, system: Sequence[str], time: str
 ) -> ExpectedColumns | None:
-    """The columns of a DataSchema document without the system's own; None if there is none."""
-    import pyarrow as pa
+    """The columns of a DataSchema document without system columns; None without a document."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     if document is None:
         return None
     schema = arrow_schema(DataSchema.model_validate(document))
     dated = pa.types.is_date(schema.field(time).type) if time in schema.names else None
-    own = pa.schema([field for field in schema if field.name not in system])
-    # Within lists and structs no table promises that there is no NULL.
-    fields = [storable(field) for field in from_arrow_schema(own)]
-    return ExpectedColumns(fields, tuple(field.name for field in own if not field.nullable), dated)
+    data = pa.schema([field for field in schema if field.name not in system])
+    # Tables have no required fields within lists and structs.
+    fields = [storable(field) for field in from_arrow_schema(data)]
+    return ExpectedColumns(fields, tuple(field.name for field in data if not field.nullable), dated)
 
 
 def document_of(
     fields: "Sequence[StructField]", declared: DataSchema | None, time: str, *, dated: bool
 ) -> dict[str, Any]:
-    """The DataSchema document of a dataset's first rows: as declared, where something was."""
-    import pyarrow as pa
+    """The DataSchema document of a dataset's first rows, with declared types where they exist."""
     from pyspark.sql.pandas.types import to_arrow_type
 
-    told = {field.name: field for field in arrow_schema(declared)} if declared else {}
-    built = [told.get(f.name) or pa.field(f.name, to_arrow_type(f.dataType)) for f in fields]
+    declared_fields = {field.name: field for field in arrow_schema(declared)} if declared else {}
+    built_fields = [
+        declared_fields.get(f.name) or pa.field(f.name, to_arrow_type(f.dataType)) for f in fields
+    ]
     when = pa.field(time, pa.date32() if dated else pa.timestamp("us", "UTC"))
-    return data_schema_of(pa.schema([when, *built]))
+    return data_schema_of(pa.schema([when, *built_fields]))
 
 
 def storable(field: "StructField") -> "StructField":
-    """A column of a type that tables have: small integers widened, naive times taken for UTC."""
+    """The column with a type of tables: small integers are widened, naive times become instants in UTC."""
     from pyspark.sql.types import StructField
 
     return StructField(field.name, _storable(field.dataType, field.name), True)
@@ -126,7 +129,7 @@ def _storable(type_: "DataType", name: str) -> "DataType":  # noqa: PLR0911 - a 
 def conform_columns(
     batch: "Mapping[str, StructField]", expected: ExpectedColumns
 ) -> "tuple[list[StructField], dict[str, Column]]":
-    """The dataset's columns, and for those that the batch has in a lesser form how it becomes theirs.
+    """The dataset's columns, and expressions for the columns of the batch that need a conversion.
 
     Columns are matched by name, in any order. Raises Refused for a new, a missing and a retyped column.
     """
@@ -146,87 +149,80 @@ def conform_columns(
         )
     values = {}
     for name, field in known.items():
-        found = storable(batch[name]).dataType
+        actual = storable(batch[name]).dataType
         if isinstance(batch[name].dataType, NullType):
             values[name] = lit(None)
         elif batch[name].metadata.get(PARTLY_VOID):
-            told = StructType.fromJson(json.loads(batch[name].metadata[PARTLY_VOID]))[0].dataType
-            if not _fits_but_for_void(told, field.dataType):
-                raise _wrong_type(name, told, field.dataType)
-            values[name] = _fill_voids(col(quote(name)), told, field.dataType)
-        elif not _fits(found, field.dataType):
-            raise _wrong_type(name, found, field.dataType)
-        elif isinstance(found, FloatType) and found != field.dataType:
-            values[name] = cast_as_shown(col(quote(name)), found, field.dataType)
+            partly_void = StructType.fromJson(json.loads(batch[name].metadata[PARTLY_VOID]))[0].dataType
+            if not _fits_but_for_void(partly_void, field.dataType):
+                raise _wrong_type(name, partly_void, field.dataType)
+            values[name] = _fill_voids(col(quote(name)), partly_void, field.dataType)
+        elif not _fits(actual, field.dataType):
+            raise _wrong_type(name, actual, field.dataType)
+        elif isinstance(actual, FloatType) and actual != field.dataType:
+            values[name] = cast_as_shown(col(quote(name)), actual, field.dataType)
     return list(expected.fields), values
 
 
-def _fill_voids(value: "Column", found: "DataType", expected: "DataType") -> "Column":
-    """A value with NULLs of the expected types for those of void types."""
+def _fill_voids(value: "Column", actual: "DataType", expected: "DataType") -> "Column":
+    """A value whose parts of void type are NULLs of the expected types."""
     from pyspark.sql import types as spark
     from pyspark.sql.functions import lit, struct, transform, transform_values, when
 
-    match found, expected:
+    match actual, expected:
         case spark.NullType(), _:
             return lit(None).cast(expected)
         case spark.ArrayType(), spark.ArrayType():
-            return transform(value, lambda each: _fill_voids(each, found.elementType, expected.elementType))
+            return transform(value, lambda item: _fill_voids(item, actual.elementType, expected.elementType))
         case spark.MapType(), spark.MapType():
             return transform_values(
-                value, lambda _, each: _fill_voids(each, found.valueType, expected.valueType)
+                value, lambda _, item: _fill_voids(item, actual.valueType, expected.valueType)
             )
         case spark.StructType(), spark.StructType():
-            pairs = zip(found, expected, strict=True)
+            pairs = zip(actual, expected, strict=True)
             parts = [_fill_voids(value[f.name], f.dataType, e.dataType).alias(e.name) for f, e in pairs]
             return when(value.isNotNull(), struct(*parts))
-    return cast_as_shown(value, found, expected)
+    return cast_as_shown(value, actual, expected)
 
 
-def _fits_but_for_void(found: "DataType", expected: "DataType") -> bool:
-    """Whether every value of the one type is one of the other, where it has a type."""
+def _fits_but_for_void(actual: "DataType", expected: "DataType") -> bool:
+    """Whether every value of the first type fits into the second; parts of void type always fit."""
     from pyspark.sql import types as spark
 
-    match found, expected:
+    match actual, expected:
         case spark.NullType(), _:
             return True
         case spark.ArrayType(), spark.ArrayType():
-            return _fits_but_for_void(found.elementType, expected.elementType)
+            return _fits_but_for_void(actual.elementType, expected.elementType)
         case spark.MapType(), spark.MapType():
-            values = _fits_but_for_void(found.valueType, expected.valueType)
-            return values and bool(found.keyType == expected.keyType)
+            values = _fits_but_for_void(actual.valueType, expected.valueType)
+            return values and bool(actual.keyType == expected.keyType)
         case spark.StructType(), spark.StructType():
-            pairs = [(f.dataType, e.dataType) for f, e in zip(found, expected, strict=False)]
-            return found.names == expected.names and all(_fits_but_for_void(*pair) for pair in pairs)
-    return _fits(found, expected)
+            pairs = [(f.dataType, e.dataType) for f, e in zip(actual, expected, strict=False)]
+            return actual.names == expected.names and all(_fits_but_for_void(*pair) for pair in pairs)
+    return _fits(actual, expected)
 
 
-def _fits(found: "DataType", expected: "DataType") -> bool:
-    """Whether every value of the one type is one of the other."""
-    return fits(column_type(found), column_type(expected))
+def _fits(actual: "DataType", expected: "DataType") -> bool:
+    """Whether every value of the first type fits into the second."""
+    return fits(column_type(actual), column_type(expected))
 
 
-def _wrong_type(name: str, found: "DataType", expected: "DataType") -> Refused:
-    told = f"expected {expected.simpleString()}, but found {found.simpleString()}"
+def _wrong_type(name: str, actual: "DataType", expected: "DataType") -> Refused:
+    difference = f"expected {expected.simpleString()}, but found {actual.simpleString()}"
     remedy = "Cast it in preprocess, or fix the source."
-    return _incompatible(f"The column {name} has the wrong type: {told}.", remedy, [name])
+    return _incompatible(f"The column {name} has the wrong type: {difference}.", remedy, [name])
 
 
 def _incompatible(message: str, remedy: str, keys: Sequence[str]) -> Refused:
     return Refused("incompatible-schema", message, remedy, keys)
 
 
-# What may hold a time: times, and years as numbers or texts (decision O5), and a column of NULLs.
-EVENT_TIMES: Final = (
-    *(Date, Timestamp, String, Null),
-    *(Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64),
-)
-
-
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a batch, where they are said, and which of them are optional by what the manifest declares.
+    """Columns of a batch, the origin of their schema, and the names that the manifest declares optional.
 
-    `of_batch` is false for the dataset's own schema, which may list system columns (decision O22).
+    `of_batch` is false for the dataset's own schema, which may contain system columns (decision O22).
     """
 
     schema: pa.Schema
@@ -237,27 +233,27 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """Their names in order; a batch that is wrong may have one twice."""
+        """The names in order; in a wrong batch, a name may be repeated."""
         return list(self.schema.names)
 
     def field(self, name: str) -> pa.Field | None:
-        """The column of that name, if there is one."""
+        """The column of this name, or None."""
         return self.schema.field(self.names.index(name)) if name in self.names else None
 
     def path_of(self, name: str) -> DocumentPath:
-        """Where the column stands in its source; the source itself if it stands nowhere."""
+        """The path of the column in its source; empty if the manifest does not declare it."""
         return (*self.path, self.names.index(name)) if self.path is not None else ()
 
 
 def batch_columns(dataset: Dataset, source: DatasetSource, output: pa.Schema | None) -> Columns | None:
-    """The columns after preprocess: the output itself, else the read schema, else the dataset's own schema.
+    """The columns after preprocess, from the output itself, else the read schema, else the dataset's schema.
 
-    None if nothing tells them: a query may make any columns of those that are read.
+    None if they are unknown: a query can produce any columns.
     """
     declared = declared_schema(source.read)
     optional = _optional(declared)
     if source.preprocess is not None:
-        # A query may fill in what is missing, and what it makes by itself nobody declares optional.
+        # A query may fill in missing values, and no declaration applies to the columns that it adds.
         optional &= frozenset(field.name for field in output or () if field.nullable)
         declared = None
     optional |= _optional(dataset.schema)
@@ -268,17 +264,18 @@ def batch_columns(dataset: Dataset, source: DatasetSource, output: pa.Schema | N
         part = ("schema", "fields") if source.read.schema_ is not None else ("ddlSchema",)
         return Columns(arrow_schema(declared), "the read schema", ("read", *part), optional)
     if dataset.schema is not None:
-        own = arrow_schema(dataset.schema)
-        return Columns(own, "the dataset's schema", None, optional, of_batch=False)
+        dataset_schema = arrow_schema(dataset.schema)
+        return Columns(dataset_schema, "the dataset's schema", None, optional, of_batch=False)
     return None
 
 
 def typed_columns(dataset: Dataset, source: DatasetSource) -> dict[str, pa.Field]:
-    """The columns of a source without a read schema that the dataset's own gives types to (decision O25).
+    """The fields of the dataset's schema, by name, for a source without a read schema (decision O25).
 
-    Only data columns, and an event time that is a day: other system columns in it say what the table has. A
-    column with the name of one of these is stored with a leading `_` (D32). After preprocess the query says
-    the types. A NULL is no matter of types: what is required is counted in the whole batch (B52a).
+    They contain the data columns, and the event time if it is a day. A column with the name of a system
+    column is stored with a leading `_` (D32). The result is empty for a source with preprocess: its query
+    determines the types. Fields are nullable, because NULLs in required columns are counted in the whole
+    batch (B52a).
     """
     if dataset.schema is None or declared_schema(source.read) is not None or source.preprocess is not None:
         return {}
@@ -293,17 +290,17 @@ def typed_columns(dataset: Dataset, source: DatasetSource) -> dict[str, pa.Field
 
 
 def reserved_names(vocab: SetVocab, merge: Merge) -> frozenset[str]:
-    """The names that no column of a batch has (decision O11)."""
-    found = {vocab.offset_column, vocab.system_time_column}
-    if isinstance(merge, Append | Ledger | Snapshot):
-        found.add(vocab.operation_type_column)
+    """The names that no column of a batch may have (decision O11)."""
+    names = {vocab.offset_column, vocab.system_time_column}
+    if isinstance(merge, Append | Ledger | SnapshotMerge):
+        names.add(vocab.operation_type_column)
     if encoding_of(merge) is EventEncoding.OBSERVED:
-        found.add(OBSERVED)
-    return frozenset(found)
+        names.add(OBSERVED)
+    return frozenset(names)
 
 
 def may_be_event_time(field: pa.Field) -> bool:
-    """Whether a column can be the event time, by the type that was declared, else by the one that it has."""
+    """Whether a column can be the event time, by its declared type, else its own."""
     try:
         inner, _ = unwrap_option(type_of(field))
     except Refused:
@@ -313,7 +310,7 @@ def may_be_event_time(field: pa.Field) -> bool:
 
 def _optional(schema: DataSchema | None) -> frozenset[str]:
     return (
-        frozenset(each.name for each in schema.fields_ if isinstance(each.type, Option))
+        frozenset(field.name for field in schema.fields_ if isinstance(field.type, Option))
         if schema
         else frozenset()
     )

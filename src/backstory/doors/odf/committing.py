@@ -15,9 +15,9 @@ import structlog
 from backstory.doors.odf.batch import DeliveredSide
 from backstory.doors.odf.columns import document_of
 from backstory.doors.odf.data_types import declared_schema
-from backstory.doors.odf.ingestion import Head, Ingestion, SourceFile, fetch_hash
+from backstory.doors.odf.ingestion import DatasetFile, Head, Ingestion, fetch_hash
 from backstory.doors.odf.log_columns import LogColumns
-from backstory.doors.odf.manifest.merge import Snapshot
+from backstory.doors.odf.manifest.merge import SnapshotMerge
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.sides import nest_data
 from backstory.engine.spill import sort_rows
@@ -50,128 +50,130 @@ _HASHER = ThreadPoolExecutor(1, thread_name_prefix="hash")
 SOURCE_FIELDS = ("source_state", "fetch", "complete", "contents", "watermark")
 
 
-def event_of(meeting: Ingestion, rows: int, watermark: datetime | None) -> dict[str, Any]:
-    """What the commit of so many rows says of itself; a manifest is told where it is another than before."""
-    work, dataset, head = meeting.work, meeting.dataset, meeting.head
+def event_of(ingestion: Ingestion, rows: int, watermark: datetime | None) -> dict[str, Any]:
+    """The event that the commit of `rows` rows records; it contains the manifest if that changed."""
+    file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     contents = dict(head.event.get("contents") or {})
-    if work.content is not None:
-        contents[work.source_name] = work.content
+    if file.content is not None:
+        contents[file.source_name] = file.content
     event = {
         "start": head.next_offset if rows else None,
         "end": head.next_offset + rows - 1 if rows else None,
         "prev_offset": head.next_offset - 1 if head.next_offset else None,
         "watermark": iso(watermark) if watermark else None,
-        **_source_progress(work, head),
+        **_source_progress(file, head),
         "logical_hash": None,
-        "source": work.source_name,
-        "run_id": work.run.run_id,
-        **({"token": work.token} if work.token else {}),
-        "file": work.fetched.name,
+        "source": file.source_name,
+        "run_id": file.run.run_id,
+        **({"token": file.token} if file.token else {}),
+        "file": file.fetched.name,
         "manifest_hash": dataset.manifest_hash,
     }
-    if work.fetched.spelled is not None:
-        event["path"] = work.fetched.spelled
+    if file.fetched.spelled is not None:
+        event["path"] = file.fetched.spelled
     if contents:
         event["contents"] = contents
-    if snapshot_time := _snapshot_time(work, head):
+    if snapshot_time := _snapshot_time(file, head):
         event["snapshot_time"] = snapshot_time
     if head.event.get("manifest_hash") != dataset.manifest_hash:
         event["manifest"] = dict(dataset.dataset.document)
     return event
 
 
-def _source_progress(work: SourceFile, head: Head) -> dict[str, Any]:
-    """What is known of the polling source: where it is, its state, and whether all that it had is here."""
-    fetch, state = fetch_hash(work.source), work.fetched.state
+def _source_progress(file: DatasetFile, head: Head) -> dict[str, Any]:
+    """The progress of the polling source: its place, its state, and whether the dataset has all its data."""
+    fetch, state = fetch_hash(file.source), file.fetched.state
     if fetch is None:
         return {name: head.event.get(name) for name in ("source_state", "fetch", "complete", "polled")}
     return {
         "source_state": state.to_dict() if state else None,
         "fetch": fetch,
-        "complete": work.fetched.last,
+        "complete": file.fetched.last,
         "polled": head.polls + 1,
     }
 
 
-def _snapshot_time(work: SourceFile, head: Head) -> str | None:
-    """The time of the newest snapshot; one that is of the run's own time tells nothing."""
-    time, last = work.fetched.event_time, head.snapshot_time
-    told = isinstance(work.source.merge, Snapshot) and time is not None and time != work.run.system_time
-    newest = max(filter(None, (time if told else None, last)), default=None)
+def _snapshot_time(file: DatasetFile, head: Head) -> str | None:
+    """The time of the newest snapshot; a snapshot with the run's time has no time of its own."""
+    time, last = file.fetched.event_time, head.snapshot_time
+    has_own_time = (
+        isinstance(file.source.merge, SnapshotMerge) and time is not None and time != file.run.system_time
+    )
+    newest = max(filter(None, (time if has_own_time else None, last)), default=None)
     return iso(newest) if newest else None
 
 
 def records_more(event: Mapping[str, Any], head: Head) -> bool:
-    """Whether an event without rows tells of a source what the head does not (section 2.1, step 10)."""
+    """Whether an event without rows records news of the source (section 2.1, step 10)."""
     return any(event.get(name) != head.event.get(name) for name in SOURCE_FIELDS)
 
 
 @contextmanager
 def rows_change(
-    meeting: Ingestion,
+    ingestion: Ingestion,
     event: dict[str, Any],
-    arrived: DeliveredSide,
+    delivered: DeliveredSide,
     events: "pa.Table | RowBatches | DataFrame | None",
-    found: EventSummary,
+    summary: EventSummary,
     terms: EventTerms,
 ) -> Iterator[Change]:
-    """The events in their order, numbered, and the block that tells of them."""
-    columns, names, start = meeting.dataset.columns, [f.name for f in arrived.data], meeting.head.next_offset
-    counts = +found.counts
-    with ExitStack() as kept:
+    """The change that adds the events, sorted and numbered, with a block that records them."""
+    columns, start = ingestion.dataset.columns, ingestion.head.next_offset
+    names = [field.name for field in delivered.data]
+    with ExitStack() as resources:
         rows: DataFrame | pa.Table | RowBatches
         if isinstance(events, pa.Table | RowBatches):
-            ordered = sort_rows(events, partial(sorted_places, terms=terms), kept)
+            ordered = sort_rows(events, partial(sorted_places, terms=terms), resources)
             if isinstance(ordered, RowBatches):
-                rows = RowBatches(partial(_number_pieces, columns, ordered, meeting.now, start))
+                rows = RowBatches(partial(_number_pieces, columns, ordered, ingestion.now, start))
             else:
-                rows = columns.stored_rows(ordered, meeting.now, start)
+                rows = columns.stored_rows(ordered, ingestion.now, start)
         else:
             assert events is not None
-            by = sort_order(terms, arrived.data)
-            frame = nest_data(events, arrived.data)
-            frame = kept.enter_context(number_events(frame, found.rows, by, start))
-            rows = columns.stored_frame(frame, names, literal(meeting.now))
-        yield block_change(meeting, event, arrived, rows, counts)
+            by = sort_order(terms, delivered.data)
+            frame = nest_data(events, delivered.data)
+            frame = resources.enter_context(number_events(frame, summary.rows, by, start))
+            rows = columns.stored_frame(frame, names, literal(ingestion.now))
+        yield block_change(ingestion, event, delivered, rows, +summary.counts)
 
 
 def _number_pieces(columns: LogColumns, events: RowBatches, now: datetime, start: int) -> Iterator[pa.Table]:
-    for each in events.tables():
-        yield columns.stored_rows(each, now, start)
-        start += len(each)
+    for table in events.tables():
+        yield columns.stored_rows(table, now, start)
+        start += len(table)
 
 
 def block_change(
-    meeting: Ingestion,
+    ingestion: Ingestion,
     event: dict[str, Any],
-    arrived: DeliveredSide | None = None,
+    delivered: DeliveredSide | None = None,
     rows: "DataFrame | pa.Table | RowBatches | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
-    """A block of the chain, with the rows that it tells of and the columns that are new."""
-    store, table, before = meeting.work.store, meeting.dataset.table, meeting.head.block
+    """The change for a new block of the chain, with its rows and new columns."""
+    store, table, before = ingestion.file.store, ingestion.dataset.table, ingestion.head.block
     assert table is not None
     into = None
-    if arrived is not None:
-        wanted = columns_from(meeting.dataset.columns.schema(arrived.data, dated=arrived.dated))
+    if delivered is not None:
+        wanted = columns_from(ingestion.dataset.columns.schema(delivered.data, dated=delivered.dated))
         _refuse_retyped(table, wanted)
         into = extend_shape(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
-    offset = meeting.dataset.columns.vocab.offset_column
-    come, hash_text = _with_hash(rows, into or table.shape, offset, event)
+    offset = ingestion.dataset.columns.vocab.offset_column
+    added, hash_text = _with_hash(rows, into or table.shape, offset, event)
 
     def block_properties(pending: StoredTable) -> Mapping[str, str]:
         event["logical_hash"] = hash_text()
         types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, pending.iceberg.schema())]
         event.update(schema_hash=schema_hash(types), counts=dict(counts))
-        block = Block(sequence, previous, meeting.now, "AddData", event)
-        return {TOKEN: meeting.work.token or block.hash, **block.properties()}
+        block = Block(sequence, previous, ingestion.now, "AddData", event)
+        return {TOKEN: ingestion.file.token or block.hash, **block.properties()}
 
     into = into if into != table.shape else None
-    properties = _properties(meeting, arrived)
+    properties = _properties(ingestion, delivered)
     return Change(
         dict(counts),
-        added=come,
+        added=added,
         into=into,
         properties=properties,
         snapshot=True,
@@ -182,7 +184,7 @@ def block_change(
 def _with_hash(
     rows: "DataFrame | pa.Table | RowBatches | None", shape: Shape, offset: str, event: Mapping[str, Any]
 ) -> "tuple[DataFrame | pa.Table | RowBatches | None, Callable[[], str | None]]":
-    """The rows as the table has them, and what tells their hash once they are written."""
+    """The rows in the table's columns, and a function that returns their hash once they are written."""
     from pyspark.sql import Observation
 
     if rows is None:
@@ -194,41 +196,42 @@ def _with_hash(
         sums: list[np.ndarray] = []
         pieces = RowBatches(partial(_hash_pieces, rows, shape, offset, sums))
         return pieces, lambda: hash_text(reduce(np.bitwise_xor, sums))
-    written = Observation()
-    rows = observe_hash(rows, offset, written)
+    observation = Observation()
+    rows = observe_hash(rows, offset, observation)
     rows = rows.withColumns(null_columns(shape.columns, rows.columns))
-    return rows, lambda: _written_hash(written.get, event)
+    return rows, lambda: _written_hash(observation.get, event)
 
 
 def _hash_pieces(rows: RowBatches, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
-    """The pieces as the table has them, each hashed while it is written."""
+    """The batches in the table's columns, each hashed while it is written."""
     sums.clear()
-    for each in rows.tables():
-        piece = shaped(each, shape.columns)
+    for table in rows.tables():
+        piece = shaped(table, shape.columns)
         words = _HASHER.submit(sum_of_words, piece, offset)
         yield piece
         sums.append(words.result())
 
 
-def note_of(work: SourceFile) -> Note:
-    """What a block's commit says of itself besides the block."""
-    return Note(DOOR, work.token or "")
+def note_of(file: DatasetFile) -> Note:
+    """The note of a commit: the door and the token of the file."""
+    return Note(DOOR, file.token or "")
 
 
 def extend_shape(shape: Shape, wanted: Sequence[Column]) -> Shape:
-    """The shape with the columns that it lacks; one of another type makes way for the wanted one."""
-    types = {each.name: each for each in wanted}
-    kept = [
-        each if types.get(each.name, each).type == each.type else types[each.name] for each in shape.columns
+    """The shape with added columns; a column with another type is replaced by the wanted one."""
+    types = {column.name: column for column in wanted}
+    columns = [
+        column if types.get(column.name, column).type == column.type else types[column.name]
+        for column in shape.columns
     ]
-    new = [each for each in wanted if shape.column(each.name) is None]
-    return replace(shape, columns=(*kept, *new))
+    new = [column for column in wanted if shape.column(column.name) is None]
+    return replace(shape, columns=(*columns, *new))
 
 
 def _refuse_retyped(table: StoredTable, wanted: Sequence[Column]) -> None:
-    """Rows never change: no column of a log that has any makes way for another of its name."""
-    stored = {each.name: each.type for each in table.shape.columns}
-    retyped = [each.name for each in wanted if stored.get(each.name, each.type) != each.type]
+    """Raise Refused for another type of a column in a log with rows, because rows never change."""
+    stored = {column.name: column.type for column in table.shape.columns}
+    retyped = [column.name for column in wanted if stored.get(column.name, column.type) != column.type]
     if retyped and table.rows:
         raise Refused(
             "incompatible-schema",
@@ -239,7 +242,7 @@ def _refuse_retyped(table: StoredTable, wanted: Sequence[Column]) -> None:
 
 
 def write_log(store: Store, name: TableName) -> None:
-    """Bring the log of a dataset up to date; it never hinders a pull, and a log that is behind is told of."""
+    """Bring the log of a dataset up to date; an error is only logged, so that a pull never fails by it."""
     try:
         bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:
@@ -251,7 +254,7 @@ def write_log(store: Store, name: TableName) -> None:
 
 
 def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
-    """The hash of the rows that were written; raises TryAgain if Spark counted some of them twice or not."""
+    """The hash of the written rows; TryAgain if Spark counted other rows than the offsets."""
     if written[ROWS] != event["end"] - event["start"] + 1:
         raise TryAgain(
             "recounted",
@@ -262,11 +265,11 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
     return hash_of(written)
 
 
-def _properties(meeting: Ingestion, arrived: DeliveredSide | None) -> dict[str, str]:
-    """The dataset's columns, once they are known."""
-    if arrived is None or meeting.dataset.schema is not None:
+def _properties(ingestion: Ingestion, delivered: DeliveredSide | None) -> dict[str, str]:
+    """The property with the dataset's columns, if they become known."""
+    if delivered is None or ingestion.dataset.schema is not None:
         return {}
-    source = meeting.work.source
+    source = ingestion.file.source
     declared = declared_schema(source.read) if source.preprocess is None else None
-    document = document_of(arrived.data, declared, meeting.dataset.columns.time, dated=arrived.dated)
+    document = document_of(delivered.data, declared, ingestion.dataset.columns.time, dated=delivered.dated)
     return {SCHEMA: canonical(document)}

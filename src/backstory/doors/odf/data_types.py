@@ -1,7 +1,7 @@
-"""Open Data Fabric's types and Arrow's, in both directions (section 1.9).
+"""Conversion between Open Data Fabric's types and Arrow's (section 1.9).
 
-A field keeps its Open Data Fabric type as compact JSON in its metadata, for the column's comment: the
-type survives although a table has no UInt8 of its own.
+Metadata of a field contain its Open Data Fabric type as compact JSON. The type becomes the column's comment,
+so that it survives in tables without such a type, e.g. UInt8.
 """
 
 import json
@@ -18,7 +18,7 @@ from backstory.doors.odf.manifest.events import Reader
 from backstory.doors.odf.manifest.part import ManifestPart
 from backstory.errors import Refused, UsageError
 
-# The metadata of a field: its type, and the attributes that the schema gives it.
+# Keys of a field's metadata: its type, and its extra attributes from the schema.
 TYPE: Final = b"odf"
 EXTRA: Final = b"odf-extra"
 
@@ -35,7 +35,7 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
     "Binary": pa.binary(),
 }
 
-# Arrow's types that stand for one of Open Data Fabric, by their names there.
+# The Open Data Fabric types of Arrow's types without parameters.
 FROM_ARROW: Final[Mapping[pa.DataType, DataType]] = {
     pa.bool_(): odf.Bool(),
     pa.int8(): odf.Int8(),
@@ -64,19 +64,19 @@ ANY_TYPE: Final[TypeAdapter[Any]] = TypeAdapter(DataType)
 
 
 def declared_schema(read: Reader) -> DataSchema | None:
-    """The schema that a reader is given, in either form; None if its columns are looked up in the data."""
+    """The schema that a reader declares, in either form; None if it declares none."""
     if read.ddl_schema is not None:
         return ddl_schema(read.ddl_schema)
     return read.schema_
 
 
 def arrow_schema(schema: DataSchema) -> pa.Schema:
-    """The columns as a table holds them."""
-    return pa.schema([_arrow_field(each, top=True) for each in schema.fields_])
+    """The columns with the Arrow types of a table."""
+    return pa.schema([_arrow_field(field, top=True) for field in schema.fields_])
 
 
 def unwrap_option(datatype: DataType) -> tuple[DataType, bool]:
-    """The type without the Option around it, and whether there was none."""
+    """The type without its Option, and whether it is required (had no Option)."""
     inner = datatype
     while isinstance(inner, odf.Option):
         inner = inner.inner
@@ -84,32 +84,32 @@ def unwrap_option(datatype: DataType) -> tuple[DataType, bool]:
 
 
 def type_of(field: pa.Field) -> DataType:
-    """The Open Data Fabric type of a field: the one that its metadata keep, else its own."""
-    kept = (field.metadata or {}).get(TYPE)
-    inner, _ = unwrap_option(ANY_TYPE.validate_json(kept) if kept else _from_arrow(field))
+    """The Open Data Fabric type of a field: from its metadata, else from its Arrow type."""
+    text = (field.metadata or {}).get(TYPE)
+    inner, _ = unwrap_option(ANY_TYPE.validate_json(text) if text else _from_arrow(field))
     if field.nullable and not isinstance(inner, odf.Null):
         return odf.Option(inner=inner)
     return inner
 
 
 def data_schema_of(schema: pa.Schema) -> dict[str, Any]:
-    """The document of a DataSchema that says these columns."""
+    """The document of a DataSchema with these columns."""
     return {"fields": [_field_document(field) for field in schema]}
 
 
 def type_document(datatype: DataType) -> dict[str, Any]:
-    """The document of a type, without what is its default anyway."""
-    found: dict[str, Any] = {"kind": datatype.kind}
-    for name, about in type(datatype).model_fields.items():
+    """The document of a type, without attributes that have their default."""
+    document: dict[str, Any] = {"kind": datatype.kind}
+    for name, info in type(datatype).model_fields.items():
         value = getattr(datatype, name)
-        if name != "kind" and value != about.default:
-            found[str(about.alias)] = _document(value)
-    return found
+        if name != "kind" and value != info.default:
+            document[str(info.alias)] = _document(value)
+    return document
 
 
 def _document(value: Any) -> Any:
     if isinstance(value, tuple):
-        return [_document(each) for each in value]
+        return [_document(item) for item in value]
     if isinstance(value, DataField):
         extra = {"extra": value.extra} if value.extra else {}
         return {"name": value.name, "type": type_document(value.type), **extra}
@@ -118,12 +118,12 @@ def _document(value: Any) -> Any:
 
 def _field_document(field: pa.Field) -> dict[str, Any]:
     extra = (field.metadata or {}).get(EXTRA)
-    found = {"name": field.name, "type": type_document(type_of(field))}
-    return found | ({"extra": json.loads(extra)} if extra else {})
+    document = {"name": field.name, "type": type_document(type_of(field))}
+    return document | ({"extra": json.loads(extra)} if extra else {})
 
 
 def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
-    """The column; only a table's own columns keep their types, for these hold the types within them."""
+    """The Arrow field; only top-level columns have metadata, which include their nested types."""
     inner, needed = unwrap_option(field.type)
     if top and _is_empty(inner):
         raise UsageError(
@@ -132,11 +132,11 @@ def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
             "Name its fields, or declare it as a String, which keeps a JSON value as text.",
             [field.name],
         )
-    kept = {TYPE: _compact(type_document(field.type))}
+    metadata = {TYPE: _compact(type_document(field.type))}
     if field.extra:
-        kept[EXTRA] = _compact(field.extra)
+        metadata[EXTRA] = _compact(field.extra)
     nullable = not needed or isinstance(inner, odf.Null)
-    return pa.field(field.name, _arrow(inner), nullable, kept if top else None)
+    return pa.field(field.name, _arrow(inner), nullable, metadata if top else None)
 
 
 def _compact(document: Any) -> str:
@@ -153,16 +153,16 @@ def _arrow(datatype: DataType) -> pa.DataType:
         key, _ = unwrap_option(datatype.key_type)
         return pa.map_(_arrow(key), value)
     if isinstance(datatype, odf.Struct):
-        return pa.struct([_arrow_field(each) for each in datatype.fields_])
+        return pa.struct([_arrow_field(field) for field in datatype.fields_])
     return ARROW[datatype.kind]
 
 
 def _is_empty(datatype: DataType) -> bool:
-    """Whether it is, or holds, a struct without fields."""
+    """Whether the type is or contains a struct without fields."""
     inner, _ = unwrap_option(datatype)
     match inner:
         case odf.Struct():
-            return not inner.fields_ or any(_is_empty(each.type) for each in inner.fields_)
+            return not inner.fields_ or any(_is_empty(field.type) for field in inner.fields_)
         case odf.List():
             return _is_empty(inner.item_type)
         case odf.Map():
@@ -171,7 +171,7 @@ def _is_empty(datatype: DataType) -> bool:
 
 
 def _from_arrow(field: pa.Field) -> DataType:  # noqa: PLR0911 - a branch for each family of types
-    """The type that an Arrow type says by itself."""
+    """The type of a field by its Arrow type."""
     arrow = field.type
     if arrow in FROM_ARROW:
         return FROM_ARROW[arrow]
@@ -202,10 +202,10 @@ def _from_nested(field: pa.Field) -> DataType:
             {"itemType": type_of(arrow.value_field), "fixedLength": arrow.list_size}
         )
     if kind_of.is_struct(arrow):
-        fields = tuple(DataField(name=each.name, type=type_of(each)) for each in arrow)
+        fields = tuple(DataField(name=child.name, type=type_of(child)) for child in arrow)
         return odf.Struct(fields=fields)
     raise Refused(
         "unknown-type",
-        f"The column {field.name} has the type {arrow}, for which Open Data Fabric has no name.",
+        f"The column {field.name} has the type {arrow}, which Open Data Fabric does not have.",
         "Cast it in preprocess.",
     )

@@ -1,7 +1,4 @@
-"""One delivery of a source becomes one commit of its dataset, or none (sections 2.1 and 5.1).
-
-What a delivery is refused for, in words, with up to ten keys and the remedy (sections 2.3 to 2.6).
-"""
+"""The delivery of one file: one commit of its dataset, no commit, or a refusal (sections 2.1 to 2.6)."""
 
 import hashlib
 import tempfile
@@ -26,11 +23,11 @@ from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.file_rows import prepare_file, read_batch
 from backstory.doors.odf.ingestion import (
     COUNTS,
+    DatasetFile,
     DatasetReceipt,
     Head,
     Ingestion,
     PullRun,
-    SourceFile,
     cache_of,
     fetch_hash,
     head_to_extend,
@@ -41,7 +38,7 @@ from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import (
     ChangelogStream,
     OnLate,
-    Snapshot,
+    SnapshotMerge,
     UpsertStream,
     Validation,
     terms_of,
@@ -81,14 +78,17 @@ from backstory.strategies.events.terms import (
     Strategy,
 )
 
-# What it is, and what to do.
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# The message and the remedy for each problem.
 PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
     NULL_KEY: (
         "have no value in the primary key",
         "Nothing was written; filter them in preprocess, or choose another primaryKey.",
     ),
     WRONG_OP: (
-        "have an operation that the strategy does not know",
+        "have an operation that the strategy does not support",
         "Nothing was written; 0 and 3 add, 1 removes, and in a changelog 2 begins a correction.",
     ),
     NULL_SEQUENCE: ("have no value in sequenceColumn", "Nothing was written; give each row a value there."),
@@ -103,7 +103,7 @@ PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
     PRESENT: ("add a record that exists already (V3)", "Nothing was written; send -C and +C to change it."),
     ABSENT: (
         "retract or correct a record that does not exist (V4)",
-        "Nothing was written; send what is missing.",
+        "Nothing was written; send the missing records first.",
     ),
     UNLIKE: (
         "retract or correct a record that has changed since (V4)",
@@ -117,64 +117,60 @@ PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
 MANY_RETRACTED: Final = 0.5
 
 
-def refuse_problems(found: EventSummary, name: str) -> None:
-    """Raises Refused for the first problem that rows of the file `name` have."""
-    for problem, (what, remedy) in PROBLEMS.items():
-        if count := found.problems[problem]:
+def refuse_problems(summary: EventSummary, name: str) -> None:
+    """Raise Refused for the first problem of rows of the file `name`, with up to ten keys."""
+    for problem, (description, remedy) in PROBLEMS.items():
+        if count := summary.problems[problem]:
             rows = f"{count} row{'' if count == 1 else 's'} of {name}"
-            raise Refused(problem, f"{rows} {what}.", remedy, found.keys(problem))
+            raise Refused(problem, f"{rows} {description}.", remedy, summary.keys(problem))
 
 
-def refuse_retractions(found: EventSummary, terms: EventTerms) -> list[str]:
-    """A warning where a snapshot retracts more than half; Refused where it retracts more than it may."""
-    gone, counts = found.counts["retracted"], found.counts
-    if terms.strategy is not Strategy.SNAPSHOT or not gone:
+def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
+    """A warning if a snapshot retracts more than half of the records; Refused above `maxRetract`."""
+    retracted, counts = summary.counts["retracted"], summary.counts
+    if terms.strategy is not Strategy.SNAPSHOT or not retracted:
         return []
-    stored = gone + counts["corrected"] + counts["unchanged"]
-    told = f"The snapshot retracts {gone} of {stored} records."
-    if terms.max_retract is not None and exceeds(gone, terms.max_retract, stored):
+    stored = retracted + counts["corrected"] + counts["unchanged"]
+    message = f"The snapshot retracts {retracted} of {stored} records."
+    if terms.max_retract is not None and exceeds(retracted, terms.max_retract, stored):
         raise Refused(
             TOO_MANY_RETRACTED,
-            told,
+            message,
             f"Nothing was written; maxRetract is {terms.max_retract:g}. Raise it if these records are "
             "really gone.",
-            found.retracted_keys(),
+            summary.retracted_keys(),
         )
-    return [told] if exceeds(gone, MANY_RETRACTED, stored) else []
+    return [message] if exceeds(retracted, MANY_RETRACTED, stored) else []
 
 
-def refuse_late(work: SourceFile, head: Head) -> list[str]:
-    """A warning for a snapshot that is older than the last one; Refused where the manifest says so.
+def refuse_late(file: DatasetFile, head: Head) -> list[str]:
+    """A warning for a snapshot that is older than the last one; Refused if the manifest requires it.
 
-    One that is pushed without a time is of its run's: others may have come while it waited for them.
+    A pushed snapshot without a time has its run's time; newer runs may have committed while it waited.
     """
-    merge, time, last = work.source.merge, work.fetched.event_time, head.snapshot_time
-    if time is None and work.after is None:
-        time, last = work.run.system_time, head.system_time
-    if not isinstance(merge, Snapshot) or time is None or last is None or time >= last:
+    merge, time, last = file.source.merge, file.fetched.event_time, head.snapshot_time
+    if time is None and file.after is None:
+        time, last = file.run.system_time, head.system_time
+    if not isinstance(merge, SnapshotMerge) or time is None or last is None or time >= last:
         return []
-    told = f"The snapshot of {iso(time)} is older than the last one, of {iso(last)}."
+    message = f"The snapshot of {iso(time)} is older than the last one, of {iso(last)}."
     if merge.on_late_snapshot is OnLate.ERROR:
-        raise Refused("late-snapshot", told, "Ingest snapshots in order, or set onLateSnapshot: warn.")
-    return [told]
+        raise Refused("late-snapshot", message, "Ingest snapshots in order, or set onLateSnapshot: warn.")
+    return [message]
 
 
-def refuse_lost_order(work: SourceFile) -> None:
-    """Upserts and changelogs go by the order of arrival, which a query may lose (D13)."""
-    merge = work.source.merge
+def refuse_lost_order(file: DatasetFile) -> None:
+    """Raise UsageError if a query loses the order of arrival, which upserts and changelogs need (D13)."""
+    merge = file.source.merge
     ordered = isinstance(merge, UpsertStream) and merge.sequence_column
-    if work.source.preprocess is None or ordered or not isinstance(merge, UpsertStream | ChangelogStream):
+    if file.source.preprocess is None or ordered or not isinstance(merge, UpsertStream | ChangelogStream):
         return
-    if work.frame is not None and not keeps_order(work.frame):
+    if file.frame is not None and not keeps_order(file.frame):
         raise UsageError(
             "arrival-order-lost",
             "The query of preprocess changes the order of the rows.",
             "Only select and filter rows, or name a sequenceColumn (UpsertStream).",
         )
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def deliver_file(
@@ -187,24 +183,24 @@ def deliver_file(
     *,
     after: int | None = None,
 ) -> tuple[DatasetReceipt, bool]:
-    """Ingest one file; the receipt, and whether there was a commit: there is none when nothing changed.
+    """Ingest one file; return the receipt, and whether there was a commit (none if nothing changed).
 
-    `dataset` gives the dataset of that name as it stands, `after` is how many polls it had taken in when
-    its source was asked. Raises Refused for rows that would corrupt the log, and TryAgain if other
-    writers always came first, or if the disk is full.
+    `dataset` loads the current dataset; `after` is the number of its polls when the source was fetched.
+    Raises Refused for rows that would corrupt the log, and TryAgain if other writers always committed first
+    or the disk is full.
     """
-    with ExitStack() as held:
-        held.enter_context(translate_disk_errors(fetched.name))
+    with ExitStack() as resources:
+        resources.enter_context(translate_disk_errors(fetched.name))
         with time_stage("decode"):
-            read, content = _read(store, dataset(), source, fetched, run, held)
-        frame = None if read is None else read.frame
+            rows, content = _read(store, dataset(), source, fetched, run, resources)
+        frame = None if rows is None else rows.frame
         if frame is not None and source.preprocess is not None:
             run.stage("Preprocessing data")
-            frame = held.enter_context(run_query(store, frame, source.preprocess, name.schema))
+            frame = resources.enter_context(run_query(store, frame, source.preprocess, name.schema))
         declared = declared_schema(source.read) is not None
         token = token_of(source, fetched, run)
-        work = SourceFile(store, source, fetched, after, run, token, read, frame, declared, content, dataset)
-        receipt, committed = deliver(store, FileDelivery(name, work))
+        file = DatasetFile(store, source, fetched, after, run, token, rows, frame, declared, content, dataset)
+        receipt, committed = deliver(store, FileDelivery(name, file))
         if committed:
             write_log(store, name)
         return receipt, committed
@@ -212,10 +208,10 @@ def deliver_file(
 
 @dataclass(frozen=True, slots=True)
 class FileDelivery:
-    """A file that was read, as a delivery of its dataset; the result says whether there was a commit."""
+    """A file as a delivery of its dataset; the result is the receipt, and whether there was a commit."""
 
     name: TableName
-    work: SourceFile
+    file: DatasetFile
 
     @property
     def tables(self) -> Sequence[TableName]:
@@ -224,15 +220,15 @@ class FileDelivery:
 
     @contextmanager
     def open_plan(self, store: Store) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
-        """Compare the rows with the dataset as it stands."""
-        work, dataset = self.work, self.work.dataset()
+        """Plan against the current dataset."""
+        file, dataset = self.file, self.file.dataset()
         head = head_to_extend(store, dataset)
-        note = note_of(work)
-        if _is_outrun(work, dataset, head) or _has_run(work, dataset):
-            known = _receipt(dataset, head, head.system_time)
-            yield Plan(dataset.table, None, note, lambda _: (known, False))
+        note = note_of(file)
+        if _is_outrun(file, dataset, head) or _has_run(file, dataset):
+            unchanged = _receipt(dataset, head, head.system_time)
+            yield Plan(dataset.table, None, note, lambda _: (unchanged, False))
             return
-        now = work.run.system_time
+        now = file.run.system_time
         notes = [] if dataset.table is None else list(dataset.table.foreign_writes)
         if head.system_time is not None and now < head.system_time:
             notes.append(
@@ -240,26 +236,26 @@ class FileDelivery:
                 "dataset."
             )
             now = head.system_time
-        meeting = Ingestion(work, dataset, head, now)
-        with _compare(meeting) as (change, receipt):
-            told = replace(receipt, notes=(*notes, *receipt.notes))
+        ingestion = Ingestion(file, dataset, head, now)
+        with _compare(ingestion) as (change, receipt):
+            receipt_with_notes = replace(receipt, notes=(*notes, *receipt.notes))
 
-            def ended(committed: Commit | None) -> tuple[DatasetReceipt, bool]:
-                return told, committed is not None
+            def finish(committed: Commit | None) -> tuple[DatasetReceipt, bool]:
+                return receipt_with_notes, committed is not None
 
-            yield Plan(dataset.table, change, note, ended, work.run.dry_run)
+            yield Plan(dataset.table, change, note, finish, file.run.dry_run)
 
 
 @contextmanager
-def _compare(meeting: Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
-    work, head = meeting.work, meeting.head
-    if work.frame is not None and not _repeats(work, head):
-        with _merge(meeting, work.frame) as found:
-            yield found
+def _compare(ingestion: Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
+    file, head = ingestion.file, ingestion.head
+    if file.frame is not None and not _repeats(file, head):
+        with _merge(ingestion, file.frame) as change_and_receipt:
+            yield change_and_receipt
         return
-    event = event_of(meeting, 0, head.watermark)
-    change = block_change(meeting, event) if records_more(event, head) else None
-    yield change, _receipt(meeting.dataset, head, meeting.now)
+    event = event_of(ingestion, 0, head.watermark)
+    change = block_change(ingestion, event) if records_more(event, head) else None
+    yield change, _receipt(ingestion.dataset, head, ingestion.now)
 
 
 def _read(
@@ -268,14 +264,14 @@ def _read(
     source: DatasetSource,
     fetched: FetchedFile,
     run: PullRun,
-    held: ExitStack,
+    resources: ExitStack,
 ) -> tuple[StagedRows | None, str | None]:
-    """The rows of a file, while `held` is open, and of a strict changelog a digest.
+    """The rows of a file, readable until `resources` is closed, and the digest of a strict changelog.
 
-    There are none, and no columns, in a file without a byte whose columns nobody declared.
+    The rows are None for an empty file without declared columns.
     """
     run.stage("Preparing data")
-    folder = Path(held.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
+    folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
     steps = source.prepare if isinstance(source, SetPollingSource) else ()
     logs = cache_of(store, dataset.name)
     ready = prepare_file(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
@@ -288,97 +284,101 @@ def _read(
     schema = arrow_schema(declared) if declared else None
     expected = typed_columns(dataset.dataset, source)
     queried = source.preprocess is not None
-    read = read_batch(store, ready, source.read, schema, folder, expected, held=held, queried=queried)
+    read = read_batch(store, ready, source.read, schema, folder, expected, held=resources, queried=queried)
     return read, content
 
 
-def _is_outrun(work: SourceFile, dataset: RegisteredDataset, head: Head) -> bool:
-    """Whether another pull was faster: it may have brought the same or something newer.
+def _is_outrun(file: DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
+    """Whether another pull was faster: the file's data may be in the dataset already.
 
-    The next pull asks from there, or of another place, if the manifest names one by now.
+    The next pull continues from there, or from another place if the manifest changed.
     """
-    if dataset.table is None or work.after is None:
+    if dataset.table is None or file.after is None:
         return False
-    moved = fetch_hash(dataset.dataset.polling) != fetch_hash(work.source)
-    state = work.fetched.state
-    return moved or head.polls != work.after or (state is not None and head.state_of(work.source) == state)
+    moved = fetch_hash(dataset.dataset.polling) != fetch_hash(file.source)
+    state = file.fetched.state
+    return moved or head.polls != file.after or (state is not None and head.state_of(file.source) == state)
 
 
-def _has_run(work: SourceFile, dataset: RegisteredDataset) -> bool:
-    """Whether this run committed the file before (R81): the log knows of runs whose snapshots expired."""
-    token = work.token
+def _has_run(file: DatasetFile, dataset: RegisteredDataset) -> bool:
+    """Whether this run committed the file before (R81); the log records runs whose snapshots expired."""
+    token = file.token
     if token is None or dataset.table is None:
         return False
-    told = blocks(dataset.table)
-    if not told or told[-1].sequence:
-        told = read_all_blocks(work.store, dataset.table)
-    return any(block.event.get("token") == token for block in told)
+    committed = blocks(dataset.table)
+    if not committed or committed[-1].sequence:
+        committed = read_all_blocks(file.store, dataset.table)
+    return any(block.event.get("token") == token for block in committed)
 
 
-def _repeats(work: SourceFile, head: Head) -> bool:
-    """Whether a changelog has the content of the one before (V7)."""
+def _repeats(file: DatasetFile, head: Head) -> bool:
+    """Whether a changelog has the same content as the previous one (V7)."""
     contents = head.event.get("contents") or {}
-    return work.content is not None and contents.get(work.source_name) == work.content
+    return file.content is not None and contents.get(file.source_name) == file.content
 
 
 @contextmanager
-def _merge(meeting: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | None, DatasetReceipt]]:
-    work, dataset, head = meeting.work, meeting.dataset, meeting.head
-    work.run.stage("Merging data")
+def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | None, DatasetReceipt]]:
+    file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
+    file.run.stage("Merging data")
     columns = dataset.columns
-    inferred = not work.declared and work.source.preprocess is None
-    with hold_settings(work.store.session):
-        arrived = delivered_side(frame, work.source, columns, dataset.expected_columns, inferred=inferred)
-    refuse_lost_order(work)
-    late = refuse_late(work, head)
-    terms = terms_of(work.source.merge, columns.time, columns.encoding, timed=arrived.timed)
-    with ExitStack() as held:
+    inferred = not file.declared and file.source.preprocess is None
+    with hold_settings(file.store.session):
+        delivered = delivered_side(frame, file.source, columns, dataset.expected_columns, inferred=inferred)
+    refuse_lost_order(file)
+    late = refuse_late(file, head)
+    terms = terms_of(file.source.merge, columns.time, columns.encoding, timed=delivered.timed)
+    with ExitStack() as resources:
         with time_stage("plan"), translate_faults(dataset.name), refuse_failing_rows():
-            fallback = _in_column(work.fetched.event_time or meeting.now, arrived)
-            moment = Moment(meeting.now, fallback, _in_column(head.watermark, arrived), head.next_offset)
-            merge = LogMerge(work.store, dataset, work.read, arrived, terms, moment, held)
-            planned = held.enter_context(merge.open_plan())
-            refuse_failed(planned.sums.counts, arrived.required, columns.time)
-            found = EventSummary.of(planned.sums)
-            refuse_problems(found, work.fetched.name)
-            notes = late + refuse_retractions(found, terms)
-        held.enter_context(translate_faults(dataset.name))
-        held.enter_context(refuse_failing_rows())
-        change = held.enter_context(_change(meeting, arrived, planned, found, terms))
-        yield change, replace(_receipt(dataset, head, meeting.now, found), notes=tuple(notes))
+            fallback = _in_column(file.fetched.event_time or ingestion.now, delivered)
+            moment = Moment(ingestion.now, fallback, _in_column(head.watermark, delivered), head.next_offset)
+            merge = LogMerge(file.store, dataset, file.read, delivered, terms, moment, resources)
+            planned = resources.enter_context(merge.open_plan())
+            refuse_failed(planned.sums.counts, delivered.required, columns.time)
+            summary = EventSummary.of(planned.sums)
+            refuse_problems(summary, file.fetched.name)
+            notes = late + refuse_retractions(summary, terms)
+        resources.enter_context(translate_faults(dataset.name))
+        resources.enter_context(refuse_failing_rows())
+        change = resources.enter_context(_change(ingestion, delivered, planned, summary, terms))
+        yield change, replace(_receipt(dataset, head, ingestion.now, summary), notes=tuple(notes))
 
 
 @contextmanager
 def _change(
-    meeting: Ingestion, arrived: DeliveredSide, planned: PlanResult, found: EventSummary, terms: EventTerms
+    ingestion: Ingestion,
+    delivered: DeliveredSide,
+    planned: PlanResult,
+    summary: EventSummary,
+    terms: EventTerms,
 ) -> Iterator[Change | None]:
-    """None if neither the log nor what is known of the source changes; in a dry run the rows are counted."""
-    if meeting.work.run.dry_run:
-        yield Change(+found.counts) if found.rows else None
+    """The change; None if neither the log nor the source's progress changes. A dry run only counts rows."""
+    if ingestion.file.run.dry_run:
+        yield Change(+summary.counts) if summary.rows else None
         return
-    event = event_of(meeting, found.rows, meeting.head.watermark_after(found.newest))
-    if found.rows:
-        meeting.work.run.stage("Committing data")
-        with rows_change(meeting, event, arrived, planned.rows(EVENTS), found, terms) as change:
+    event = event_of(ingestion, summary.rows, ingestion.head.watermark_after(summary.newest))
+    if summary.rows:
+        ingestion.file.run.stage("Committing data")
+        with rows_change(ingestion, event, delivered, planned.rows(EVENTS), summary, terms) as change:
             yield change
-    elif records_more(event, meeting.head) or (meeting.dataset.schema is None and arrived.known):
-        yield block_change(meeting, event, arrived if arrived.known else None)
+    elif records_more(event, ingestion.head) or (ingestion.dataset.schema is None and delivered.known):
+        yield block_change(ingestion, event, delivered if delivered.known else None)
     else:
         yield None
 
 
-def _in_column(instant: datetime | None, arrived: DeliveredSide) -> datetime | date | None:
-    """An instant as the event-time column has it."""
-    return instant.date() if instant is not None and arrived.dated else instant
+def _in_column(instant: datetime | None, delivered: DeliveredSide) -> datetime | date | None:
+    """An instant in the type of the event-time column."""
+    return instant.date() if instant is not None and delivered.dated else instant
 
 
 def _receipt(
-    dataset: RegisteredDataset, head: Head, now: datetime | None, found: EventSummary | None = None
+    dataset: RegisteredDataset, head: Head, now: datetime | None, summary: EventSummary | None = None
 ) -> DatasetReceipt:
-    counts = {name: found.counts[name] if found else 0 for name in COUNTS}
-    if found is None or not found.rows:
+    counts = {name: summary.counts[name] if summary else 0 for name in COUNTS}
+    if summary is None or not summary.rows:
         return DatasetReceipt(dataset.dataset.name, "up-to-date", counts, None, head.watermark, now)
-    span = (head.next_offset, head.next_offset + found.rows - 1)
+    span = (head.next_offset, head.next_offset + summary.rows - 1)
     return DatasetReceipt(
-        dataset.dataset.name, "updated", counts, span, head.watermark_after(found.newest), now
+        dataset.dataset.name, "updated", counts, span, head.watermark_after(summary.newest), now
     )

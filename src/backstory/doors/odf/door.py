@@ -1,7 +1,4 @@
-"""What the command line and the Python face ask of this door.
-
-Who watches a pull: the command line prints what it hears.
-"""
+"""The door's functions for the command line and the Python API: add, pull, push, list, inspect, verify."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,40 +11,21 @@ from backstory.doors.odf.ingestion import DatasetReceipt, head_of
 from backstory.doors.odf.inspecting import (
     Inspected,
     inspect_dataset,
-    inspected_file,
+    inspect_file,
     list_entry,
     unreadable_entry,
 )
 from backstory.doors.odf.log_columns import encode_log
-from backstory.doors.odf.polling import Poll, RunRequest
+from backstory.doors.odf.polling import IngestRequest, Poll
 from backstory.doors.odf.pulling import pull
-from backstory.doors.odf.pushing import Pushed, push
+from backstory.doors.odf.pushing import PushedFiles, push
 from backstory.doors.odf.registry import KnownDataset, RegisteredDataset
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.verify import Verdict, verify
 from backstory.model.table import ODF, TableName
-from backstory.sources.source import Progress, silent
+from backstory.sources.source import Progress, ignore_progress
 from backstory.stores.iceberg.store import Store
 from backstory.strategies.events.terms import EventEncoding
-
-if TYPE_CHECKING:
-    from backstory.doors.odf.adding import Added
-    from backstory.doors.odf.ingestion import DatasetReceipt
-
-
-def ignore(_: Any) -> None:
-    """What happens while nobody watches."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watcher:
-    """Is told which manifest was added, whose turn has come, its stages with their bytes, and its end."""
-
-    added: "Callable[[Added], None]" = ignore
-    begun: Callable[[str], None] = ignore
-    progress: Progress = silent
-    ended: "Callable[[DatasetReceipt], None]" = ignore
-
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -55,9 +33,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Added",
     "DatasetReceipt",
+    "IngestRequest",
     "Inspected",
-    "Pushed",
-    "RunRequest",
+    "PushedFiles",
     "Verdict",
     "Watcher",
     "add",
@@ -65,12 +43,27 @@ __all__ = [
     "events",
     "ingest",
     "inspect",
-    "inspected_file",
+    "inspect_file",
     "is_file",
     "list_datasets",
     "pull_all",
     "verify_dataset",
 ]
+
+
+def ignore(_: Any) -> None:
+    """Ignore an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Callbacks of a pull: a manifest was added, a dataset begins, its progress, and its receipt."""
+
+    added: Callable[[Added], None] = ignore
+    begun: Callable[[str], None] = ignore
+    progress: Progress = ignore_progress
+    ended: Callable[[DatasetReceipt], None] = ignore
+
 
 UNWATCHED = Watcher()
 
@@ -78,49 +71,49 @@ UNWATCHED = Watcher()
 def pull_all(
     store: Store,
     wanted: Sequence[Argument],
-    asked: RunRequest,
+    request: IngestRequest,
     *,
     namespace: str = ODF,
     every: bool = False,
     watcher: Watcher = UNWATCHED,
     before: "Sequence[DatasetReceipt | Poll]" = (),
 ) -> list[DatasetReceipt]:
-    """Pull files of manifests, which are added first, and datasets by name; one after the other.
+    """Pull datasets, one after the other, by name or by files of manifests, which are added first.
 
-    One that fails does not stop the others. Raises UsageError for a wrong manifest and an unknown
-    name before anything is added or pulled. `before` are the receipts of other datasets of the same run,
-    and what the source of the first of these was asked already.
+    A failure does not stop the others. Raises UsageError for an invalid manifest and an unknown name, before
+    anything is added or pulled. `before` are receipts of other datasets of the same run, and a poll of the
+    first dataset.
     """
     require_some(wanted, every=every)
-    read = find_datasets(registry.stored_datasets(store, namespace), wanted)
-    for each in read:
-        if each.dataset.written is not None:
-            add_one(store, each, dry_run=True)
-    datasets = [_add_manifest(store, each, watcher, dry_run=asked.dry_run) for each in read]
-    lost: dict[TableName, BackstoryError] = {}
+    datasets_read = find_datasets(registry.stored_datasets(store, namespace), wanted)
+    for entry in datasets_read:
+        if entry.dataset.written is not None:
+            add_one(store, entry, dry_run=True)
+    datasets = [_add_manifest(store, entry, watcher, dry_run=request.dry_run) for entry in datasets_read]
+    unreadable: dict[TableName, BackstoryError] = {}
     if every:
-        known = {each.name for each in datasets}
+        known = {entry.name for entry in datasets}
         others = registry.stored_datasets(store, namespace).all_or_errors()
         datasets += [
-            each for name, each in others.items() if isinstance(each, KnownDataset) and name not in known
+            entry for name, entry in others.items() if isinstance(entry, KnownDataset) and name not in known
         ]
-        lost = {name: each for name, each in others.items() if isinstance(each, BackstoryError)}
-    receipts = [each for each in before if isinstance(each, DatasetReceipt)]
-    alone = len(receipts) + len(datasets) == 1 and not lost
-    for name, error in lost.items():
+        unreadable = {name: entry for name, entry in others.items() if isinstance(entry, BackstoryError)}
+    receipts = [entry for entry in before if isinstance(entry, DatasetReceipt)]
+    is_single = len(receipts) + len(datasets) == 1 and not unreadable
+    for name, error in unreadable.items():
         receipts.append(
             report_receipt(DatasetReceipt(name.name, "failed", error=error), watcher, alone=False)
         )
-    begun = [each for each in before if isinstance(each, Poll)]
+    polls = [entry for entry in before if isinstance(entry, Poll)]
     for dataset in datasets:
         watcher.begun(dataset.dataset.name)
-        receipt = pull(store, dataset, asked, begun.pop() if begun else None)
-        receipts.append(report_receipt(receipt, watcher, alone=alone))
+        receipt = pull(store, dataset, request, polls.pop() if polls else None)
+        receipts.append(report_receipt(receipt, watcher, alone=is_single))
     return receipts
 
 
 def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) -> DatasetReceipt:
-    """The receipt, once the watcher has heard of it; wrong usage of a dataset that is `alone` is raised."""
+    """Pass the receipt to the watcher and return it; raise its UsageError if the dataset is `alone`."""
     if isinstance(receipt.error, UsageError) and alone:
         raise receipt.error
     watcher.ended(receipt)
@@ -128,7 +121,7 @@ def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) ->
 
 
 def events(store: Store, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
-    """A dataset's log as it is stored, or in the encoding `op` or `observed` (decision O2)."""
+    """A dataset's log as stored, or in the encoding `op` or `observed` (decision O2)."""
     dataset = registry.stored_datasets(store, namespace).existing(name)
     rows = store.spark.table(store.sql_name(dataset.name))
     if encoding is None:
@@ -145,42 +138,44 @@ def events(store: Store, name: str, encoding: str | None = None, *, namespace: s
 
 
 def ingest(
-    store: Store, name: str, pushed: Pushed, asked: RunRequest, *, namespace: str = ODF
+    store: Store, name: str, pushed: PushedFiles, request: IngestRequest, *, namespace: str = ODF
 ) -> DatasetReceipt:
-    """Push files into a dataset; UsageError without any."""
+    """Push files into a dataset; UsageError without files."""
     if not pushed.files:
         raise UsageError("no-file", "No file is given.", "Name at least one.")
-    receipt = push(store, registry.stored_datasets(store, namespace).existing(name), pushed, asked)
+    receipt = push(store, registry.stored_datasets(store, namespace).existing(name), pushed, request)
     if isinstance(receipt.error, UsageError):
         raise receipt.error
     return receipt
 
 
 def list_datasets(store: Store, *, namespace: str = ODF) -> list[dict[str, Any]]:
-    """The datasets: name, kind of source, when it was pulled last, rows, watermark; NULL for what is lost."""
-    found = registry.stored_datasets(store, namespace).all_or_errors().items()
+    """The datasets with kind of source, last pull, rows and watermark; fields of unreadable ones are NULL."""
+    entries = registry.stored_datasets(store, namespace).all_or_errors().items()
     return [
-        unreadable_entry(name) if isinstance(each, BackstoryError) else list_entry(each, head_of(store, each))
-        for name, each in found
+        unreadable_entry(name)
+        if isinstance(entry, BackstoryError)
+        else list_entry(entry, head_of(store, entry))
+        for name, entry in entries
     ]
 
 
 def inspect(store: Store, name: str, *, namespace: str = ODF) -> Inspected:
-    """A dataset's manifest, schema, lints and head; UsageError if there is no such dataset."""
+    """A dataset's manifest, schema, lints and head; UsageError for an unknown dataset."""
     return inspect_dataset(store, registry.stored_datasets(store, namespace).existing(name))
 
 
 def verify_dataset(store: Store, name: str, *, namespace: str = ODF) -> Verdict:
-    """Whether a dataset is what its commits said; UsageError if there is none."""
+    """Verify a dataset's rows against its commits; UsageError for an unknown dataset."""
     return verify(store, registry.stored_datasets(store, namespace).existing(name).name, registry.renamings)
 
 
 def _add_manifest(
-    store: Store, each: RegisteredDataset, watcher: Watcher, *, dry_run: bool
+    store: Store, dataset: RegisteredDataset, watcher: Watcher, *, dry_run: bool
 ) -> RegisteredDataset:
-    """Add the manifest that a file has for a dataset, if one has; the dataset as it is then."""
-    if each.dataset.written is None:
-        return each
-    added = add_one(store, each, dry_run=dry_run)
+    """Add the dataset's manifest if it was read from a file; return the current dataset."""
+    if dataset.dataset.written is None:
+        return dataset
+    added = add_one(store, dataset, dry_run=dry_run)
     watcher.added(added)
-    return each if dry_run and each.table is None else registry.reload(store, each.name)
+    return dataset if dry_run and dataset.table is None else registry.reload(store, dataset.name)

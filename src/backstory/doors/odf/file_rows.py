@@ -1,9 +1,4 @@
-"""The read step of a manifest in the words of `formats` (section 1.6).
-
-Fetched bytes are unpacked and piped before they are read: steps from left to right (section 1.5).
-
-Rows of a source's file become a DataFrame.
-"""
+"""The rows of a source's file: prepared by unpacking and commands (section 1.5), then read (section 1.6)."""
 
 import gzip
 import shutil
@@ -58,7 +53,11 @@ from backstory.settings import Rights
 from backstory.spark.versions import metadata_column
 from backstory.stores.iceberg.store import Store
 
-# Removed from the format, and what they did when they were not set (section 1.6).
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+# Options that were removed from the format: attribute, name, and former default (section 1.6).
 _REMOVED: Final = {
     "comment": ("comment", None),
     "enforce_schema": ("enforceSchema", True),
@@ -71,9 +70,12 @@ _REMOVED: Final = {
 }
 _SPELLED: Final = {"\\t": "\t"}
 
+TAIL_BYTES, TAIL_LINES = 2000, 10
+HOW_TO_ALLOW = "Set `allow-commands = true` under `[odf]` in backstory.toml if you trust the manifest."
+
 
 def read_options(read: Reader) -> Options:
-    """How the file is read; UsageError that names the option for what is not supported."""
+    """The options of `formats`; UsageError for an unsupported option."""
     strict = read.unknown_fields is UnknownFields.ERROR
     match read:
         case Csv():
@@ -101,7 +103,7 @@ def _csv(read: Csv, *, strict: bool) -> CsvOptions:
     return CsvOptions(
         _SPELLED.get(read.separator, read.separator),
         read.quote,
-        "" if read.escape == read.quote else read.escape,  # a doubled quote stands for one anyway
+        "" if read.escape == read.quote else read.escape,  # a doubled quote is one quote anyway
         header=read.header,
         encoding=encoding(read.encoding),
         null=read.null_value,
@@ -111,13 +113,9 @@ def _csv(read: Csv, *, strict: bool) -> CsvOptions:
     )
 
 
-TAIL_BYTES, TAIL_LINES = 2000, 10
-HOW_TO_ALLOW = "Set `allow-commands = true` under `[odf]` in backstory.toml if you trust the manifest."
-
-
 @dataclass(frozen=True, slots=True)
 class PreparedFile:
-    """A file to read; `name` is what messages call it, `bound` that of what is unpacked from it."""
+    """A file to read; `name` is its name in messages, `bound` the limit for its unpacked size."""
 
     path: Path
     name: str
@@ -133,24 +131,24 @@ def prepare_file(
     rights: Rights,
     logs: Path | None = None,
 ) -> PreparedFile:
-    """The file after all steps; what they make lies in `folder`, under names of ours.
+    """The file after all steps, which write into `folder`.
 
-    Raises Refused for a broken archive, for one that unpacks to more than `rights` allow, and for a `subPath`
-    that does not name one entry, UsageError for a command that may not run or is not there, Failed for
-    one that ends with an error. What it said last is in the message; all of it is kept in `logs`, a
-    folder that lasts, in `step-N.log`.
+    Raises Refused for a broken archive, for one that exceeds the limit in `rights` when unpacked, and for a
+    `subPath` that does not match exactly one entry. Raises UsageError for a command that is not allowed or
+    not found, and Failed for a command that fails. The message has the end of its output; all of it is kept
+    in `logs`, as `step-N.log`.
     """
-    here, stamp = PreparedFile(path, name, bound_of(path, rights.unpacked_limit)), stamp_of(path)
+    prepared, stamp = PreparedFile(path, name, bound_of(path, rights.unpacked_limit)), stamp_of(path)
     for number, step in enumerate(steps, 1):
         target = folder / f"step-{number}"
         if isinstance(step, Pipe):
-            here = _pipe(here, step, target, logs, allow_commands=rights.allow_commands)
+            prepared = _pipe(prepared, step, target, logs, allow_commands=rights.allow_commands)
         elif step.format is FileCompression.ZIP:
-            here = _unzip(here, step, target)
+            prepared = _unzip(prepared, step, target)
         else:
-            here = _gunzip(here, step, target)
+            prepared = _gunzip(prepared, step, target)
     require_unchanged([stamp])
-    return here
+    return prepared
 
 
 def _gunzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFile:
@@ -184,33 +182,41 @@ def _pipe(
             HOW_TO_ALLOW,
         )
     log = target.with_suffix(".log")
-    called = f"{source.name} after {Path(program).name}"
-    with source.path.open("rb") as given, log.open("wb") as said, _run(step, given, said) as running:
+    shown_name = f"{source.name} after {Path(program).name}"
+    with (
+        source.path.open("rb") as input_file,
+        log.open("wb") as error_output,
+        _run(step, input_file, error_output) as running,
+    ):
         assert running.stdout is not None
         try:
-            source.bound.copy(running.stdout, target, called)
+            source.bound.copy(running.stdout, target, shown_name)
         except BaseException:
             running.kill()
             raise
-        ended = running.wait()
-    if ended:
-        told = f"`{program}` ended with {ended} on {source.name}: {_tail(log) or 'it printed nothing'}"
-        kept = _keep_log(log, logs)
-        raise Failed("command-failed", told, f"Its full output is in {kept}." if kept else "Fix `prepare`.")
-    return replace(source, path=target, name=called)
+        exit_code = running.wait()
+    if exit_code:
+        message = f"`{program}` ended with {exit_code} on {source.name}: {_tail(log) or 'it printed nothing'}"
+        kept_log = _keep_log(log, logs)
+        raise Failed(
+            "command-failed", message, f"Its full output is in {kept_log}." if kept_log else "Fix `prepare`."
+        )
+    return replace(source, path=target, name=shown_name)
 
 
-def _run(step: Pipe, given: IO[bytes], said: IO[bytes]) -> subprocess.Popen[bytes]:
-    """The running program: the operator allowed it, and there is no shell."""
+def _run(step: Pipe, input_file: IO[bytes], error_output: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the program, which the operator allowed, without a shell."""
     try:
-        return subprocess.Popen(step.command, stdin=given, stdout=subprocess.PIPE, stderr=said)  # noqa: S603
+        return subprocess.Popen(step.command, stdin=input_file, stdout=subprocess.PIPE, stderr=error_output)  # noqa: S603
     except (OSError, ValueError) as stop:
-        told = f"The manifest's command `{step.command[0]}` cannot be run: {getattr(stop, 'strerror', stop)}."
-        raise UsageError("no-command", told, "Install it, or fix `prepare`.") from None
+        message = (
+            f"The manifest's command `{step.command[0]}` cannot be run: {getattr(stop, 'strerror', stop)}."
+        )
+        raise UsageError("no-command", message, "Install it, or fix `prepare`.") from None
 
 
 def _keep_log(log: Path, logs: Path | None) -> Path | None:
-    """Copy a log to where it stays; None if it is not kept, as no message may name a file that is removed."""
+    """Copy a log to the permanent folder; None if that is not possible."""
     if logs is None:
         return None
     try:
@@ -221,15 +227,11 @@ def _keep_log(log: Path, logs: Path | None) -> Path | None:
 
 
 def _tail(log: Path) -> str:
-    """The last lines of what a command said."""
-    with log.open("rb") as said:
-        said.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        lines = said.read().decode(errors="replace").splitlines()
+    """The last lines of a command's output."""
+    with log.open("rb") as file:
+        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+        lines = file.read().decode(errors="replace").splitlines()
     return "\n".join(lines[-TAIL_LINES:]).strip()
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def read_batch(
@@ -238,29 +240,28 @@ def read_batch(
     read: Reader,
     schema: pa.Schema | None,
     folder: Path,
-    told: Told = UNTOLD,
+    types: Told = UNTOLD,
     *,
     held: ExitStack,
     queried: bool = False,
 ) -> StagedRows | None:
-    """The rows of a prepared file.
+    """The rows of a prepared file; None if it has neither rows nor columns.
 
-    There are none if it has neither rows nor columns. They can be read until `held` is closed. `schema` is
-    what the source declares, `told` the types of columns without it. A Parquet file that needs no look at its
-    values is copied into `folder` and read there. `queried` tells that a query reads them. Refused is
-    raised for whatever is malformed.
+    They can be read until `held` is closed. `schema` is the declared schema of the source, `told` the types
+    of columns without one. A Parquet file that needs no conversion is copied into `folder` and read there.
+    `queried` means that a query reads the rows. Raises Refused for malformed data.
     """
     stamp = stamp_of(ready.path)
-    if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, told):
+    if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, types):
         whole = copy_whole(ready.path, stamp, folder)
         return rows_of_staged_file(
             _placed_by_spark(local_parquet(store, whole, pq.read_schema(whole))), whole
         )
-    rows = rows_of(ready.path, ready.name, read_options(read), schema, told, ready.bound)
+    rows = rows_of(ready.path, ready.name, read_options(read), schema, types, ready.bound)
     return stage_or_hold(store, rows, folder, held, queried=queried) if rows.schema.names else None
 
 
 def _placed_by_spark(frame: "DataFrame") -> "DataFrame":
-    # Asked for in this way, it is Spark's even if a column has the same name.
+    # This form finds Spark's metadata even if a column has the same name.
     place = metadata_column(frame, "_metadata")["row_index"]
     return frame.select("*", place.alias(ARRIVAL))

@@ -1,7 +1,4 @@
-"""One delivery of a source, and the dataset that it is for.
-
-What became of a dataset: the objects that `pull` and `ingest` give.
-"""
+"""One file's ingestion into a dataset: the run, the file, the dataset's head, and the receipt."""
 
 import hashlib
 from collections import Counter
@@ -30,29 +27,31 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# What a polling source is called.
+# The name of a polling source.
 DEFAULT_SOURCE: Final = "default"
-# What a fetch step says of where its data lie, and not of their order or how often they are asked for.
-PLACE: Final = {"kind", "url", "headers", "path"}
+# The fields of a fetch step that determine where its data are, not their order or how often they are fetched.
+PLACE_FIELDS: Final = {"kind", "url", "headers", "path"}
+
+COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
 
 
 def ignore_stage(_stage: str) -> None:
-    """The stages of a delivery that nobody watches."""
+    """Ignore the stage of a delivery."""
 
 
 def cache_of(store: Store, dataset: TableName) -> Path:
-    """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache."""
+    """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache folder."""
     return cache_in(store.folder or Path.home() / ".cache" / "backstory" / store.catalog, dataset)
 
 
 def cache_in(folder: Path, dataset: TableName) -> Path:
-    """The folder of a dataset's downloads in another one."""
+    """The folder of a dataset's downloads below a folder."""
     return folder / ".downloads" / dataset.schema / dataset.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class PullRun:
-    """What one call does to datasets: when, as which run, whether in earnest; `stage` hears what goes on."""
+    """The time, id and rights of one call; `stage` is called with the name of each stage."""
 
     system_time: datetime
     run_id: str | None = None
@@ -62,13 +61,13 @@ class PullRun:
 
 
 @dataclass(frozen=True, slots=True)
-class SourceFile:
-    """A file that was read, for a dataset.
+class DatasetFile:
+    """A file that was read for a dataset.
 
-    `after` is how many polls the dataset had taken in when the source was asked, None for a push; `token`
-    makes a repeated run recognisable. `read` is what the file has, `frame` its rows after preprocess; they
-    are None where not even columns are known. `declared` says that the manifest names the columns,
-    `content` is a digest of a strict changelog's file, and `dataset` gives the dataset as it stands.
+    `after` is the number of polls in the dataset when the source was fetched, None for a push. `token`
+    identifies a repeated run. `read` are the file's rows, `frame` its rows after preprocess; None if no
+    columns are known. `declared`: the manifest declares the columns. `content` is the digest of a strict
+    changelog's file. `dataset` loads the current dataset.
     """
 
     store: Store
@@ -90,25 +89,25 @@ class SourceFile:
 
 
 def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
-    """What makes a repeated run recognisable (R81): each file of a run has its own; None without a run id.
+    """The token that identifies a file of a run if the run is repeated (R81); None without a run id.
 
-    It is of the file's place for one that was polled, of its name and content for one that was pushed: a
-    second attempt may bring it to another folder.
+    It contains the place of a polled file, and name and content of a pushed file, whose folder may differ in
+    a second attempt.
     """
     if run.run_id is None:
         return None
-    told = fetch_hash(source)
-    if told is None:
+    place_or_content = fetch_hash(source)
+    if place_or_content is None:
         with fetched.path.open("rb") as file:
-            told = hashlib.file_digest(file, "sha3_256").hexdigest()
-    return f"{run.run_id} {getattr(source, 'source_name', DEFAULT_SOURCE)} {fetched.name} {told}"
+            place_or_content = hashlib.file_digest(file, "sha3_256").hexdigest()
+    return f"{run.run_id} {getattr(source, 'source_name', DEFAULT_SOURCE)} {fetched.name} {place_or_content}"
 
 
 def fetch_hash(source: DatasetSource | None) -> str | None:
-    """What tells the place that a polling source asks from another; None for a push source."""
+    """The hash of the place from which a polling source fetches; None for a push source."""
     if not isinstance(source, SetPollingSource):
         return None
-    step = source.fetch.model_dump(mode="json", by_alias=True, include=PLACE)
+    step = source.fetch.model_dump(mode="json", by_alias=True, include=PLACE_FIELDS)
     if "path" in step:
         step["path"] = normpath(step["path"])
     return sha3(canonical(step))
@@ -116,13 +115,13 @@ def fetch_hash(source: DatasetSource | None) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class Head:
-    """A dataset as its newest commit left it."""
+    """The state of a dataset after its newest commit."""
 
     block: Block | None = None
 
     @property
     def event(self) -> Mapping[str, Any]:
-        """What that commit says of itself."""
+        """The event of the newest commit's block; empty without a commit."""
         return self.block.event if self.block else {}
 
     def is_newest_source(self, source: DatasetSource) -> bool:
@@ -131,41 +130,41 @@ class Head:
         return fetch is not None and self.event.get("fetch") == fetch
 
     def state_of(self, source: DatasetSource) -> SourceState | None:
-        """What the source said of itself, if it is still the same one."""
+        """The recorded state of the source, if the newest data came from it."""
         state = self.event.get("source_state") if self.is_newest_source(source) else None
         return SourceState.from_dict(state) if state else None
 
     def is_complete(self, source: DatasetSource) -> bool:
-        """Whether all that the source had when it was asked last is here."""
+        """Whether the dataset has everything that the source had at the last fetch."""
         return self.is_newest_source(source) and bool(self.event.get("complete"))
 
     @property
     def next_offset(self) -> int:
-        """The offset that the next row gets."""
+        """The offset of the next row."""
         end, before = self.event.get("end"), self.event.get("prev_offset")
         last = before if end is None else end
         return 0 if last is None else int(last) + 1
 
     @property
     def watermark(self) -> datetime | None:
-        """The greatest event time so far; a day's is its midnight."""
-        told = self.event.get("watermark")
-        return parse_instant(told) if told else None
+        """The greatest event time so far; for a day, its midnight."""
+        text = self.event.get("watermark")
+        return parse_instant(text) if text else None
 
     def watermark_after(self, newest: datetime | None) -> datetime | None:
-        """The watermark once rows up to an event time have come: it never goes back."""
+        """The watermark after rows with event times up to `newest`; it never decreases."""
         return max(filter(None, (self.watermark, newest)), default=None)
 
     @property
     def polls(self) -> int:
-        """How many commits brought what a polling source gave."""
+        """The number of commits from polling sources."""
         return int(self.event.get("polled") or 0)
 
     @property
     def snapshot_time(self) -> datetime | None:
-        """The time of the newest snapshot that told one."""
-        told = self.event.get("snapshot_time")
-        return parse_instant(told) if told else None
+        """The time of the newest snapshot with a time of its own."""
+        text = self.event.get("snapshot_time")
+        return parse_instant(text) if text else None
 
     @property
     def system_time(self) -> datetime | None:
@@ -174,50 +173,53 @@ class Head:
 
 
 def head_to_extend(store: Store, dataset: RegisteredDataset) -> Head:
-    """The head of a dataset that a commit shall follow.
+    """The head of a dataset, for a commit that follows it.
 
-    Raises Refused if its table holds more rows than the newest commit that is known tells of, as when others
-    expired a commit that the log did not have yet: its offsets would be used twice. So for fewer rows, where
-    all that tells of commits is the log.
+    Raises Refused if the table has more rows than the newest known commit counts: offsets would be used
+    twice. This happens if others expire a commit before the log contains it. Fewer rows are refused if
+    commits are known only from the log.
     """
     head = head_of(store, dataset)
-    rows, told = (dataset.table.rows if dataset.table else 0), head.next_offset
-    if dataset.table is None or rows == told or (rows < told and next(walk(dataset.table), None) is not None):
+    rows, counted = (dataset.table.rows if dataset.table else 0), head.next_offset
+    if (
+        dataset.table is None
+        or rows == counted
+        or (rows < counted and next(walk(dataset.table), None) is not None)
+    ):
         return head
     name = dataset.dataset.name
     raise Refused(
-        "log-behind" if rows > told else "rows-lost",
-        f"The table of {name} holds {rows} rows, but its newest known commit counts {told}.",
+        "log-behind" if rows > counted else "rows-lost",
+        f"The table of {name} holds {rows} rows, but its newest known commit counts {counted}.",
         "Nothing was written; restore table and log from a backup, or add the manifest under another name.",
     )
 
 
 def head_of(store: Store, dataset: RegisteredDataset) -> Head:
-    """The head of a dataset, also of one that is not there yet."""
+    """The head of a dataset; an empty head for a dataset without a table."""
     return Head(None if dataset.table is None else newest_block(store, dataset.table))
 
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """A delivery and the dataset that it meets, as it stands now; `now` is the commit's system time."""
+    """A file and the current dataset that it is ingested into; `now` is the commit's system time."""
 
-    work: SourceFile
+    file: DatasetFile
     dataset: RegisteredDataset
     head: Head
     now: datetime
 
-
-COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
 
 Status = Literal["updated", "up-to-date", "uncacheable", "disabled", "failed"]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DatasetReceipt(Receipt):
-    """A dataset after a pull: `offsets` are the first and the last new one, None without new rows.
+    """The result of a pull or push for a dataset.
 
-    `watermark` and `system_time` are UTC, None if there is none. For people only: `before` is the watermark
-    that was, `hint` says why the status is what it is, `notes` are warnings.
+    `offsets` are the first and the last new offset, None without new rows. `watermark` and `system_time` are
+    in UTC, None if there is none. For people only: `before` is the former watermark, `hint` explains the
+    status, `notes` are warnings.
     """
 
     dataset: str
@@ -233,7 +235,7 @@ class DatasetReceipt(Receipt):
 
 
 def sum_up(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetReceipt:
-    """One receipt for the commits of a pull (decision O17); `before` if there was none."""
+    """One receipt for all commits of a pull (decision O17); `before` if there were none."""
     if not receipts:
         return before
     counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))

@@ -1,6 +1,6 @@
-"""What there is to know of a dataset: its manifest, schema, lints and head; and its newest rows.
+"""Inspect datasets: manifest, schema, lints, head and newest rows.
 
-Small datasets read from files and metadata, without Spark: the same answers, or Unreadable.
+Functions ending in `_here` read metadata and files without Spark; they return the same or raise Unreadable.
 """
 
 import json
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A dataset and the lints of its manifest; the rest is None where there is none yet."""
+    """A dataset, the lints of its manifest, and the state of its table, None before it is added."""
 
     dataset: Dataset
     lints: list[Lint]
@@ -59,44 +59,44 @@ class Inspected:
         return resolve_defaults(self.dataset)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it, as `--output json` prints it."""
+        """All fields, as `--output json` prints them."""
         return {
             "dataset": self.dataset.name,
             "table": self.table,
             "folder": str(self.dataset.folder),
             "manifest": self.dataset.document,
             "schema": self.schema,
-            "lints": [each.to_dict() for each in self.lints],
+            "lints": [finding.to_dict() for finding in self.lints],
             "head": self.head,
         }
 
 
 def inspect_dataset(store: Store, dataset: RegisteredDataset) -> Inspected:
-    """A dataset of the warehouse."""
+    """Inspect a dataset of the warehouse with Spark."""
     from backstory.doors.odf.preprocess import lint_dataset
 
     return inspect_table(dataset, partial(lint_dataset, store, dataset), head_of(store, dataset))
 
 
 def inspect_table(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
-    """A dataset with what is odd in its manifest and what its newest commit says, whoever read them."""
-    found = _lint_or_error(dataset, lint)
-    return Inspected(dataset.dataset, found, str(dataset.name), _stored_schema(dataset), _head(head))
+    """Combine a dataset with its lints and its head."""
+    findings = _lint_or_error(dataset, lint)
+    return Inspected(dataset.dataset, findings, str(dataset.name), _stored_schema(dataset), _head(head))
 
 
 def unreadable_entry(name: TableName) -> dict[str, Any]:
-    """A table of the schema of datasets that cannot be read, as `backstory list` tells it."""
-    told = dict.fromkeys(("dataset", "source", "merge", "pulled", "records", "blocks", "watermark"))
-    return {**told, "dataset": name.name, "merge": []}
+    """The entry of an unreadable table in `backstory list`."""
+    entry = dict.fromkeys(("dataset", "source", "merge", "pulled", "records", "blocks", "watermark"))
+    return {**entry, "dataset": name.name, "merge": []}
 
 
 def list_entry(dataset: KnownDataset[TableLike], head: Head) -> dict[str, Any]:
-    """A dataset as `backstory list` tells it."""
-    told = dataset.dataset
+    """The entry of a dataset in `backstory list`."""
+    definition = dataset.dataset
     return {
-        "dataset": told.name,
-        "source": "polling" if told.polling else "push" if told.push else None,
-        "merge": [source.merge.kind for _, source in told.sources()],
+        "dataset": definition.name,
+        "source": "polling" if definition.polling else "push" if definition.push else None,
+        "merge": [source.merge.kind for _, source in definition.sources()],
         "pulled": iso(head.system_time) if head.system_time else None,
         "records": head.next_offset,
         "blocks": head.block.sequence + 1 if head.block else 0,
@@ -104,17 +104,17 @@ def list_entry(dataset: KnownDataset[TableLike], head: Head) -> dict[str, Any]:
     }
 
 
-def inspected_file(path: Path) -> list[Inspected]:
-    """The datasets of a file of manifests; the warehouse is not asked. UsageError for a wrong manifest."""
-    found = []
+def inspect_file(path: Path) -> list[Inspected]:
+    """The datasets of a file of manifests, without the warehouse; UsageError for an invalid manifest."""
+    inspections = []
     for document, snapshot in read_manifests(path):
         dataset = fold(snapshot, path.absolute().parent, known=True, written=document)
-        found.append(Inspected(dataset, lints(dataset), schema=schema_document(dataset)))
-    return found
+        inspections.append(Inspected(dataset, lints(dataset), schema=schema_document(dataset)))
+    return inspections
 
 
 def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]]) -> list[Lint]:
-    """What is odd in a manifest; a query that does not fit hides nothing else of the dataset."""
+    """The lints of a manifest; the error of a query that does not fit is one of them."""
     try:
         return lint()
     except UsageError as wrong:
@@ -125,7 +125,7 @@ def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lin
 
 
 def newest_rows(store: Store, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
-    """The newest rows without the very newest `skip`, by their offsets, oldest first."""
+    """The newest `count` rows by offset, without the last `skip` ones, oldest first."""
     from pyspark.sql.functions import col
 
     assert dataset.table is not None
@@ -136,14 +136,14 @@ def newest_rows(store: Store, dataset: RegisteredDataset, count: int, skip: int)
 
 
 def symbols(dataset: KnownDataset[TableLike]) -> dict[str, dict[Any, str]]:
-    """For the column of operations, if the table has one, the symbols of its codes."""
+    """The symbols of the operation column's codes, by column; empty if the table has no such column."""
     if dataset.columns.encoding is not EventEncoding.OP:
         return {}
     return {dataset.columns.vocab.operation_type_column: {int(op): op.symbol for op in Op}}
 
 
 def as_yaml(document: Mapping[str, Any]) -> str:
-    """A document of JSON's types as YAML, the kind of each part first."""
+    """A JSON document as YAML, with the kind of each part first."""
     from ruamel.yaml import YAML
 
     sink = StringIO()
@@ -158,28 +158,28 @@ def _kind_first(node: Any) -> Any:
     if isinstance(node, Mapping):
         names = sorted(node, key=lambda name: name != "kind")
         return {name: _kind_first(node[name]) for name in names}
-    return [_kind_first(each) for each in node] if isinstance(node, list) else node
+    return [_kind_first(item) for item in node] if isinstance(node, list) else node
 
 
 def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None:
-    """The columns of the table in its own order, once it has rows; else those that the manifest sets."""
+    """The columns in the table's order; before the first rows, the columns that the manifest sets."""
     if dataset.table is None or dataset.schema is None:
         return dataset.schema
-    own = {each["name"]: each for each in _system_fields(dataset)}
-    told = {each["name"]: each for each in dataset.schema["fields"]}
+    system = {field["name"]: field for field in _system_fields(dataset)}
+    declared = {field["name"]: field for field in dataset.schema["fields"]}
     names = [column.name for column in dataset.table.shape.columns]
-    return {**dataset.schema, "fields": [told.get(name) or own[name] for name in names]}
+    return {**dataset.schema, "fields": [declared.get(name) or system[name] for name in names]}
 
 
 def _system_fields(dataset: KnownDataset[TableLike]) -> Any:
-    """The system columns; only an event time may be NULL."""
+    """The documents of the system columns; only the event time may be NULL."""
     time = dataset.columns.time
     fields = [field.with_nullable(field.name == time) for field in dataset.columns.system_schema()]
     return data_schema_of(pa.schema(fields))["fields"]
 
 
 def _head(head: Head) -> dict[str, Any] | None:
-    """What the newest commit says, for people who ask where the dataset stands."""
+    """The newest commit's block and state, for people; None without a commit."""
     if head.block is None:
         return None
     return {
@@ -193,37 +193,39 @@ def _head(head: Head) -> dict[str, Any] | None:
 
 
 def dataset_here(files: TableReader) -> KnownDataset[TableMetadata]:
-    """The dataset that a table is; Unreadable for another table."""
-    found = dataset_of(files.table)
-    if found is None:
+    """The dataset of a table; Unreadable if it is not a dataset."""
+    dataset = dataset_of(files.table)
+    if dataset is None:
         raise Unreadable("a table that is not a dataset")
-    return found
+    return dataset
 
 
 def list_entry_here(files: TableReader) -> dict[str, Any]:
-    """A dataset as `backstory list` tells it."""
+    """The entry of a dataset in `backstory list`."""
     return list_entry(dataset_here(files), Head(newest_block_in_files(files)))
 
 
 def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
-    """The newest rows without the very newest `skip`, by their offsets, oldest first."""
+    """The newest `count` rows by offset, without the last `skip` ones, oldest first."""
     table, offset = files.table, dataset_here(files).columns.vocab.offset_column
     end = Head(newest_block_in_files(files)).next_offset - skip
     rows = files.rows(table.snapshot, table.fields, table.shape.names, MOST_IN_ARROW)
     offsets = enumerate(rows[offset].to_pylist())
-    found = sorted((each, place) for place, each in offsets if each is not None and end - count <= each < end)
-    return rows.take(integers([place for _, place in found]))
+    selected = sorted(
+        (number, place) for place, number in offsets if number is not None and end - count <= number < end
+    )
+    return rows.take(integers([place for _, place in selected]))
 
 
 def inspect_here(files: TableReader, *, linted: bool) -> Inspected:
-    """A dataset of the warehouse; `linted` says whether anybody asks what is odd in its manifest."""
+    """Inspect a dataset of the warehouse; lints are omitted unless `linted`."""
     dataset = dataset_here(files)
     lint = partial(lints_of, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
     return inspect_table(dataset, lint, Head(newest_block_in_files(files)))
 
 
 def output_here(dataset: KnownDataset[TableMetadata], _: DocumentPath, source: DatasetSource) -> None:
-    """The columns after preprocess, where nobody knows them; Unreadable where Spark looks at the query."""
+    """None, the unknown columns after preprocess; Unreadable if Spark must analyse the query."""
     declared = declared_schema(source.read)
     known = declared is not None and declared.fields_
     if source.preprocess is not None and (known or not is_pulled_by(dataset)):
@@ -231,7 +233,7 @@ def output_here(dataset: KnownDataset[TableMetadata], _: DocumentPath, source: D
 
 
 def is_pulled_by(dataset: KnownDataset[TableMetadata]) -> bool:
-    """Whether the newest commit was made under this very manifest, whose queries were looked at then."""
+    """Whether the newest commit has this manifest, whose queries were checked then."""
     table = dataset.table
     newest = None if table is None else next(read_blocks(snapshots_in_files(table)), None)
     return newest is not None and newest.event.get("manifest_hash") == dataset.manifest_hash

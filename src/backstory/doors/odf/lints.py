@@ -1,8 +1,7 @@
-"""What is lawful in a manifest and yet a mistake, or likely one: lints L1 to L10 (section 2.11), and L11.
+"""Lints: valid parts of a manifest that are probably mistakes (L1 to L10, section 2.11), and secrets (L11).
 
-Secrets in a manifest: whoever may read the table, or its files, can read them too.
-
-They belong into the environment, from where a template takes them when the source is asked (section 1.1).
+A secret in a manifest can be read by everybody who may read the table. Secrets belong in environment
+variables, which templates insert when the source is fetched (section 1.1).
 """
 
 import re
@@ -19,14 +18,14 @@ from backstory.documents import DocumentPath, nearest_name
 from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved_names
 from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
 from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource, Url
-from backstory.doors.odf.manifest.merge import Append, ChangelogStream, Ledger, Snapshot, UpsertStream
+from backstory.doors.odf.manifest.merge import Append, ChangelogStream, Ledger, SnapshotMerge, UpsertStream
 from backstory.doors.odf.manifest.rules import OLD_FIELDS
 from backstory.errors import UsageError
 from backstory.sources.templates import with_variables_as
 
-# What a variable fills in; no address has this letter.
+# Represents the value of a variable; addresses do not contain this character.
 FILLED: Final = "\ue000"
-# Names of headers, of an address's parameters and of variables; `accessToken` is two words.
+# Names of secret headers, parameters and variables; `accessToken` is matched as two words.
 NAMES: Final = re.compile(
     r"(?:^|[-_.])(?:\w*(?:token|secret|password|passwd|passphrase|api[-_]?key)|authorization|cookie"
     r"|credentials?|pwd|sig|signature)$",
@@ -35,20 +34,33 @@ NAMES: Final = re.compile(
 KEY: Final = re.compile(
     r"(?:^|[-_.])(?:access|account|auth|client|private|secret|subscription)[-_.]?key$", re.IGNORECASE
 )
-# A parameter that is just called `key` may be a word, or the name of a series: `key=D.USD.EUR.SP00.A`.
+# A parameter named only `key` may contain a word, or the name of a series: `key=D.USD.EUR.SP00.A`.
 BARE_KEY: Final = re.compile(r"(?=.*\d)[\w-]+")
-# Where the next page of an answer begins.
+# Parameters for the next page of an answer.
 PAGES: Final = re.compile(r"(?:page|next|continuation|sync|cursor)[-_.]?token$", re.IGNORECASE)
 CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-# Shorter ones are rather words than keys: `key=population`; shorter users rather names than tokens.
+# Shorter values are words rather than keys (`key=population`), shorter users names rather than tokens.
 SHORTEST_KEY, SHORTEST_USER = 16, 8
-# Users of FTP who give no password, or any; the key that public interfaces give to everybody.
+# Anonymous users of FTP, with any password; and keys that public interfaces give to everybody.
 ANYBODY: Final = {"anonymous", "ftp"}
 EVERYBODY: Final = {"demo_key", "demo-key"}
 
+REQUIRED: Final = "Remove the Option; in ddlSchema, use NOT NULL."
+# Replacements for options that were removed from Csv (L9).
+REMOVED: Final = {
+    "comment": "filter such rows in preprocess",
+    "enforceSchema": "columns are matched by name when there is a header",
+    "ignoreLeadingWhiteSpace": "use ltrim in preprocess",
+    "ignoreTrailingWhiteSpace": "use rtrim in preprocess",
+    "emptyValue": "use nullif or coalesce in preprocess",
+    "nanValue": "read a text and cast it in preprocess",
+    "positiveInf": "read a text and cast it in preprocess",
+    "negativeInf": "read a text and cast it in preprocess",
+}
+
 
 def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
-    """Where a manifest has a secret as it is, and what it is, also in events that newer ones replace."""
+    """The literal secrets in a manifest, replaced events included: path and description of each."""
     for number, event in enumerate(document["content"]["metadata"]):
         for place, what in _of_fetch(event.get("fetch") or {}):
             yield ("content", "metadata", number, "fetch", *place), what
@@ -58,19 +70,19 @@ def _of_fetch(fetch: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
     for key in ("url", "nodeUrl"):
         yield from (((key,), what) for what in secrets_in_address(fetch.get(key) or ""))
     for key in ("headers", "env"):
-        for number, each in enumerate(fetch.get(key) or ()):
-            if _is_secret(each["name"], each.get("value") or ""):
-                yield (key, number, "value"), f"the value of {each['name']}"
+        for number, entry in enumerate(fetch.get(key) or ()):
+            if _is_secret(entry["name"], entry.get("value") or ""):
+                yield (key, number, "value"), f"the value of {entry['name']}"
     if _is_literal(with_variables_as(FILLED, fetch.get("password") or "")):
         yield ("password",), "a password"
 
 
 def secrets_in_address(url: str) -> Iterator[str]:
-    """What an address has of secrets as they are, in words."""
+    """Descriptions of the literal secrets in an address."""
     try:
         parts = urlsplit(with_variables_as(FILLED, url))
     except ValueError:
-        return  # it is no address, and is refused when it is asked
+        return  # an invalid address, which is refused when it is fetched
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     if password:
         if _is_literal(password) and user.lower() not in ANYBODY:
@@ -86,36 +98,23 @@ def _is_secret(name: str, value: str) -> bool:
     name, text = CAMEL.sub("-", name), with_variables_as(FILLED, value)
     if PAGES.search(name) or text.lower() in EVERYBODY:
         return False
-    long = len(text) >= SHORTEST_KEY
-    named = NAMES.search(name) or (long and KEY.search(name))
-    bare = long and name.lower() == "key" and BARE_KEY.fullmatch(text)
-    return bool(named or bare) and _is_literal(text)
+    is_long = len(text) >= SHORTEST_KEY
+    has_secret_name = NAMES.search(name) or (is_long and KEY.search(name))
+    is_bare_key = is_long and name.lower() == "key" and BARE_KEY.fullmatch(text)
+    return bool(has_secret_name or is_bare_key) and _is_literal(text)
 
 
 def _is_literal(text: str) -> bool:
-    """Whether a text says all by itself; `Bearer ${TOKEN}` does not."""
+    """Whether a text contains no variables; `Bearer ${TOKEN}` does."""
     return bool(text) and FILLED not in text
 
 
-REQUIRED: Final = "Remove the Option; in ddlSchema, use NOT NULL."
-
-# What an option that was removed from Csv is replaced by (L9).
-REMOVED: Final = {
-    "comment": "filter such rows in preprocess",
-    "enforceSchema": "columns are matched by name when there is a header",
-    "ignoreLeadingWhiteSpace": "use ltrim in preprocess",
-    "ignoreTrailingWhiteSpace": "use rtrim in preprocess",
-    "emptyValue": "use nullif or coalesce in preprocess",
-    "nanValue": "read a text and cast it in preprocess",
-    "positiveInf": "read a text and cast it in preprocess",
-    "negativeInf": "read a text and cast it in preprocess",
-}
-# The columns after the preprocess of a source, which stands at a path; None where there is nothing to know.
+# Returns the columns after the preprocess of the source at a path; None if they are unknown.
 Output = Callable[[DocumentPath, DatasetSource], pa.Schema | None]
 
 
 class Level(StrEnum):
-    """How serious a lint is; an error ends the command."""
+    """The severity of a lint; an error ends the command."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -124,7 +123,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """A finding: what is wrong or unusual, where (with its line in a file), and what to do."""
+    """A finding: its message, its place (with the line in a file), and a remedy."""
 
     code: str
     level: Level
@@ -140,7 +139,7 @@ class Lint:
 
 @dataclass(frozen=True, slots=True)
 class _LintedSource:
-    """A source on the desk: all that a lint looks at."""
+    """A source with its columns, to which lints are applied."""
 
     dataset: Dataset
     path: DocumentPath
@@ -152,11 +151,11 @@ class _LintedSource:
         return self._lint(code, Level.ERROR, path, message, remedy)
 
     def warning(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """What is likely a mistake."""
+        """A probable mistake."""
         return self._lint(code, Level.WARNING, path, message, remedy)
 
     def note(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """What one should know."""
+        """A fact that authors should know."""
         return self._lint(code, Level.NOTE, path, message, remedy)
 
     def _lint(self, code: str, level: Level, place: DocumentPath, message: str, remedy: str) -> Lint:
@@ -165,7 +164,7 @@ class _LintedSource:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The primary key; Append has none."""
+        """The primary key; empty for Append."""
         merge = self.source.merge
         return () if isinstance(merge, Append) else merge.primary_key
 
@@ -173,28 +172,28 @@ class _LintedSource:
 def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | None = None) -> list[Lint]:
     """The findings about a dataset, in the order of its sources.
 
-    `output` is the schema of the batch after preprocess, if it is known; without it the declared
-    schemas tell what they can. `source_name` looks at that push source only.
+    `output` is the schema of the batch after preprocess, if known; otherwise declared schemas are used.
+    `source_name` restricts the lints to this push source.
     """
-    found = []
+    findings = []
     for path, source in dataset.sources():
         if source_name is not None and getattr(source, "source_name", None) != source_name:
             continue
-        desk = _LintedSource(dataset, path, source, batch_columns(dataset, source, output))
-        found += [lint for look in LOOKS for lint in look(desk)]
-    return found + secrets(dataset)
+        subject = _LintedSource(dataset, path, source, batch_columns(dataset, source, output))
+        findings += [lint for look in LOOKS for lint in look(subject)]
+    return findings + secrets(dataset)
 
 
 def lints_of(dataset: Dataset, output: Output) -> list[Lint]:
-    """The findings about a dataset, whoever tells what its queries make."""
-    found = []
+    """The findings about a dataset; `output` returns the columns after preprocess of each source."""
+    findings = []
     for path, source in dataset.sources():
-        found += lints(dataset, output(path, source), getattr(source, "source_name", None))
-    return found
+        findings += lints(dataset, output(path, source), getattr(source, "source_name", None))
+    return findings
 
 
 def secrets(dataset: Dataset) -> list[Lint]:
-    """The lint L11: an error for each secret that stands in the manifest."""
+    """The lint L11: an error for each secret in the manifest."""
     return [
         Lint(
             "L11",
@@ -208,19 +207,19 @@ def secrets(dataset: Dataset) -> list[Lint]:
     ]
 
 
-def refuse_errors(found: Iterable[Lint]) -> None:
-    """Raise UsageError for the first error, if there is one; its code is `lint-L2` or the like."""
-    for lint in found:
+def refuse_errors(findings: Iterable[Lint]) -> None:
+    """Raise UsageError for the first error, if any, with a code like `lint-L2`."""
+    for lint in findings:
         if lint.level is Level.ERROR:
             raise UsageError(f"lint-{lint.code}", f"{lint.place}: {lint.message}.", lint.remedy)
 
 
-def _l1(desk: _LintedSource) -> Iterator[Lint]:
-    merge, event_time = desk.source.merge, desk.dataset.vocab.event_time_column
-    if not isinstance(merge, Ledger) or merge.event_time_in_key or desk.columns is None:
+def _l1(subject: _LintedSource) -> Iterator[Lint]:
+    merge, event_time = subject.source.merge, subject.dataset.vocab.event_time_column
+    if not isinstance(merge, Ledger) or merge.event_time_in_key or subject.columns is None:
         return
-    if event_time in desk.columns.names and event_time not in merge.primary_key:
-        yield desk.warning(
+    if event_time in subject.columns.names and event_time not in merge.primary_key:
+        yield subject.warning(
             "L1",
             ("merge", "primaryKey"),
             f"the key leaves out the event time {event_time}, so a second event of the same key is never "
@@ -229,50 +228,54 @@ def _l1(desk: _LintedSource) -> Iterator[Lint]:
         )
 
 
-def _l2(desk: _LintedSource) -> Iterator[Lint]:
-    if desk.columns is None:
+def _l2(subject: _LintedSource) -> Iterator[Lint]:
+    if subject.columns is None:
         return
-    vocab = desk.dataset.vocab
-    # A dataset's own schema may leave system columns out.
-    unsaid = () if desk.columns.of_batch else (vocab.event_time_column, vocab.operation_type_column)
-    for path, name in _merge_columns(desk):
-        if name not in desk.columns.names and name not in unsaid:
-            yield desk.error(
+    vocab = subject.dataset.vocab
+    # A dataset's own schema may omit system columns.
+    optional_names = (
+        () if subject.columns.of_batch else (vocab.event_time_column, vocab.operation_type_column)
+    )
+    for path, name in _merge_columns(subject):
+        if name not in subject.columns.names and name not in optional_names:
+            yield subject.error(
                 "L2",
                 ("merge", *path),
-                f"there is no column {name!r} in {desk.columns.origin}",
-                nearest_name(name, desk.columns.names),
+                f"there is no column {name!r} in {subject.columns.origin}",
+                nearest_name(name, subject.columns.names),
             )
 
 
-def _merge_columns(desk: _LintedSource) -> Iterator[tuple[DocumentPath, str]]:
-    """The columns that a merge names, and where."""
-    merge = desk.source.merge
-    yield from ((("primaryKey", number), name) for number, name in enumerate(desk.key))
-    if isinstance(merge, Snapshot):
+def _merge_columns(subject: _LintedSource) -> Iterator[tuple[DocumentPath, str]]:
+    """The columns named in the merge section, each with its path."""
+    merge = subject.source.merge
+    yield from ((("primaryKey", number), name) for number, name in enumerate(subject.key))
+    if isinstance(merge, SnapshotMerge):
         yield from (
             (("compareColumns", number), name) for number, name in enumerate(merge.compare_columns or ())
         )
     if isinstance(merge, UpsertStream) and merge.sequence_column is not None:
         yield ("sequenceColumn",), merge.sequence_column
-    if isinstance(merge, ChangelogStream):  # its rows say themselves what happened
-        yield ("kind",), desk.dataset.vocab.operation_type_column
+    if isinstance(merge, ChangelogStream):  # its rows contain operations
+        yield ("kind",), subject.dataset.vocab.operation_type_column
 
 
-def _l3(desk: _LintedSource) -> Iterator[Lint]:
-    lint = partial(desk.error, "L3")
-    if not desk.key and not isinstance(desk.source.merge, Append):
-        yield lint(("merge", "primaryKey"), "the primary key is empty", "Name what identifies a row.")
-    for number, name in enumerate(desk.key):
-        if name in desk.key[:number]:
+def _l3(subject: _LintedSource) -> Iterator[Lint]:
+    lint = partial(subject.error, "L3")
+    if not subject.key and not isinstance(subject.source.merge, Append):
+        yield lint(
+            ("merge", "primaryKey"), "the primary key is empty", "Name the columns that identify a row."
+        )
+    for number, name in enumerate(subject.key):
+        if name in subject.key[:number]:
             yield lint(("merge", "primaryKey", number), f"the key names {name} twice", "Remove one of them.")
 
 
-def _l4(desk: _LintedSource) -> Iterator[Lint]:
-    merge = desk.source.merge
-    for number, name in enumerate((isinstance(merge, Snapshot) and merge.compare_columns) or ()):
-        if name in desk.key:
-            yield desk.warning(
+def _l4(subject: _LintedSource) -> Iterator[Lint]:
+    merge = subject.source.merge
+    for number, name in enumerate((isinstance(merge, SnapshotMerge) and merge.compare_columns) or ()):
+        if name in subject.key:
+            yield subject.warning(
                 "L4",
                 ("merge", "compareColumns", number),
                 f"compareColumns names the key column {name}, but only rows with the same key are compared",
@@ -280,29 +283,29 @@ def _l4(desk: _LintedSource) -> Iterator[Lint]:
             )
 
 
-def _l5(desk: _LintedSource) -> Iterator[Lint]:
-    if isinstance(desk.source, AddPushSource) and isinstance(desk.source.merge, Snapshot):
-        yield desk.warning(
+def _l5(subject: _LintedSource) -> Iterator[Lint]:
+    if isinstance(subject.source, AddPushSource) and isinstance(subject.source.merge, SnapshotMerge):
+        yield subject.warning(
             "L5",
             ("merge", "kind"),
-            "each push is a whole snapshot: what it leaves out counts as deleted",
+            "each push is a whole snapshot; records that it omits count as deleted",
             "Push whole copies, or use upsertStream.",
         )
 
 
-def _l6(desk: _LintedSource) -> Iterator[Lint]:
-    optional = desk.columns.optional if desk.columns else frozenset()
-    for number, name in enumerate(desk.key):
+def _l6(subject: _LintedSource) -> Iterator[Lint]:
+    optional = subject.columns.optional if subject.columns else frozenset()
+    for number, name in enumerate(subject.key):
         if name in optional:
-            yield desk.warning(
+            yield subject.warning(
                 "L6",
                 ("merge", "primaryKey", number),
                 f"the key column {name} is optional, but a NULL in it refuses the batch",
                 REQUIRED,
             )
-    event_time = desk.dataset.vocab.event_time_column
-    if event_time in optional and event_time not in desk.key:
-        yield desk.warning(
+    event_time = subject.dataset.vocab.event_time_column
+    if event_time in optional and event_time not in subject.key:
+        yield subject.warning(
             "L6",
             ("merge",),
             f"the event-time column {event_time} is optional; the time of the delivery replaces a NULL",
@@ -310,11 +313,11 @@ def _l6(desk: _LintedSource) -> Iterator[Lint]:
         )
 
 
-def _l7(desk: _LintedSource) -> Iterator[Lint]:
-    event_time = desk.dataset.vocab.event_time_column
-    field = desk.columns.field(event_time) if desk.columns else None
+def _l7(subject: _LintedSource) -> Iterator[Lint]:
+    event_time = subject.dataset.vocab.event_time_column
+    field = subject.columns.field(event_time) if subject.columns else None
     if field is not None and not may_be_event_time(field):
-        yield desk.error(
+        yield subject.error(
             "L7",
             (),
             f"the event-time column {event_time} is {field.type}, which is not a time",
@@ -322,12 +325,12 @@ def _l7(desk: _LintedSource) -> Iterator[Lint]:
         )
 
 
-def _l8(desk: _LintedSource) -> Iterator[Lint]:
-    source = desk.source
-    if not isinstance(source, SetPollingSource) or not isinstance(source.merge, Snapshot):
+def _l8(subject: _LintedSource) -> Iterator[Lint]:
+    source = subject.source
+    if not isinstance(source, SetPollingSource) or not isinstance(source.merge, SnapshotMerge):
         return
     if isinstance(source.fetch, Url) and source.fetch.event_time is None:
-        yield desk.note(
+        yield subject.note(
             "L8",
             ("fetch",),
             "the event time of a snapshot is its Last-Modified time, or the time of the run if it has none",
@@ -335,9 +338,9 @@ def _l8(desk: _LintedSource) -> Iterator[Lint]:
         )
 
 
-def _l9(desk: _LintedSource) -> Iterator[Lint]:
-    lint = partial(desk.warning, "L9")
-    merge, read = desk.source.merge, desk.source.read
+def _l9(subject: _LintedSource) -> Iterator[Lint]:
+    lint = partial(subject.warning, "L9")
+    merge, read = subject.source.merge, subject.source.read
     for name, (attribute, _) in OLD_FIELDS.items():
         if getattr(merge, attribute, None) is not None:
             yield lint(
@@ -351,14 +354,14 @@ def _l9(desk: _LintedSource) -> Iterator[Lint]:
             yield lint(("read", option), f"{option} was removed from Csv", f"Instead: {REMOVED[option]}.")
 
 
-def _l10(desk: _LintedSource) -> Iterator[Lint]:
-    if desk.columns is None or not desk.columns.of_batch:
+def _l10(subject: _LintedSource) -> Iterator[Lint]:
+    if subject.columns is None or not subject.columns.of_batch:
         return
-    for name in desk.columns.names:
-        if name in reserved_names(desk.dataset.vocab, desk.source.merge):
-            yield desk.error(
+    for name in subject.columns.names:
+        if name in reserved_names(subject.dataset.vocab, subject.source.merge):
+            yield subject.error(
                 "L10",
-                desk.columns.path_of(name),
+                subject.columns.path_of(name),
                 f"the column {name!r} has the name of a system column",
                 "Rename it in preprocess, or rename the system column with setVocab.",
             )

@@ -1,6 +1,7 @@
-"""The columns of a dataset's table: the system's own, in their order, and the data (decision O11).
+"""The columns of a dataset's table, system columns first (decision O11), and logs in the other encoding.
 
-A log in the other encoding: letters as pairs of operations, and the other way round (section 2.9, O2).
+The encodings are `op`, with pairs of operations for corrections, and `observed`, with letters (section 2.9,
+O2).
 """
 
 from collections.abc import Sequence
@@ -22,12 +23,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructField, StructType
 
+
 INSTANT: Final = pa.timestamp("us", "UTC")
 
 
 @dataclass(frozen=True, slots=True)
 class LogColumns:
-    """The system columns of a table by their names, and how it says what an event does."""
+    """The names of a table's system columns, and its encoding of operations."""
 
     vocab: SetVocab
     encoding: EventEncoding | None
@@ -39,7 +41,7 @@ class LogColumns:
 
     @property
     def names(self) -> dict[str, str | None]:
-        """The system columns by what they are, as readers of the table need them."""
+        """The names of the system columns by role, for readers of the table."""
         vocab = self.vocab
         return {
             "offset": vocab.offset_column,
@@ -51,7 +53,7 @@ class LogColumns:
 
     @property
     def system(self) -> list[str]:
-        """The system columns in their order."""
+        """The names of the system columns, in order."""
         vocab = self.vocab
         op = [vocab.operation_type_column] if self.encoding is EventEncoding.OP else []
         observed = [OBSERVED] if self.encoding is EventEncoding.OBSERVED else []
@@ -59,7 +61,7 @@ class LogColumns:
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """What each system column that a table can have is called."""
+        """The names of all system columns in the manifest's vocabulary."""
         vocab = self.vocab
         return (
             vocab.offset_column,
@@ -69,7 +71,7 @@ class LogColumns:
         )
 
     def system_schema(self, *, dated: bool = False) -> pa.Schema:
-        """The system columns with their types; `dated` says that the event time is a day, not an instant."""
+        """The system columns with their types; if `dated`, the event time is a day instead of an instant."""
         vocab = self.vocab
         types = {
             vocab.offset_column: pa.int64(),
@@ -81,7 +83,7 @@ class LogColumns:
         return pa.schema([(name, types[name]) for name in self.system])
 
     def schema(self, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
-        """All columns with the types that Spark has for them."""
+        """All columns with Spark's types."""
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructType
 
@@ -93,7 +95,7 @@ class LogColumns:
         return rows.select(*(value.alias(name) for name, value in sides.items()))
 
     def side_columns(self, data: Sequence[str]) -> "dict[str, Column]":
-        """What the columns of a side are in the table's own."""
+        """The columns of a side as expressions over the table's columns."""
         from pyspark.sql.functions import col, struct
 
         return {
@@ -114,8 +116,8 @@ class LogColumns:
             self.time: col(TIME),
             OBSERVED: _letter(),
         }
-        own = [values[name].alias(name) for name in self.system]
-        return events.select(*own, *(col(ROW).getField(name).alias(name) for name in data))
+        system = [values[name].alias(name) for name in self.system]
+        return events.select(*system, *(col(ROW).getField(name).alias(name) for name in data))
 
     def stored_rows(self, events: pa.Table, system_time: datetime, start: int) -> pa.Table:
         """Events in their order as rows of the table, numbered from `start` on."""
@@ -128,9 +130,9 @@ class LogColumns:
             self.time: events[TIME],
             OBSERVED: pa.array(letters, pa.string()).take(events[OP]),
         }
-        own, data = self.system, data_names(events)
+        system, data = self.system, data_names(events)
         return pa.table(
-            [*(values[name] for name in own), *(events[name] for name in data)], names=[*own, *data]
+            [*(values[name] for name in system), *(events[name] for name in data)], names=[*system, *data]
         )
 
     def _op(self) -> "Column":
@@ -140,31 +142,27 @@ class LogColumns:
             return col(quote(self.vocab.operation_type_column))
         if self.encoding is None:
             return lit(int(Op.APPEND))
-        found = [(letter, int(op)) for op, letter in LETTERS.items()]
-        chosen = when(col(OBSERVED) == found[0][0], found[0][1])
-        for letter, op in found[1:]:
-            chosen = chosen.when(col(OBSERVED) == letter, op)
-        return chosen
+        letters = [(letter, int(op)) for op, letter in LETTERS.items()]
+        result = when(col(OBSERVED) == letters[0][0], letters[0][1])
+        for letter, op in letters[1:]:
+            result = result.when(col(OBSERVED) == letter, op)
+        return result
 
 
 def _letter() -> "Column":
     from pyspark.sql.functions import col, when
 
     (first, letter), *more = LETTERS.items()
-    chosen = when(col(OP) == int(first), letter)
+    result = when(col(OP) == int(first), letter)
     for op, other in more:
-        chosen = chosen.when(col(OP) == int(op), other)
-    return chosen
+        result = result.when(col(OP) == int(op), other)
+    return result
 
 
 def log_columns(dataset: Dataset) -> LogColumns:
-    """The columns that a dataset's sources ask for; all of them have the same encoding."""
-    found = {encoding_of(source.merge) for _, source in dataset.sources()} - {None}
-    return LogColumns(dataset.vocab, next(iter(found), None))
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    """The system columns of a dataset; all its sources have the same encoding."""
+    encodings = {encoding_of(source.merge) for _, source in dataset.sources()} - {None}
+    return LogColumns(dataset.vocab, next(iter(encodings), None))
 
 
 def encode_log(
@@ -172,9 +170,9 @@ def encode_log(
 ) -> "DataFrame":
     """The rows of a log in an encoding: its system columns with `op` or `observed`, then the data.
 
-    Offsets are the stored ones, so the halves of a pair share one. A `D` made of a retraction has the time of
-    its commit, which is the only one that the other encoding keeps of the observation. A log without
-    offsets, as older tools wrote it, is read in the order of its event times (R88).
+    Offsets are the stored ones, so both halves of a pair share an offset. A `D` made from a retraction has
+    the time of its commit, because `observed` has no other time for it. A log without offsets, written by
+    older tools, is read in the order of its event times (R88).
     """
     if columns.encoding is encoding:
         return rows
@@ -187,18 +185,18 @@ def encode_log(
 def _operations(
     rows: "DataFrame", columns: LogColumns, key: Sequence[str], data: Sequence[str]
 ) -> "DataFrame":
-    """`I` adds; `U` corrects what was there before it; `D` retracts that, with its own event time."""
+    """`I` becomes `+A`, `U` becomes `-C` of the previous row and `+C`, `D` becomes its `-R`."""
     from pyspark.sql import Window
     from pyspark.sql.functions import array, col, explode, lag, lit, struct, when
 
     vocab = columns.vocab
-    kept = [name for name in (vocab.offset_column, vocab.system_time_column) if name in rows.columns]
-    place = vocab.offset_column if vocab.offset_column in kept else columns.time
+    system = [name for name in (vocab.offset_column, vocab.system_time_column) if name in rows.columns]
+    place = vocab.offset_column if vocab.offset_column in system else columns.time
     sides = columns.side_columns(data)
     identity = [sides[ROW].getField(name) if name in data else sides[TIME] for name in key]
     before = lag(struct(TIME, ROW)).over(Window.partitionBy("key").orderBy(PLACE))
     stored = rows.select(
-        *map(quote, kept),
+        *map(quote, system),
         *(sides[name].alias(name) for name in (OP, TIME, ROW)),
         col(quote(place)).alias(PLACE),
         struct(*identity).alias("key"),
@@ -207,38 +205,42 @@ def _operations(
     def event(op: Op, time: "Column", row: "Column") -> "Column":
         return struct(lit(int(op)).alias(OP), time.alias(TIME), row.alias(ROW))
 
-    own, old = (col(TIME), col(ROW)), (col("before")[TIME], col("before")[ROW])
-    events = when(col(OP) == Op.CORRECT_TO, array(event(Op.CORRECT_FROM, *old), event(Op.CORRECT_TO, *own)))
+    row, old = (col(TIME), col(ROW)), (col("before")[TIME], col("before")[ROW])
+    events = when(col(OP) == Op.CORRECT_TO, array(event(Op.CORRECT_FROM, *old), event(Op.CORRECT_TO, *row)))
     events = events.when(col(OP) == Op.RETRACT, array(event(Op.RETRACT, *old)))
-    events = events.otherwise(array(event(Op.APPEND, *own)))
-    told = stored.select(*map(quote, kept), explode(events).alias("event"))
-    values = {name: col(quote(name)) for name in kept}
+    events = events.otherwise(array(event(Op.APPEND, *row)))
+    events_in_rows = stored.select(*map(quote, system), explode(events).alias("event"))
+    values = {name: col(quote(name)) for name in system}
     values = {vocab.operation_type_column: col("event")[OP], **values, columns.time: col("event")[TIME]}
     order = [name for name in (vocab.offset_column, vocab.operation_type_column) if name in values]
     order += [name for name in values if name not in order]
-    return told.select(
+    return events_in_rows.select(
         *(values[name].alias(name) for name in order),
         *(col("event")[ROW].getField(name).alias(name) for name in data),
     )
 
 
 def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str], *, timed: bool) -> "DataFrame":
-    """`+A` is `I`, `+C` is `U`, `-R` is `D`, timed where the key lets it, and `-C` is left out."""
+    """`+A` becomes `I`, `+C` `U` and `-R` `D`; `-C` is left out.
+
+    If `timed`, a `D` has the system time as event time; otherwise the event time is part of the key and
+    stays.
+    """
     from pyspark.sql.functions import col, date_from_unix_date, floor, unix_seconds, when
     from pyspark.sql.types import DateType
 
     vocab = columns.vocab
     op, system = col(quote(vocab.operation_type_column)), col(quote(vocab.system_time_column))
-    kept = rows.where(op != Op.CORRECT_FROM)
+    observed = rows.where(op != Op.CORRECT_FROM)
     letter = when(op == Op.APPEND, LETTERS[Op.APPEND]).when(op == Op.RETRACT, LETTERS[Op.RETRACT])
     time = col(quote(columns.time))
     if isinstance(rows.schema[columns.time].dataType, DateType):  # a cast would ask for the session's zone
         system = date_from_unix_date(floor(unix_seconds(system) / 86_400).cast("int"))
-    told = when(op == Op.RETRACT, system).otherwise(time) if timed else time
-    return kept.select(
+    event_time = when(op == Op.RETRACT, system).otherwise(time) if timed else time
+    return observed.select(
         quote(vocab.offset_column),
         quote(vocab.system_time_column),
-        told.alias(columns.time),
+        event_time.alias(columns.time),
         letter.otherwise(LETTERS[Op.CORRECT_TO]).alias(OBSERVED),
         *map(quote, data),
     )

@@ -1,7 +1,4 @@
-"""Ask the polling source of a dataset what it has that is new (section 5); no row of it is read yet.
-
-The fetch step of a manifest in the words of `sources` (sections 1.3 and 1.4).
-"""
+"""Polls: fetch new files from a dataset's polling source, without reading rows (sections 1.3, 1.4 and 5)."""
 
 import os
 from collections.abc import Callable, Iterable
@@ -24,8 +21,8 @@ from backstory.sources import fetching
 from backstory.sources.fetching import fetch
 from backstory.sources.source import (
     Answer,
-    Asking,
     EventTime,
+    FetchContext,
     FetchStep,
     GlobOfFiles,
     MetadataTime,
@@ -33,13 +30,19 @@ from backstory.sources.source import (
     Progress,
     Resource,
     SystemTime,
-    silent,
+    ignore_progress,
 )
 from backstory.stores.port import TableLike
 
+log = structlog.get_logger()
+
+NO_SOURCE = "Dataset does not specify a polling source"
+SWITCHED_OFF = "the polling source is disabled"
+UNCACHEABLE = "use --fetch-uncacheable to update"
+
 
 def source_of(step: manifest.Fetch) -> FetchStep:
-    """What the step asks for; UsageError `unsupported-source` for a kind that is parsed only (O12)."""
+    """The step as one of `sources`; UsageError `unsupported-source` for a kind that is only parsed (O12)."""
     match step:
         case manifest.Url():
             return Resource(
@@ -64,32 +67,25 @@ def source_of(step: manifest.Fetch) -> FetchStep:
 
 
 def check(step: manifest.Fetch) -> None:
-    """Raise UsageError if the step's scheme or event time cannot be had; other kinds are passed over."""
+    """Raise UsageError if the step's scheme or event time is not supported; other kinds are not checked."""
     if isinstance(step, manifest.Url | manifest.FilesGlob):
         fetching.check(source_of(step))
 
 
-def _event_time(told: manifest.EventTime | None) -> EventTime | None:
-    match told:
+def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
+    match rule:
         case manifest.FromMetadata():
             return MetadataTime()
         case manifest.FromSystemTime():
             return SystemTime()
         case manifest.FromPath():
-            return PathTime(told.pattern, told.timestamp_format)
+            return PathTime(rule.pattern, rule.timestamp_format)
     return None
 
 
-log = structlog.get_logger()
-
-NO_SOURCE = "Dataset does not specify a polling source"
-SWITCHED_OFF = "the polling source is disabled"
-UNCACHEABLE = "use --fetch-uncacheable to update"
-
-
 @dataclass(frozen=True, slots=True)
-class RunRequest:
-    """What the caller of a pull or a push asks for."""
+class IngestRequest:
+    """The options of a pull or a push."""
 
     system_time: datetime | None = None
     fetch_uncacheable: bool = False
@@ -98,10 +94,10 @@ class RunRequest:
     run_id: str | None = None
     dry_run: bool = False
     rights: Rights = field(default_factory=Rights)
-    progress: Progress = field(default=silent)
+    progress: Progress = field(default=ignore_progress)
 
     def run(self) -> PullRun:
-        """The run that this begins: its system time is now, unless another was asked for."""
+        """A new run; its system time is now, unless the options set one."""
         return PullRun(
             self.system_time or datetime.now(UTC),
             self.run_id,
@@ -113,10 +109,10 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class PollContext:
-    """What must be known of a dataset before its source is asked, whoever reads it.
+    """The state of a dataset that a poll needs, independent of the store.
 
-    `cache` is the folder of its downloads, `logged` gives all of its blocks, and `allow_queries` raises
-    UsageError if its manifest has a query that it must not have.
+    `cache` is the folder of its downloads. `logged` returns all its blocks. `allow_queries` raises UsageError
+    if its manifest contains a forbidden query.
     """
 
     head: Head
@@ -127,88 +123,88 @@ class PollContext:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """One request to a polling source: its run, the answer, and the head of the dataset at that time."""
+    """One fetch from a polling source: its run, its answer, and the dataset's head at that time."""
 
     run: PullRun
     head: Head
     source: SetPollingSource
-    asking: Asking
+    context: FetchContext
     answer: Answer
 
     def empty_receipt(self, dataset: KnownDataset[TableLike]) -> DatasetReceipt:
-        """The receipt where the answer has nothing new."""
+        """The receipt for an answer without new files."""
         receipt = unchanged_receipt(dataset, self.head)
         if self.answer.status == "uncacheable":
             return replace(receipt, status="uncacheable", hint=UNCACHEABLE)
         return receipt
 
     def with_warnings(self, receipt: DatasetReceipt, *more: str) -> DatasetReceipt:
-        """The receipt with the warnings of the source, and more notes."""
+        """The receipt with the warnings of the fetch, and more notes."""
         return replace(
             receipt, notes=(*self.answer.warnings, *receipt.notes, *more), before=self.head.watermark
         )
 
 
 def ask(
-    dataset: KnownDataset[TableLike], facts: PollContext, asked: RunRequest, run: PullRun
+    dataset: KnownDataset[TableLike], state: PollContext, request: IngestRequest, run: PullRun
 ) -> Poll | DatasetReceipt:
-    """Ask the source; the receipt of a dataset that has none which may be asked."""
+    """Fetch from the source; return the receipt if the dataset has no enabled polling source."""
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
         why = NO_SOURCE if source is None else SWITCHED_OFF
-        return replace(unchanged_receipt(dataset, facts.head), status="disabled", hint=why)
-    facts.allow_queries()
-    asking = _asking(dataset, source, facts, asked, run)
-    return Poll(run, facts.head, source, asking, fetch(source_of(source.fetch), asking))
+        return replace(unchanged_receipt(dataset, state.head), status="disabled", hint=why)
+    state.allow_queries()
+    context = _fetch_context(dataset, source, state, request, run)
+    return Poll(run, state.head, source, context, fetch(source_of(source.fetch), context))
 
 
 def unchanged_receipt(dataset: KnownDataset[TableLike], head: Head) -> DatasetReceipt:
-    """The receipt of a dataset that has all there is."""
+    """The receipt of a dataset that is up to date."""
     name = dataset.dataset.name
     return DatasetReceipt(name, "up-to-date", watermark=head.watermark, system_time=head.system_time)
 
 
 def failed_receipt(dataset: KnownDataset[TableLike], head: Head, error: BackstoryError) -> DatasetReceipt:
-    """The receipt of a dataset that stays as it is."""
+    """The receipt of a dataset that an error left unchanged."""
     return replace(unchanged_receipt(dataset, head), status="failed", error=error)
 
 
 def warn_of_secrets(dataset: KnownDataset[TableLike]) -> None:
-    """Log each secret that stands in the manifest, by its place."""
+    """Log each secret in the manifest, by its place."""
     for lint in secrets(dataset.dataset):
         log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
 
 
 def log_notes(receipt: DatasetReceipt) -> DatasetReceipt:
-    """The same receipt, once its notes are logged that the engine does not log."""
+    """Log the notes that the engine does not log; return the receipt."""
     for note in receipt.notes:
         if not note.startswith(BY_OTHERS):
             log.warning(note, dataset=receipt.dataset)
     return receipt
 
 
-def _asking(
+def _fetch_context(
     dataset: KnownDataset[TableLike],
     source: SetPollingSource,
-    facts: PollContext,
-    asked: RunRequest,
+    state: PollContext,
+    request: IngestRequest,
     run: PullRun,
-) -> Asking:
-    head, seen = facts.head, frozenset[str]()
+) -> FetchContext:
+    head, seen = state.head, frozenset[str]()
     if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
-        told = (block.event.get("path") for block in facts.logged())
-        seen = frozenset(str(path) for path in told if path is not None)
-    return Asking(
+        paths = (block.event.get("path") for block in state.logged())
+        seen = frozenset(str(path) for path in paths if path is not None)
+    return FetchContext(
         system_time=run.system_time,
         folder=dataset.dataset.folder,
-        cache=facts.cache,
+        cache=state.cache,
         environment=os.environ,
         state=head.state_of(source),
         asked_before=head.is_newest_source(source),
         complete=head.is_complete(source),
         seen=seen,
-        refetch=asked.refetch,
-        fetch_uncacheable=asked.fetch_uncacheable,
-        progress=asked.progress,
+        refetch=request.refetch,
+        fetch_uncacheable=request.fetch_uncacheable,
+        progress=request.progress,
         unpacked_limit=run.rights.unpacked_limit,
     )

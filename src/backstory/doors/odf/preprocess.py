@@ -1,10 +1,7 @@
-"""What the queries of a manifest may do: compute on their batch and on the datasets that they name, no more.
+"""The queries of preprocess: SQL over the batch, which is the table `input` (section 1.7).
 
-A manifest may come from anywhere: Spark looks at its queries when they were read here (section 1.7, O12).
-
-Preprocess: SQL over the batch as it was read, which the queries call `input` (section 1.7).
-
-What preprocess makes of the declared columns is known before there is a row (section 2.11, R33).
+A manifest may be written by an untrusted author. Its queries may only compute on their batch and on datasets
+that they name (O12). The columns that they produce are analysed before any rows exist (section 2.11, R33).
 """
 
 import re
@@ -32,36 +29,48 @@ from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import Store, require_here
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
+
+# Operators that change or lose the order of rows.
+OPERATORS: Final = r"Aggregate|Join|Window|Sort|Repartition\w*|Intersect|Except|Distinct|Union"
+# The class of SQL states for values that a function or a cast rejects.
+DATA: Final = "22"
+REORDERING: Final = re.compile(rf"^[\s:+\-|]*({OPERATORS})\b", re.MULTILINE)
+# Represents Spark's types without an Arrow type; none of these is a time.
+NAMELESS: Final = pa.month_day_nano_interval()
+
 
 def steps(sql: Sql) -> list[tuple[str | None, str]]:
-    """The queries of a step, each with its alias."""
+    """The queries of preprocess, each with its alias."""
     return [(None, sql.query)] if sql.query is not None else [(s.alias, s.query) for s in sql.queries or ()]
 
 
 def refuse_forbidden_queries(store: Store, name: TableName, dataset: Dataset) -> None:
-    """Raise UsageError, with file and line, for a query of a manifest that does more; nothing is run.
+    """Raise UsageError, with file and line, for a forbidden query of a manifest; no query is run.
 
-    `name` is the dataset's table, whose schema holds the datasets that a query may name.
+    `name` is the dataset's table; queries may read other datasets of its schema.
     """
     for path, source in dataset.sources():
-        sql, given = source.preprocess, {INPUT}
+        sql, earlier_steps = source.preprocess, {INPUT}
         for number, (alias, query) in enumerate(steps(sql) if sql else ()):
             place = ("queries", number, "query") if sql and sql.queries else ("query",)
             try:
-                others_read(store, name.schema, query, frozenset(given))
+                others_read(store, name.schema, query, frozenset(earlier_steps))
             except UsageError as wrong:
                 where = dataset.place((*path, "preprocess", *place))
                 raise UsageError(wrong.code, f"{where}: {wrong.message}", wrong.remedy) from None
-            given |= {alias} if alias is not None else set()
+            earlier_steps |= {alias} if alias is not None else set()
 
 
-def others_read(store: Store, namespace: str, query: str, given: frozenset[str]) -> bool:
-    """Whether a query reads other datasets beside what it is given.
+def others_read(store: Store, namespace: str, query: str, known_tables: frozenset[str]) -> bool:
+    """Whether a query reads datasets besides `known_tables`, the tables that it may read anyway.
 
     Raises UsageError if it reads anything else, or does more than compute.
     """
-    found = tables_read(store.spark, query, given)
-    for table in sorted(found):
+    read_tables = tables_read(store.spark, query, known_tables)
+    for table in sorted(read_tables):
         *folders, last = table
         is_name = re.fullmatch(NAME, last) is not None and "/" not in last
         if folders not in ([namespace], [store.catalog, namespace]) or not is_name:
@@ -71,25 +80,15 @@ def others_read(store: Store, namespace: str, query: str, given: frozenset[str])
                 f"It may read `{INPUT}`, and datasets as {store.catalog}.{namespace}.`name`.",
             )
         require_here(store, TableName(namespace, last))
-    return bool(found)
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-# Operators behind which rows stand in another order, or in none.
-OPERATORS: Final = r"Aggregate|Join|Window|Sort|Repartition\w*|Intersect|Except|Distinct|Union"
-# SQL states of values that a function or a cast does not take.
-DATA: Final = "22"
-REORDERING: Final = re.compile(rf"^[\s:+\-|]*({OPERATORS})\b", re.MULTILINE)
+    return bool(read_tables)
 
 
 @contextmanager
 def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
-    """The output of the step without an alias; each query sees `input` and the steps before it.
+    """The output of the query without an alias; each query can read `input` and the earlier queries.
 
-    `namespace` is the schema of the datasets that a query may name. Raises UsageError for SQL that does
-    more than a manifest's may (what is looked at is the very text that runs), or that Spark cannot analyse.
+    `namespace` is the schema of the datasets that a query may read. Raises UsageError for a forbidden query
+    (the checked text is the one that runs), and for a query that Spark cannot analyse.
     """
     from pyspark.errors import AnalysisException
 
@@ -99,9 +98,9 @@ def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Ite
     rows.drop(ARRIVAL).createOrReplaceTempView(quote(view))
     try:
         with hold_settings(store.session):
-            found = store.spark.sql(text)
-        refuse_session_values(found._jdf.queryExecution().analyzed())  # noqa: SLF001
-        yield found
+            output = store.spark.sql(text)
+        refuse_session_values(output._jdf.queryExecution().analyzed())  # noqa: SLF001
+        yield output
     except AnalysisException as wrong:
         raise UsageError(
             "wrong-query",
@@ -113,13 +112,13 @@ def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Ite
 
 
 def names_others(store: Store, sql: Sql, namespace: str) -> bool:
-    """Whether the step reads datasets by their names, beside its batch and its steps."""
+    """Whether the queries read other datasets."""
     return others_read(store, namespace, _text(sql, INPUT), frozenset({INPUT}))
 
 
 @contextmanager
 def refuse_failing_rows() -> Iterator[None]:
-    """Raises Refused when a query fails on a value, as `cast('x' as int)` does; other faults pass."""
+    """Raise Refused if a query fails on a value, as `cast('x' as int)` does; other errors pass."""
     from pyspark.errors import PySparkException
 
     try:
@@ -135,35 +134,28 @@ def refuse_failing_rows() -> Iterator[None]:
 
 
 def keeps_order(frame: "DataFrame") -> bool:
-    """Whether the rows of a query stand in the order of the file."""
+    """Whether the rows of a query have the order of the file."""
     plan = frame._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001
     return REORDERING.search(plan) is None
 
 
 def _text(sql: Sql, view: str) -> str:
-    named = [(INPUT, f"TABLE {quote(view)}")]
-    named += [(alias, query) for alias, query in steps(sql) if alias is not None]
+    ctes = [(INPUT, f"TABLE {quote(view)}")]
+    ctes += [(alias, query) for alias, query in steps(sql) if alias is not None]
     output = next(query for alias, query in steps(sql) if alias is None)
-    begun = ", ".join(f"{quote(alias)} AS (\n{_bare(query)}\n)" for alias, query in named)
-    return f"WITH {begun}\nSELECT * FROM (\n{_bare(str(output))}\n)"
+    with_clause = ", ".join(f"{quote(alias)} AS (\n{_bare(query)}\n)" for alias, query in ctes)
+    return f"WITH {with_clause}\nSELECT * FROM (\n{_bare(str(output))}\n)"
 
 
 def _bare(query: str) -> str:
-    """A query without the semicolon that ends it."""
+    """A query without its final semicolon."""
     return query.strip().rstrip(";")
 
 
-if TYPE_CHECKING:
-    from pyspark.sql.types import StructField
-
-# Stands for the types of Spark that Arrow has no name for; none of them is a time.
-NAMELESS: Final = pa.month_day_nano_interval()
-
-
 def lint_dataset(store: Store, dataset: RegisteredDataset) -> list[Lint]:
-    """The findings about a dataset, those about the outputs of its queries among them.
+    """The findings about a dataset, including its queries' outputs.
 
-    Raises UsageError for a query that a manifest must not hold, or that does not fit the declared columns.
+    Raises UsageError for a forbidden query, and for a query that does not fit the declared columns.
     """
     refuse_forbidden_queries(store, dataset.name, dataset.dataset)
     return lints_of(dataset.dataset, partial(output_of, store, dataset))
@@ -172,9 +164,9 @@ def lint_dataset(store: Store, dataset: RegisteredDataset) -> list[Lint]:
 def output_of(
     store: Store, dataset: RegisteredDataset, path: DocumentPath, source: DatasetSource
 ) -> pa.Schema | None:
-    """The columns after preprocess; None if there is no query, or nobody declares what it reads.
+    """The columns after preprocess; None without a query or declared columns.
 
-    A query that reads other tables may have to wait for them.
+    Also None if the query reads other datasets that do not exist yet.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -184,17 +176,17 @@ def output_of(
         return None
     rows = store.spark.createDataFrame([], from_arrow_schema(arrow_schema(declared)))
     place = dataset.dataset.place((*path, "preprocess"))
-    waits = names_others(store, source.preprocess, dataset.name.schema)
+    reads_datasets = names_others(store, source.preprocess, dataset.name.schema)
     try:
-        with run_query(store, rows, source.preprocess, dataset.name.schema) as built:
-            return pa.schema([_arrow_field(column) for column in built.schema])
+        with run_query(store, rows, source.preprocess, dataset.name.schema) as output:
+            return pa.schema([_arrow_field(column) for column in output.schema])
     except UsageError as wrong:
-        if waits and wrong.code == "wrong-query":
+        if reads_datasets and wrong.code == "wrong-query":
             return None
         raise UsageError(wrong.code, f"{place}: {wrong.message}", wrong.remedy) from None
-    except PySparkException as fault:  # texts and formats in a query are looked at before any row
-        told = f"{place}: The query of preprocess cannot be analysed ({condition_of(fault)})."
-        raise UsageError("wrong-query", told, "Fix the query.") from None
+    except PySparkException as fault:  # literal texts and formats are checked by analysis
+        message = f"{place}: The query of preprocess cannot be analysed ({condition_of(fault)})."
+        raise UsageError("wrong-query", message, "Fix the query.") from None
 
 
 def _arrow_field(column: "StructField") -> pa.Field:

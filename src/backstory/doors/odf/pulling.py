@@ -1,4 +1,4 @@
-"""Pull: ask a dataset's source, and ingest what is new, a commit for each file (section 5)."""
+"""Pull: fetch from a dataset's polling source, and ingest new files with a commit for each (section 5)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -12,11 +12,11 @@ from backstory.doors.odf import registry
 from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
 from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.ingestion import (
+    DatasetFile,
     DatasetReceipt,
     Head,
     Ingestion,
     PullRun,
-    SourceFile,
     cache_of,
     head_of,
     head_to_extend,
@@ -25,12 +25,13 @@ from backstory.doors.odf.ingestion import (
 from backstory.doors.odf.manifest.events import AddPushSource, Csv
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.polling import (
+    IngestRequest,
     Poll,
     PollContext,
-    RunRequest,
     ask,
     failed_receipt,
     log_notes,
+    unchanged_receipt,
     warn_of_secrets,
 )
 from backstory.doors.odf.preprocess import refuse_forbidden_queries
@@ -49,21 +50,21 @@ log = structlog.get_logger()
 
 
 def pull(
-    store: Store, dataset: RegisteredDataset, asked: RunRequest, before: Poll | None = None
+    store: Store, dataset: RegisteredDataset, request: IngestRequest, before: Poll | None = None
 ) -> DatasetReceipt:
-    """Ask the polling source of a dataset; its error, if there is one, stands in the receipt.
+    """Pull a dataset; the receipt contains the error, if any.
 
-    `before` is what was asked without the store; what came of it goes on from there.
+    `before` is a poll that was made without the store; the pull continues from it.
     """
-    run = before.run if before else asked.run()
+    run = before.run if before else request.run()
     try:
-        return log_notes(_pull(store, dataset, asked, run, before))
+        return log_notes(_pull(store, dataset, request, run, before))
     except BackstoryError as error:
         return failure_of(store, dataset, error)
 
 
 def failure_of(store: Store, dataset: RegisteredDataset, error: BackstoryError) -> DatasetReceipt:
-    """The receipt of a dataset that stays as it is."""
+    """The receipt of a dataset that an error left unchanged."""
     head = Head()
     with suppress(BackstoryError):
         head = head_of(store, dataset)
@@ -71,28 +72,28 @@ def failure_of(store: Store, dataset: RegisteredDataset, error: BackstoryError) 
 
 
 def _pull(
-    store: Store, dataset: RegisteredDataset, asked: RunRequest, run: PullRun, before: Poll | None
+    store: Store, dataset: RegisteredDataset, request: IngestRequest, run: PullRun, before: Poll | None
 ) -> DatasetReceipt:
     poll: Poll | DatasetReceipt | None = before
     if poll is None:
         warn_of_secrets(dataset)
         head = head_to_extend(store, dataset)
-        if asked.set_watermark is not None:
-            return _set_watermark(store, dataset, asked.set_watermark, run)
-        poll = ask(dataset, _facts(store, dataset, head), asked, run)
+        if request.set_watermark is not None:
+            return _set_watermark(store, dataset, request.set_watermark, run)
+        poll = ask(dataset, _poll_context(store, dataset, head), request, run)
     if isinstance(poll, DatasetReceipt):
         return poll
     receipts: list[DatasetReceipt] = []
     try:
         for receipt in _ingest(store, dataset, poll):
-            receipts.append(receipt)  # noqa: PERF402 - what was committed before an error counts
+            receipts.append(receipt)  # noqa: PERF402 - receipts before an error count
     except BackstoryError as error:
-        standing = failure_of(store, dataset, error)
-        summary = replace(sum_up(receipts, standing), status="failed", error=error)
+        unchanged = failure_of(store, dataset, error)
+        summary = replace(sum_up(receipts, unchanged), status="failed", error=error)
     else:
         summary = sum_up(receipts, poll.empty_receipt(dataset))
     if not run.dry_run and summary.status != "updated":
-        write_log(store, dataset.name)  # a run before may have ended between its commit and its log
+        write_log(store, dataset.name)  # an earlier run may have ended between its commit and its log
     if run.dry_run and len(receipts) > 1:
         return poll.with_warnings(
             summary, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
@@ -100,7 +101,7 @@ def _pull(
     return poll.with_warnings(summary)
 
 
-def _facts(store: Store, dataset: RegisteredDataset, head: Head) -> PollContext:
+def _poll_context(store: Store, dataset: RegisteredDataset, head: Head) -> PollContext:
     return PollContext(
         head,
         cache_of(store, dataset.name),
@@ -109,31 +110,29 @@ def _facts(store: Store, dataset: RegisteredDataset, head: Head) -> PollContext:
     )
 
 
-def _ingest(store: Store, dataset: RegisteredDataset, found: Poll) -> Iterator[DatasetReceipt]:
-    """Each file's receipt, as soon as it is committed: an interrupt or an error keeps those before (R79)."""
-    after, run = found.head.polls, found.run
-    for fetched in found.answer.deliveries:
+def _ingest(store: Store, dataset: RegisteredDataset, poll: Poll) -> Iterator[DatasetReceipt]:
+    """Yield each file's receipt once it is committed, so that an interrupt keeps earlier commits (R79)."""
+    after, run = poll.head.polls, poll.run
+    for fetched in poll.answer.deliveries:
         if fetched.taken_up is not None:
-            log.info(f"using the download of {iso(fetched.taken_up)}; a refetch asks the source again")
+            log.info(f"using the download of {iso(fetched.taken_up)}; a refetch downloads it again")
         reload = _reloader(store, dataset)
-        receipt, committed = deliver_file(
-            store, dataset.name, reload, found.source, fetched, run, after=after
-        )
+        receipt, committed = deliver_file(store, dataset.name, reload, poll.source, fetched, run, after=after)
         after += committed
         if not run.dry_run:
-            forget(fetched, found.asking)
+            forget(fetched, poll.context)
         yield receipt
 
 
 def _reloader(store: Store, dataset: RegisteredDataset) -> Callable[[], RegisteredDataset]:
-    """A function that reads the dataset as it is when called; a dataset not yet added stays as given."""
+    """A function that loads the current dataset, or returns the given one if it is not added."""
     return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
 
 
 def _set_watermark(
     store: Store, dataset: RegisteredDataset, watermark: datetime, run: PullRun
 ) -> DatasetReceipt:
-    """Set the watermark by hand, forward only; nothing is polled (decision O20)."""
+    """Set the watermark by hand, forward only, without a poll (decision O20)."""
     if dataset.table is None:
         raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
     return deliver(store, WatermarkDelivery(dataset.name, watermark, run))
@@ -141,7 +140,7 @@ def _set_watermark(
 
 @dataclass(frozen=True, slots=True)
 class WatermarkDelivery:
-    """A watermark that is set by hand, as a delivery of its dataset."""
+    """A watermark set by hand, as a delivery of its dataset."""
 
     name: TableName
     watermark: datetime
@@ -154,7 +153,7 @@ class WatermarkDelivery:
 
     @contextmanager
     def open_plan(self, store: Store) -> Iterator[Plan[DatasetReceipt]]:
-        """A block without rows; none if the watermark is the one that there is."""
+        """Plan a block without rows; no change if the watermark is the same."""
         dataset = registry.reload(store, self.name)
         head, watermark, name = head_to_extend(store, dataset), self.watermark, dataset.dataset.name
         if head.watermark is not None and watermark < head.watermark:
@@ -164,23 +163,23 @@ class WatermarkDelivery:
                 "A watermark only moves forward.",
             )
         by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
-        nothing = FetchedFile(Path(), "--set-watermark", None, None)
-        work = SourceFile(
-            store, by_hand, nothing, None, self.run, None, None, None, False, None, lambda: dataset
+        no_file = FetchedFile(Path(), "--set-watermark", None, None)
+        file = DatasetFile(
+            store, by_hand, no_file, None, self.run, None, None, None, False, None, lambda: dataset
         )
         if watermark == head.watermark:
-            same = DatasetReceipt(name, "up-to-date", watermark=watermark, system_time=head.system_time)
-            yield Plan(dataset.table, None, note_of(work), lambda _: same)
+            unchanged = unchanged_receipt(dataset, head)
+            yield Plan(dataset.table, None, note_of(file), lambda _: unchanged)
             return
         now = max(filter(None, (self.run.system_time, head.system_time)))
-        meeting = Ingestion(work, dataset, head, now)
-        change = block_change(meeting, event_of(meeting, 0, watermark))
+        ingestion = Ingestion(file, dataset, head, now)
+        change = block_change(ingestion, event_of(ingestion, 0, watermark))
 
-        def ended(committed: Commit | None) -> DatasetReceipt:
+        def finish(committed: Commit | None) -> DatasetReceipt:
             if committed is not None:
                 write_log(store, dataset.name)
             return DatasetReceipt(
                 name, "updated", watermark=watermark, system_time=now, before=head.watermark
             )
 
-        yield Plan(dataset.table, change, note_of(work), ended, self.run.dry_run)
+        yield Plan(dataset.table, change, note_of(file), finish, self.run.dry_run)

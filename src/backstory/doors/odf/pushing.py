@@ -1,4 +1,4 @@
-"""Push: files that a sender provides, instead of fetched ones, with a commit for each."""
+"""Push: ingest files from a sender, with a commit for each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.ingestion import DatasetReceipt, head_of, sum_up
 from backstory.doors.odf.manifest.events import AddPushSource, Read
 from backstory.doors.odf.manifest.merge import Append
-from backstory.doors.odf.polling import RunRequest, log_notes
+from backstory.doors.odf.polling import IngestRequest, log_notes, unchanged_receipt
 from backstory.doors.odf.preprocess import refuse_forbidden_queries
 from backstory.doors.odf.pulling import failure_of
 from backstory.doors.odf.registry import RegisteredDataset
@@ -35,8 +35,8 @@ ENDINGS = {"jsonl": "ndjson", "zip": "esrishapefile", **{name: name for name in 
 
 
 @dataclass(frozen=True, slots=True)
-class Pushed:
-    """Files, in their order, and what their names do not tell."""
+class PushedFiles:
+    """Files to ingest in this order, and options that their names do not contain."""
 
     files: Sequence[Path]
     source_name: str | None = None
@@ -44,19 +44,20 @@ class Pushed:
     input_format: str | None = None
 
 
-def push(store: Store, dataset: RegisteredDataset, pushed: Pushed, asked: RunRequest) -> DatasetReceipt:
-    """Ingest files into a dataset; the first error ends it and stands in the receipt.
+def push(
+    store: Store, dataset: RegisteredDataset, pushed: PushedFiles, request: IngestRequest
+) -> DatasetReceipt:
+    """Ingest files into a dataset; the first error ends the push and is in the receipt.
 
-    What earlier files brought stays. Raises UsageError for a source that the dataset does not have.
+    Commits of earlier files stay. Raises UsageError for an unknown source.
     """
-    run = asked.run()
+    run = request.run()
     receipts: list[DatasetReceipt] = []
     head = head_of(store, dataset)
-    name = dataset.dataset.name
-    nothing = DatasetReceipt(name, "up-to-date", watermark=head.watermark, system_time=head.system_time)
+    unchanged = unchanged_receipt(dataset, head)
     source = source_of(dataset, pushed)
     if source is None:
-        return replace(nothing, status="disabled", hint="the push source is disabled")
+        return replace(unchanged, status="disabled", hint="the push source is disabled")
     for path in pushed.files:
         try:
             refuse_forbidden_queries(store, dataset.name, dataset.dataset)
@@ -64,20 +65,20 @@ def push(store: Store, dataset: RegisteredDataset, pushed: Pushed, asked: RunReq
                 raise Failed("not-found", f"There is no file {path}.", "Check its name.")
             fetched = FetchedFile(path, path.name, pushed.event_time, None)
             read = _read_as(source, pushed.input_format)
-            standing = partial(registry.reload, store, dataset.name)
-            receipt, _ = deliver_file(store, dataset.name, standing, read, fetched, run)
+            load_dataset = partial(registry.reload, store, dataset.name)
+            receipt, _ = deliver_file(store, dataset.name, load_dataset, read, fetched, run)
         except BackstoryError as error:
             return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
         receipts.append(log_notes(receipt))
     if not run.dry_run and all(receipt.status == "up-to-date" for receipt in receipts):
-        write_log(store, dataset.name)  # a run before may have ended between its commit and its log
-    return replace(sum_up(receipts, nothing), before=head.watermark)
+        write_log(store, dataset.name)  # an earlier run may have ended between its commit and its log
+    return replace(sum_up(receipts, unchanged), before=head.watermark)
 
 
-def source_of(dataset: RegisteredDataset, pushed: Pushed) -> AddPushSource | None:
-    """The push source that is meant, None if it is disabled.
+def source_of(dataset: RegisteredDataset, pushed: PushedFiles) -> AddPushSource | None:
+    """The push source for the files; None if it is disabled.
 
-    A dataset without any source takes everything as it comes, by a source `auto` (section 3.6, B69).
+    A dataset without sources appends all rows, with a source named `auto` (section 3.6, B69).
     """
     known, name = dataset.dataset, pushed.source_name
     if name is None and len(known.push) == 1:
@@ -119,9 +120,9 @@ def _ending(path: Path) -> str:
 
 
 def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
-    """The source with its schema, read from another format than the manifest says."""
+    """The source with its schema, but reading another format than the manifest's."""
     if format_ is None or FORMATS.get(format_) == source.read.kind:
         return source
-    told = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
-    read = TypeAdapter(Read).validate_python({**_reading(format_), **told})
+    schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
+    read = TypeAdapter(Read).validate_python({**_reading(format_), **schema})
     return source.model_copy(update={"read": read})

@@ -1,4 +1,4 @@
-"""Which datasets a warehouse has: each is a table, whose properties hold its manifest."""
+"""The datasets of a warehouse: each is a table whose properties contain its manifest."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -25,39 +25,39 @@ from backstory.stores.port import TableLike, require_columns
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
 Table = TypeVar("Table", bound=TableLike)
-Told_co = TypeVar("Told_co", bound=TableLike, covariant=True)
+Table_co = TypeVar("Table_co", bound=TableLike, covariant=True)
 
 
-@dataclass(frozen=True)  # no slots: a class that is called with its parameter notes this on what it makes
-class KnownDataset(Generic[Told_co]):
-    """A dataset and its table as it stands, whoever reads it; no table if it is not added yet."""
+@dataclass(frozen=True)  # no slots: calling `KnownDataset[T]` sets an attribute on the instance
+class KnownDataset(Generic[Table_co]):
+    """A dataset and its table, loaded by a store or a catalog; the table is None before it is added."""
 
     dataset: Dataset
     name: TableName
-    table: Told_co | None = None
+    table: Table_co | None = None
 
     @property
     def columns(self) -> LogColumns:
-        """The table's system columns."""
+        """The system columns of the table."""
         return log_columns(self.dataset)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """The columns as a DataSchema document; None before the first rows, unless they were set."""
+        """The columns as a DataSchema document; None before the first rows, unless the manifest sets them."""
         text = self.table.properties.get(SCHEMA) if self.table else None
         return json.loads(text) if text else schema_document(self.dataset)
 
     @property
     def expected_columns(self) -> ExpectedColumns | None:
-        """The columns that a batch must have; None before the first rows, unless they were set."""
+        """The columns that a batch must have; None before the first rows, unless the manifest sets them."""
         columns = self.columns
-        found = expected_of(self.schema, columns.system, columns.time)
+        expected = expected_of(self.schema, columns.system, columns.time)
         dated = self.is_dated
-        return found if found is None or dated is None else replace(found, dated=dated)
+        return expected if expected is None or dated is None else replace(expected, dated=dated)
 
     @property
     def is_dated(self) -> bool | None:
-        """Whether the stored event times are days; None as long as there are none."""
+        """Whether the stored event times are days; None without rows."""
         if self.table is None or not self.table.rows:
             return None
         time = self.table.shape.column(self.columns.time)
@@ -65,7 +65,7 @@ class KnownDataset(Generic[Told_co]):
 
     @property
     def manifest_hash(self) -> str:
-        """What tells the manifest from another."""
+        """The hash of the manifest."""
         return sha3(canonical(self.dataset.document))
 
 
@@ -73,99 +73,103 @@ RegisteredDataset: TypeAlias = KnownDataset[StoredTable]
 
 
 def schema_document(dataset: Dataset) -> Mapping[str, Any] | None:
-    """The columns that a manifest sets, as a document."""
+    """The columns that a manifest sets, as a DataSchema document; None if it sets none."""
     if dataset.schema is None:
         return None
     return dataset.schema.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def properties_of(dataset: Dataset) -> dict[str, str]:
-    """What a table keeps of its manifest."""
+    """The properties of a table for its manifest."""
     merges = [source.merge for _, source in dataset.sources()]
-    told = {
+    columns = {
         **log_columns(dataset).names,
         "events": all(isinstance(merge, Append | Ledger) for merge in merges),
     }
     return {
         MANIFEST: canonical(dataset.document),
         FOLDER: str(dataset.folder),
-        SYSTEM_COLUMNS: json.dumps(told),
+        SYSTEM_COLUMNS: json.dumps(columns),
     }
 
 
 @dataclass(frozen=True, slots=True)
 class DatasetRegistry(Generic[Table]):
-    """The datasets of a schema, in a catalog that tells its tables and describes each."""
+    """The datasets of a schema, by functions that list its tables and load one."""
 
     namespace: str
     tables: Callable[[], Iterable[TableName]]
     load: Callable[[TableName], Table | None]
 
     def find(self, name: str) -> KnownDataset[Table] | None:
-        """The dataset of this name, whatever its case; None if the warehouse has none."""
+        """The dataset of this name, ignoring case; None if there is none."""
         wanted = name.rpartition("/")[2]
         table = self.load(TableName(self.namespace, wanted))
         if table is None:
-            other = next((each for each in self.tables() if same_name(each.name, wanted)), None)
+            other = next(
+                (table_name for table_name in self.tables() if same_name(table_name.name, wanted)), None
+            )
             table = None if other is None else self.load(other)
         return None if table is None else dataset_of(table)
 
     def existing(self, name: str) -> KnownDataset[Table]:
         """The dataset of this name; UsageError if there is none."""
-        found = self.find(name)
-        if found is None:
-            known = ", ".join(each.name.name for each in self.every()[:10]) or "none"
+        dataset = self.find(name)
+        if dataset is None:
+            known = ", ".join(known_dataset.name.name for known_dataset in self.every()[:10]) or "none"
             raise UsageError(
                 "no-dataset",
                 f"There is no dataset {name} in {self.namespace}.",
                 f"Add its manifest with `backstory add`; known datasets are: {known}.",
             )
-        return found
+        return dataset
 
     def every(self) -> list[KnownDataset[Table]]:
-        """Every dataset, by name, whose metadata can be read."""
-        return [each for each in self.all_or_errors().values() if isinstance(each, KnownDataset)]
+        """Every dataset with readable metadata, by name."""
+        return [entry for entry in self.all_or_errors().values() if isinstance(entry, KnownDataset)]
 
     def all_or_errors(self) -> dict[TableName, KnownDataset[Table] | BackstoryError]:
-        """Every dataset by its name, and for each table whose metadata cannot be read the error."""
+        """Every dataset by name; for a table with unreadable metadata, the error."""
         entries: dict[TableName, KnownDataset[Table] | BackstoryError | None] = attempt_each(
             self.tables(), self._load_dataset, every=True
         )
-        return {name: each for name, each in entries.items() if each is not None}
+        return {name: entry for name, entry in entries.items() if entry is not None}
 
     def _load_dataset(self, name: TableName) -> KnownDataset[Table] | None:
         table = self.load(name)
         return None if table is None else dataset_of(table)
 
     def select_names(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
-        """The datasets of these names, and all others behind them; UsageError for an unknown name."""
-        found = [self.existing(name).name for name in names]
-        return list(dict.fromkeys([*found, *(self.all_or_errors() if every else ())]))
+        """The names of these datasets, then with `every` of all others; UsageError for an unknown name."""
+        selected = [self.existing(name).name for name in names]
+        return list(dict.fromkeys([*selected, *(self.all_or_errors() if every else ())]))
 
 
 def stored_datasets(store: Store, namespace: str) -> DatasetRegistry[StoredTable]:
-    """The datasets of a schema as a store loads them."""
+    """The datasets of a schema, loaded by a store."""
     return DatasetRegistry(namespace, partial(tables, store, namespace), partial(load, store))
 
 
 def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[TableMetadata]:
-    """The datasets of a schema as their metadata tell of them."""
+    """The datasets of a schema, described by a catalog's metadata."""
     return DatasetRegistry(
-        namespace, lambda: (each for each in catalog.tables() if each.schema == namespace), catalog.describe
+        namespace,
+        lambda: (table for table in catalog.tables() if table.schema == namespace),
+        catalog.describe,
     )
 
 
 def refuse_taken(store: Store, name: TableName) -> None:
-    """Raise UsageError for the name of a new dataset that another table has, or whose log's name one has.
+    """Raise UsageError if another table has the name of a new dataset, or the name of its log.
 
-    No dataset has a name like that of a log: names of datasets have no underscores.
+    A log's name is never a dataset's name: names of datasets contain no underscores.
     """
     for table in tables(store, name.schema):
         if same_name(table.name, name.name):
             raise _name_in_use(name, f"the table {table} exists and is not a dataset")
         if same_name(table.name, log_of(name).name):
-            found = load(store, table)
-            if found and found.shape.layout is not Layout.ODF_LOG:
+            other = load(store, table)
+            if other and other.shape.layout is not Layout.ODF_LOG:
                 raise _name_in_use(name, f"its log would be {table}, which is another table")
 
 
@@ -174,7 +178,7 @@ def _name_in_use(name: TableName, why: str) -> UsageError:
 
 
 def dataset_of(table: Table) -> KnownDataset[Table] | None:
-    """A table as the dataset that it is; None if it is another table."""
+    """The dataset of a table; None if the table is not a dataset."""
     properties = table.properties
     manifest = properties.get(MANIFEST)
     if manifest is None or table.shape.layout is not Layout.ODF:
@@ -184,9 +188,9 @@ def dataset_of(table: Table) -> KnownDataset[Table] | None:
 
 
 def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The names that system columns had by a manifest, where they have others now.
+    """The former names of renamed system columns, by their present names, according to an older manifest.
 
-    None if the table is no dataset, or the manifest is none: a forged one names other columns.
+    None if the table is not a dataset, or the manifest is invalid, e.g. forged.
     """
     now = dataset_of(table)
     if now is None:
@@ -201,13 +205,13 @@ def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str
 
 
 def reload(store: Store, name: TableName) -> RegisteredDataset:
-    """The dataset that a table is, as it stands now."""
+    """Load the dataset of a table again."""
     table = load(store, name)
-    found = None if table is None else dataset_of(table)
-    if found is None:
+    dataset = None if table is None else dataset_of(table)
+    if dataset is None:
         raise UsageError(
             "no-dataset", f"There is no dataset {name}.", "Add its manifest with `backstory add`."
         )
-    if found.table is not None:
-        require_columns(found.table, *found.columns.system)
-    return found
+    if dataset.table is not None:
+        require_columns(dataset.table, *dataset.columns.system)
+    return dataset

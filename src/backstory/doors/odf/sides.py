@@ -1,7 +1,4 @@
-"""A batch as its dataset has it and the log that it meets, as the sides of a plan.
-
-The events of a log whose files are on this machine: of all records, or of the delivered keys.
-"""
+"""A batch and the log of its dataset, as the sides of a plan; local files are read without Spark."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -28,12 +25,18 @@ from backstory.spark.versions import persist_on_disk
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.slice import searchable_columns
 from backstory.stores.iceberg.store import Store, StoredTable
-from backstory.strategies.events.numbering import close_gaps
-from backstory.strategies.events.numbering import struct_field as field_of
+from backstory.strategies.events.numbering import close_gaps, struct_field
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names, parted_by
 from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms, Moment, Op, Strategy
 from backstory.strategies.part_plan import PartPlan, Whole
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructField
+
+
+DELIVERED, LOGGED = "delivered", "logged"
 
 
 def logged_tables(
@@ -44,65 +47,69 @@ def logged_tables(
     keys: pa.Table | None,
     lease: MemoryLease,
 ) -> Iterator[pa.Table]:
-    """The log as a side of these columns, some rows at a time; with `keys` not many more than theirs.
+    """The log as tables of a side with this schema; with `keys`, mostly the rows of these keys.
 
-    Raises Unreadable for what cannot be read exactly here.
+    Raises Unreadable for files that cannot be read exactly without Spark.
     """
     vocab, data = columns.vocab, data_names(schema)
-    told = {EventEncoding.OP: [vocab.operation_type_column], EventEncoding.OBSERVED: [OBSERVED]}
-    told_by = told[columns.encoding] if columns.encoding else []
-    names = [vocab.offset_column, columns.time, *told_by, *data]
-    here = LocalRows(store, table, lease)
-    for rows in here.batches(names, among=_values_of_keys(table, keys)):
-        own = {OP: _ops(columns, rows, told_by), TIME: rows[columns.time], PLACE: rows[vocab.offset_column]}
-        values = [own[name] if name in own else rows[name] for name in schema.names]
+    op_columns_by_encoding = {
+        EventEncoding.OP: [vocab.operation_type_column],
+        EventEncoding.OBSERVED: [OBSERVED],
+    }
+    op_columns = op_columns_by_encoding[columns.encoding] if columns.encoding else []
+    names = [vocab.offset_column, columns.time, *op_columns, *data]
+    local_rows = LocalRows(store, table, lease)
+    for rows in local_rows.batches(names, among=_values_of_keys(table, keys)):
+        system = {
+            OP: _ops(columns, rows, op_columns),
+            TIME: rows[columns.time],
+            PLACE: rows[vocab.offset_column],
+        }
+        values = [system[name] if name in system else rows[name] for name in schema.names]
         yield pa.table(values, names=schema.names).cast(schema)
 
 
 def _values_of_keys(table: StoredTable, keys: pa.Table | None) -> dict[str, pa.Array]:
-    """The values of the keys by their columns, as far as the table has these in the same types."""
-    types = {each.name: arrow_type(each.type) for each in table.shape.columns}
+    """The distinct values of the keys by column, for columns with the same type in the table."""
+    types = {column.name: arrow_type(column.type) for column in table.shape.columns}
     keys = pa.table({}) if keys is None else keys
     return {name: pc.unique(keys[name]) for name in keys.column_names if types.get(name) == keys[name].type}
 
 
-def _ops(columns: LogColumns, rows: pa.Table, told_by: list[str]) -> pa.ChunkedArray:
-    """What each event does, as its number."""
-    if not told_by:
+def _ops(columns: LogColumns, rows: pa.Table, op_columns: list[str]) -> pa.ChunkedArray:
+    """The operation of each event, as a number."""
+    if not op_columns:
         return pa.chunked_array([np.zeros(len(rows), np.int32)])
-    told = rows[told_by[0]]
+    ops = rows[op_columns[0]]
     if columns.encoding is EventEncoding.OP:
-        return told
+        return ops
     numbers = pa.array([int(op) for op in LETTERS], pa.int32())
-    return numbers.take(pc.index_in(told, value_set=pa.array(list(LETTERS.values()))))
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructField
-
-DELIVERED, LOGGED = "delivered", "logged"
+    return numbers.take(pc.index_in(ops, value_set=pa.array(list(LETTERS.values()))))
 
 
 @dataclass(frozen=True, slots=True)
 class LogMerge:
-    """A batch and the log that it meets; `read` is the batch as it was read, `held` its stack."""
+    """A batch to merge into the log of its dataset.
+
+    `read` are the rows as they were read, before conversion. `resources` is the stack of resources of the
+    delivery.
+    """
 
     store: Store
     dataset: RegisteredDataset
     read: StagedRows | None
-    arrived: DeliveredSide
+    delivered: DeliveredSide
     terms: EventTerms
     moment: Moment
-    held: ExitStack = field(compare=False)
+    resources: ExitStack = field(compare=False)
 
     @contextmanager
     def open_plan(self) -> Iterator[PlanResult]:
-        """The plan of the events that the batch adds to the log, while it lasts."""
+        """Plan the events that the batch adds to the log; read the result while the context is open."""
         terms, sides = self.terms, {DELIVERED: self._delivered_side()}
         if (stored := self._stored_count) and self.dataset.table is not None:
             sides[LOGGED] = self._logged_side(stored)
-        plan = partial(plan_part, terms, self.moment, tuple(self.arrived.required))
+        plan = partial(plan_part, terms, self.moment, tuple(self.delivered.required))
         key = parted_by(terms) if terms.looks_back else ()
         kinds = {EVENTS: events_schema(self.schema)}
         sift = self._sift() if LOGGED in sides else None
@@ -112,17 +119,17 @@ class LogMerge:
             yield planned
 
     def _sift(self) -> SiftTerms | None:
-        """The columns by which a record of a snapshot is what the log's events of it add up to.
+        """The columns by which a snapshot's record is compared with the sum of its events in the log.
 
-        None where corrections have no event for the former row.
+        None if corrections have no event for the former row.
         """
-        terms, timed = self.terms, self.arrived.timed
+        terms, timed = self.terms, self.delivered.timed
         if terms.strategy is not Strategy.SNAPSHOT or not terms.pairs or (terms.time_in_key and not timed):
             return None
         compare = [name for name in data_names(self.schema) if terms.compare is None or name in terms.compare]
         times = [TIME] if terms.time_in_key or (terms.compare_time and timed) else []
         columns = [*compare, *times]
-        required = [*self.arrived.required, *([TIME] if timed else [])]
+        required = [*self.delivered.required, *([TIME] if timed else [])]
         logged = ComparedSide(LOGGED, columns, (), takes_back=(OP, (Op.RETRACT, Op.CORRECT_FROM)))
         return SiftTerms([(ComparedSide(DELIVERED, columns, required), logged)], _count_unchanged)
 
@@ -131,37 +138,37 @@ class LogMerge:
         """The columns of both sides."""
         from pyspark.sql.pandas.types import to_arrow_type
 
-        time = pa.date32() if self.arrived.dated else pa.timestamp("us", "UTC")
-        data = [(each.name, to_arrow_type(each.dataType)) for each in self.arrived.data]
+        time = pa.date32() if self.delivered.dated else pa.timestamp("us", "UTC")
+        data = [(field.name, to_arrow_type(field.dataType)) for field in self.delivered.data]
         return pa.schema([(OP, pa.int32()), (TIME, time), (PLACE, pa.int64()), *data])
 
     @property
     def _stored_count(self) -> int:
-        """How many events of the log count."""
+        """The number of events in the log to compare with."""
         looks_back = self.terms.looks_back and self.moment.start
         return self.dataset.table.rows if self.dataset.table and looks_back else 0
 
     def _delivered_side(self) -> Side:
         read = self.read
-        size = None if read is None or not self.arrived.placed else read.size
+        size = None if read is None or not self.delivered.placed else read.size
         return Side(self.schema, self._delivered_frame, self._delivered_here, size)
 
     def _delivered_frame(self) -> "DataFrame":
-        rows = self.arrived.rows
-        if self.terms.strategy is Strategy.CHANGELOG and not self.arrived.placed:
+        rows = self.delivered.rows
+        if self.terms.strategy is Strategy.CHANGELOG and not self.delivered.placed:
             rows = persist_on_disk(rows)
-            self.held.callback(rows.unpersist)
-            rows = close_gaps(rows, PLACE)  # the two halves of a correction have places without a gap
-        return flat(rows, self.arrived.data)
+            self.resources.callback(rows.unpersist)
+            rows = close_gaps(rows, PLACE)  # the halves of a correction need adjacent places
+        return flatten_data(rows, self.delivered.data)
 
     def _delivered_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        """The delivered rows as they were read; None where Spark makes something of them."""
-        read, taken = self.read, self.arrived.taken
+        """The delivered rows as they were read; None if Spark must convert them."""
+        read, taken = self.read, self.delivered.taken
         if read is None or read.tables is None or taken is None:
             return None
 
         def columns(names: Sequence[str]) -> SideRows:
-            schema = pa.schema([each for each in self.schema if each.name in names])
+            schema = pa.schema([field for field in self.schema if field.name in names])
             return SideRows(schema, partial(side_tables, read, taken, schema))
 
         return LocalSide(columns(self.schema.names), columns=columns)
@@ -179,11 +186,11 @@ class LogMerge:
 
     def _log_frame(self) -> "DataFrame":
         rows = self.store.spark.table(self.store.sql_name(self.dataset.name))
-        names = [each.name for each in self.arrived.data]
-        return flat(self.dataset.columns.side_frame(rows, names), self.arrived.data)
+        names = [field.name for field in self.delivered.data]
+        return flatten_data(self.dataset.columns.side_frame(rows, names), self.delivered.data)
 
     def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
-        """The events with keys of the delivery; all of them where those are more than memory holds."""
+        """The events with keys of the delivery; all events if the keys exceed memory."""
         table, columns = self.dataset.table, self.dataset.columns
         assert table is not None
         keys = None if met is None else self._keys(met, lease)
@@ -191,20 +198,20 @@ class LogMerge:
             return empty_side(self.schema)
         keys = None if keys is None else self._searchable(keys)
 
-        def fewer(names: Sequence[str]) -> SideRows:
-            schema = pa.schema([each for each in self.schema if each.name in names])
+        def columns_of_log(names: Sequence[str]) -> SideRows:
+            schema = pa.schema([field for field in self.schema if field.name in names])
             return SideRows(schema, partial(logged_tables, self.store, table, columns, schema, keys, lease))
 
-        return LocalSide(fewer(self.schema.names), columns=fewer)
+        return LocalSide(columns_of_log(self.schema.names), columns=columns_of_log)
 
     def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
-        """The keys of all delivered rows; None where they are more than memory holds."""
+        """The keys of all delivered rows; None if they exceed memory."""
         names = [name for name in met.rows.schema.names if name in self._key_names]
         rows = met.rows if met.columns is None else met.columns(names)
         keys = rows.schema.empty_table().select(names)
         try:
-            for each in rows.tables():
-                keys = pa.concat_tables([keys, each.select(names)])
+            for rows_of_part in rows.tables():
+                keys = pa.concat_tables([keys, rows_of_part.select(names)])
                 lease.hold("keys", keys.nbytes)
         except TooLarge:
             lease.hold("keys", 0)
@@ -212,8 +219,8 @@ class LogMerge:
         return keys
 
     def _searchable(self, keys: pa.Table) -> pa.Table:
-        """The keys by the table's names of their columns, as far as a log is asked for them."""
-        if TIME in keys.column_names and keys[TIME].null_count:  # a row without a time means one of any time
+        """The keys with the table's column names, reduced to columns that the log can be searched by."""
+        if TIME in keys.column_names and keys[TIME].null_count:  # a row without a time matches any time
             keys = keys.drop_columns([TIME])
         keys = searchable_columns(keys)
         names = [self.dataset.columns.time if name == TIME else name for name in keys.column_names]
@@ -221,7 +228,7 @@ class LogMerge:
 
 
 def _count_unchanged(rows: Mapping[str, RowCounts]) -> dict[str, int]:
-    """The counts of a plan of rows that are the same."""
+    """The counts of a plan in which all rows are unchanged."""
     return {"unchanged": rows[DELIVERED].rows}
 
 
@@ -232,7 +239,7 @@ def plan_part(
     sides: Mapping[str, pa.Table],
     _whole: Whole,
 ) -> PartPlan:
-    """The events of a part; only counts where a required value is NULL or an event time is unreadable."""
+    """The events of a part; only counts if a required value is NULL or an event time is unreadable."""
     delivered = sides[DELIVERED]
     failed = {f"{NULLS}{name}": delivered[name].null_count for name in required}
     failed[UNREADABLE_TIME] = pc.sum(pc.equal(delivered[OP], UNREADABLE)).as_py() or 0
@@ -241,19 +248,21 @@ def plan_part(
     return plan_events(sides.get(LOGGED), delivered, terms, moment)
 
 
-def flat(rows: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
-    """The rows of a side, with its data as columns in their order."""
+def flatten_data(rows: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
+    """The rows of a side in Spark, with the data columns named by position (`c0`, `c1`)."""
     from pyspark.sql.functions import col
 
-    data = [field_of(ROW, each.name).cast(each.dataType).alias(f"c{n}") for n, each in enumerate(fields)]
+    data = [
+        struct_field(ROW, field.name).cast(field.dataType).alias(f"c{n}") for n, field in enumerate(fields)
+    ]
     return rows.select(col(OP).cast("int").alias(OP), TIME, col(PLACE).cast("long").alias(PLACE), *data)
 
 
 def nest_data(events: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
-    """Planned events, with their data in the struct `ROW`."""
+    """Planned events in Spark, with the data columns in the struct `ROW`."""
     from pyspark.sql.functions import col, struct
 
-    own = events.columns[: len(events.columns) - len(fields)]
-    flat = events.toDF(*own, *(f"c{n}" for n in range(len(fields))))
-    row: Any = struct(*(col(f"c{n}").alias(each.name) for n, each in enumerate(fields)))
-    return flat.select(*own, row.alias(ROW))
+    system = events.columns[: len(events.columns) - len(fields)]
+    flattened = events.toDF(*system, *(f"c{n}" for n in range(len(fields))))
+    row: Any = struct(*(col(f"c{n}").alias(field.name) for n, field in enumerate(fields)))
+    return flattened.select(*system, row.alias(ROW))

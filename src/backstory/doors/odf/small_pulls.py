@@ -1,4 +1,4 @@
-"""Sources that have nothing new for their datasets, asked without Spark."""
+"""Polls without Spark: a source without new files needs no store."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -10,9 +10,9 @@ from backstory.doors.odf.inspecting import dataset_here, is_pulled_by, output_he
 from backstory.doors.odf.lints import lints_of
 from backstory.doors.odf.manifest.events import FilesGlob
 from backstory.doors.odf.polling import (
+    IngestRequest,
     Poll,
     PollContext,
-    RunRequest,
     ask,
     failed_receipt,
     log_notes,
@@ -31,17 +31,17 @@ from backstory.stores.metadata.table_rows import TableReader
 def choose_datasets(
     catalog: Catalog, namespace: str, wanted: Sequence[Argument], *, every: bool
 ) -> tuple[list[Added], list[TableName]]:
-    """The datasets that arguments mean, and a receipt for each manifest; none of these adds anything.
+    """The datasets of arguments, and a receipt for each of their manifests, all unchanged.
 
-    Raises UsageError as a pull does, and Unreadable for a manifest to add and for one with queries.
+    Raises UsageError as a pull does, and Unreadable for a new or changed manifest and for one with queries.
     """
     require_some(wanted, every=every)
     datasets = described_datasets(catalog, namespace)
-    chosen = find_datasets(datasets, wanted)
-    added = [_unchanged_manifest(each) for each in chosen if each.dataset.written is not None]
-    names = [each.name for each in chosen]
+    datasets_read = find_datasets(datasets, wanted)
+    added = [_unchanged_manifest(dataset) for dataset in datasets_read if dataset.dataset.written is not None]
+    names = [dataset.name for dataset in datasets_read]
     others = datasets.all_or_errors() if every else {}
-    if any(isinstance(each, BackstoryError) for each in others.values()):
+    if any(isinstance(dataset, BackstoryError) for dataset in others.values()):
         raise Unreadable("a table whose metadata cannot be read")
     return added, list(dict.fromkeys([*names, *others]))
 
@@ -55,24 +55,24 @@ def _unchanged_manifest(known: KnownDataset[TableMetadata]) -> Added:
     return Added(dataset.name, None, "unchanged", lints)
 
 
-def ask_source(files: TableReader, asked: RunRequest) -> Poll | DatasetReceipt:
-    """Ask the polling source of a dataset for what is new; the dataset's receipt if there is nothing.
+def ask_source(files: TableReader, request: IngestRequest) -> Poll | DatasetReceipt:
+    """Fetch from the polling source of a dataset; return the dataset's receipt if nothing is new.
 
-    Unreadable, before the source is asked, for a dataset that Spark must look at.
+    Raises Unreadable, before the fetch, for a dataset that needs Spark.
     """
-    dataset, run = dataset_here(files), asked.run()
-    facts = _facts(files, dataset)
+    dataset, run = dataset_here(files), request.run()
+    context = _poll_context(files, dataset)
     warn_of_secrets(dataset)
     try:
-        poll = ask(dataset, facts, asked, run)
+        poll = ask(dataset, context, request, run)
     except BackstoryError as error:
-        return failed_receipt(dataset, facts.head, error)
+        return failed_receipt(dataset, context.head, error)
     if isinstance(poll, DatasetReceipt) or poll.answer.status == "new":
         return poll
     return log_notes(poll.with_warnings(poll.empty_receipt(dataset)))
 
 
-def _facts(files: TableReader, dataset: KnownDataset[TableMetadata]) -> PollContext:
+def _poll_context(files: TableReader, dataset: KnownDataset[TableMetadata]) -> PollContext:
     head = Head(newest_block_in_files(files))
     if files.table.rows != head.next_offset:
         raise Unreadable("rows missing from the newest known commit")

@@ -1,1 +1,1 @@
-"""Databases as sources: a copy of a table, or of a query's rows, out of one consistent view."""
+"""Databases as sources: copies of a table or query, from one consistent view."""

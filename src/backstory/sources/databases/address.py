@@ -1,4 +1,4 @@
-"""The address of a database and what is read there: a table, or the rows of a query."""
+"""The address of a database, with the table or query to read."""
 
 import re
 from dataclasses import dataclass, field
@@ -19,16 +19,16 @@ _KINDS: Final[dict[str, Kind]] = {
     "mariadb": "jdbc",
 }
 _JDBC: Final = "jdbc:"
-# What Java's drivers call those that are read without Java.
+# JDBC addresses of databases that are read without Java.
 _OURS: Final = re.compile(r"jdbc:(?:(?=postgresql://)|(sqlite|duckdb):)")
 _TABLE: Final = re.compile(r"([?&;])table=([^&;]*)")
 
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database: `url` is for its driver, `name` for people, without user, password and options.
+    """A database; `url` is for its driver, `name` for people, without user, password and options.
 
-    Of `table` (as the source writes it, its schema before a dot) and `query` one is given.
+    Either `table` (as in the source, with its schema before a dot) or `query` is set.
     """
 
     kind: Kind
@@ -39,22 +39,22 @@ class Database:
 
     @property
     def what(self) -> str:
-        """What is read, for people."""
+        """The table or query, for messages."""
         return f"the query on {self.name}" if self.table is None else f"{self.table} in {self.name}"
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The names of the table: its schema, if it has one, and its own."""
+        """The parts of the table's name: its schema, if given, and its own name."""
         return tuple((self.table or "").split(".", 1))
 
     def source(self, mark: str = '"') -> str:
-        """What stands behind FROM; `mark` is what the database puts around names."""
+        """The table or subquery for a FROM clause; `mark` is the quote that the database uses for names."""
         if self.query is not None:
             return f"({self.query.strip().rstrip(';')}) copied"
-        return ".".join(quote_name(each, mark) for each in self.parts)
+        return ".".join(quote_name(part, mark) for part in self.parts)
 
     def file(self) -> Path:
-        """The file of a database that is one; UsageError if it is not there."""
+        """The file of a database in a file; UsageError if it does not exist."""
         path = Path(self.url.partition("://")[2].partition("?")[0])
         if not path.is_file():
             remedy = f"Write {self.kind}:///path/of/the/file."
@@ -63,32 +63,32 @@ class Database:
 
 
 def quote_name(name: str, mark: str = '"') -> str:
-    """A name as SQL has it."""
+    """A quoted name for SQL."""
     return mark + name.replace(mark, mark * 2) + mark
 
 
 def is_database(source: str) -> bool:
-    """Whether a source is the address of a database."""
+    """Whether a source is the address of a database, by its scheme."""
     return source.startswith(_JDBC) or source.partition("://")[0] in _KINDS
 
 
 def parse_address(source: str, query: str | None = None) -> Database:
-    """The database that a source names; UsageError where it says no table, or a table and a query."""
+    """Parse a source; UsageError unless it has either a table or a query."""
     source = _with_our_scheme(source)
     match = _TABLE.search(source)
     table = unquote_plus(match[2]) if match else None
     url = source if match is None else _without_table(source, match)
     if bool(table) == bool(query):
-        told = "both a table and a query" if table else "neither a table nor a query"
+        problem = "both a table and a query" if table else "neither a table nor a query"
         remedy = "Add ?table=schema.table to the address, or use `query='SELECT ...'`."
         if table:
             remedy = "Omit `?table=` in the address, or omit `query=`."
-        raise UsageError("bad-option", f"The source {name_of(source)} has {told}.", remedy)
+        raise UsageError("bad-option", f"The source {name_of(source)} has {problem}.", remedy)
     return Database(_kind(url), url, name_of(url), table, query)
 
 
 def parse_server(source: str) -> Database:
-    """The database that an address names, whole: no table of it is meant."""
+    """Parse an address without a table."""
     url = _with_our_scheme(source)
     return Database(_kind(url), url, name_of(url))
 
@@ -102,13 +102,13 @@ def _kind(url: str) -> Kind:
 
 
 def name_of(url: str) -> str:
-    """An address for people: without user, password and options."""
+    """The address for messages, without user, password and options."""
     if not url.startswith(_JDBC):
         return without_secrets(url)
     return _JDBC + without_secrets(url.removeprefix(_JDBC).partition(";")[0])
 
 
 def _without_table(source: str, match: re.Match[str]) -> str:
-    """The address without the table; the first of other options is behind a question mark."""
+    """The address without its `table=`; a question mark remains before the first other option."""
     before, after = source[: match.start()], source[match.end() :]
     return before + (match[1] + after[1:] if after and match[1] == "?" else after)

@@ -1,4 +1,4 @@
-"""The rows of a database, copied into a file out of one consistent view: what is read later is that view."""
+"""Copy rows of a database into a file, from one consistent view."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ EXTRA: Final = 'pip install "backstory[historize]"'
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopy:
-    """A file with the rows, and the time that they are of, by the database's clock where it has one.
+    """A file with the rows, and the time of the view, by the database's clock if it has one.
 
-    A CSV's columns are of these `types`, all of them; a Parquet file has its own.
+    `types` has the types of all columns of a CSV; a Parquet file contains its types.
     """
 
     path: Path
@@ -27,10 +27,10 @@ class DatabaseCopy:
 
 
 def copy_out(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
-    """Copy the rows into a file in the folder; `types` are those that the caller names for columns.
+    """Copy the rows into a file in the folder; `types` are the caller's types by column.
 
-    Raises UsageError for what cannot be read, Refused for a column without an exact type, TryAgain where the
-    database does not answer or a lock is not given up, and Failed for other errors.
+    Raises UsageError for a wrong table, query or file, and Refused for a column without an exact type. Raises
+    TryAgain if the database does not answer or a lock is not released, and Failed for other errors.
     """
     with _needing_driver(database):
         copier = _copier(database)
@@ -62,8 +62,8 @@ def _needing_driver(database: Database) -> Iterator[None]:
 
 
 def refuse_column(database: Database, column: str, why: str, remedy: str = "") -> Refused:
-    """The error for a column whose values have no exact type here."""
-    # An address that names the table takes no query: so do those in the file that `init` writes.
+    """The error for a column without an exact type."""
+    # An address with a table cannot have a query; `init` writes such addresses.
     bare = " and a `source` without `?table=`" if database.table else ""
     return Refused(
         "column-type",
@@ -75,11 +75,11 @@ def refuse_column(database: Database, column: str, why: str, remedy: str = "") -
 
 
 def refuse_repeats(database: Database, names: Iterable[str]) -> None:
-    """Raise UsageError for a query that gives two columns one name."""
-    seen: set[str] = set()
+    """Raise UsageError for a query with two columns of the same name."""
+    earlier: set[str] = set()
     for name in names:
-        if name in seen:
+        if name in earlier:
             raise UsageError(
                 "bad-query", f"{database.what} has two columns {name}.", "Rename one in the query with AS."
             )
-        seen.add(name)
+        earlier.add(name)

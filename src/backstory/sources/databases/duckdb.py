@@ -1,4 +1,4 @@
-"""A table of DuckDB, or the rows of a query, by one statement."""
+"""Copy a table or query of DuckDB by one statement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,7 +13,7 @@ from backstory.model.types import ColumnType
 from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
-# Types whose values are copied in another type, or as their text.
+# Types that are copied as another type, or as text.
 _AS: Final[Mapping[str, str]] = {
     "TINYINT": "INTEGER",
     "SMALLINT": "INTEGER",
@@ -30,7 +30,7 @@ _AS: Final[Mapping[str, str]] = {
 }
 # The years from 1 to 9999, in microseconds since 1970.
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-# What a value must not be, by type: conditions on a column, and what is then said of it.
+# Conditions for values that cannot be copied, by type, and the words for them.
 _NOT: Final[Mapping[str, tuple[str, str]]] = {
     "HUGEINT": ("abs({}::DOUBLE) >= 1e38", "numbers beyond 38 digits"),
     "UHUGEINT": ("{}::DOUBLE >= 1e38", "numbers beyond 38 digits"),
@@ -39,14 +39,14 @@ _NOT: Final[Mapping[str, tuple[str, str]]] = {
         ("DATE", "TIMESTAMP", "TIMESTAMP WITH TIME ZONE", "TIMESTAMP_S", "TIMESTAMP_MS"),
         (
             f"isinf({{0}}) OR epoch_us({{0}}) NOT BETWEEN {_FIRST} AND {_LAST}",
-            "times that are infinite or of no year from 1 to 9999",
+            "times that are infinite or outside the years 1 to 9999",
         ),
     ),
 }
 
 
 def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
-    """The rows as a Parquet file, of the time before the statement."""
+    """Copy the rows into a Parquet file; its time is just before the statement."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
     with open_duckdb(database) as connection:
         source = database.source()
@@ -60,7 +60,7 @@ def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 @contextmanager
 def open_duckdb(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A transaction that reads one state, and can write nothing."""
+    """A read-only transaction on one state of the database."""
     try:
         with duckdb.connect(str(database.file()), read_only=True) as connection:
             connection.execute("BEGIN TRANSACTION READ ONLY")
@@ -76,13 +76,13 @@ def open_duckdb(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, str]:
-    """The types of the columns, in their order."""
+    """The types of the columns, by name, in order."""
     try:
         relation = connection.sql(f"SELECT * FROM {source}")  # noqa: S608
     except (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException) as wrong:
         code = "no-table" if database.query is None else "bad-query"
-        told = f"DuckDB, {database.what}: {_first_line(wrong)}."
-        raise UsageError(code, told, "Check the name, or the query.") from None
+        message = f"DuckDB, {database.what}: {_first_line(wrong)}."
+        raise UsageError(code, message, "Check the name, or the query.") from None
     refuse_repeats(database, relation.columns)
     return {name: str(type_) for name, type_ in zip(relation.columns, relation.types, strict=True)}
 
@@ -90,16 +90,16 @@ def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source:
 def _refuse_values(
     connection: duckdb.DuckDBPyConnection, database: Database, source: str, columns: Mapping[str, str]
 ) -> None:
-    """Raise Refused for the first column with a value that its type here cannot hold."""
-    looked_at = {name: _NOT[type_] for name, type_ in columns.items() if type_ in _NOT}
-    if not looked_at:
+    """Raise Refused for the first column with a value that cannot be copied exactly."""
+    checks = {name: _NOT[type_] for name, type_ in columns.items() if type_ in _NOT}
+    if not checks:
         return
     counts = (
         f"count(*) FILTER (WHERE {condition.format(quote_name(name))})"
-        for name, (condition, _) in looked_at.items()
+        for name, (condition, _) in checks.items()
     )
     row: Sequence[int] = connection.execute(f"SELECT {', '.join(counts)} FROM {source}").fetchone() or ()  # noqa: S608
-    for (name, (_, what)), count in zip(looked_at.items(), row, strict=True):
+    for (name, (_, what)), count in zip(checks.items(), row, strict=True):
         if count:
             raise refuse_column(database, name, f"has {count} {what}")
 
@@ -110,5 +110,5 @@ def _value(name: str, type_: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of an error; those that follow repeat the statement."""
+    """The first line of an error; further lines repeat the statement."""
     return str(error).split("\n", 1)[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""The tables of a database, and the keys that it declares for them."""
+"""The tables of a database and their declared primary keys."""
 
 import sqlite3
 from collections.abc import Mapping
@@ -32,9 +32,9 @@ GROUP BY ALL ORDER BY ALL
 
 
 def declared_keys(database: Database) -> Keys:
-    """The tables of a database as sources write them, each with the columns of its primary key.
+    """The tables of a database, named as in sources, each with the columns of its primary key.
 
-    Those of one without a key are none. Raises UsageError for a database that Spark asks by JDBC.
+    A table without a key has no columns. Raises UsageError for a JDBC database.
     """
     if database.kind == "postgresql":
         return _of_postgres(database)
@@ -46,7 +46,7 @@ def declared_keys(database: Database) -> Keys:
 
 
 def catalog_error(database: Database) -> UsageError:
-    """The error for a database whose catalog is not known here."""
+    """The error for a database whose tables cannot be listed."""
     return UsageError(
         "no-catalog",
         f"`init` cannot list the tables of {database.name}.",

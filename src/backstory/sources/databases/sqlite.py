@@ -1,7 +1,7 @@
-"""A table of SQLite, or the rows of a query, in one read transaction.
+"""Copy a table or query of SQLite in one read transaction.
 
-SQLite lets any column hold values of any type. A column is of the type that it is declared with, if all of
-its values are; one without such a type is what all of its values are, else it is refused.
+In SQLite any column can hold values of any type. A column is copied in its declared type if all values have
+it. Without a declared type, it is copied in the common type of all values. Otherwise it is refused.
 """
 
 import sqlite3
@@ -21,19 +21,20 @@ from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refu
 
 PATIENCE: Final = 60  # seconds, while another program writes
 AT_ONCE: Final = 1 << 16
-# The classes of stored values, and the Arrow types that hold all of each.
+# The storage classes of values, and the Arrow types that hold all their values.
 _CLASSES: Final = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
 # Integers that a double holds exactly.
 _EXACT: Final = 1 << 53
 
 
 def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
-    """The rows as a Parquet file; SQLite has no clock of its own, so they are of the time before the read."""
+    """Copy the rows into a Parquet file; its time is just before the read, by this machine's clock."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
     with open_sqlite(database) as connection:
         source = database.source()
         try:
-            names = [each[0] for each in connection.execute(f"SELECT * FROM {source} LIMIT 0").description]  # noqa: S608
+            described = connection.execute(f"SELECT * FROM {source} LIMIT 0").description  # noqa: S608
+            names = [column[0] for column in described]
         except sqlite3.OperationalError as wrong:
             if "locked" in str(wrong):
                 raise
@@ -52,7 +53,7 @@ def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 @contextmanager
 def open_sqlite(database: Database) -> Iterator[sqlite3.Connection]:
-    """A transaction that reads one state, and can write nothing."""
+    """A read-only transaction on one state of the database."""
     try:
         address = f"{database.file().absolute().as_uri()}?mode=ro"
         with closing(
@@ -63,7 +64,7 @@ def open_sqlite(database: Database) -> Iterator[sqlite3.Connection]:
     except sqlite3.OperationalError as busy:
         if "locked" not in str(busy) and "busy" not in str(busy):
             raise Failed("database-failed", f"SQLite: {busy}.", "Check the file.") from None
-        raise TryAgain("source-busy", f"SQLite: {busy}.", "Try again once nobody writes.") from None
+        raise TryAgain("source-busy", f"SQLite: {busy}.", "Try again when no other program writes.") from None
     except sqlite3.DatabaseError as broken:
         raise Failed("database-failed", f"SQLite: {broken}.", "Check the file.") from None
 
@@ -71,7 +72,7 @@ def open_sqlite(database: Database) -> Iterator[sqlite3.Connection]:
 def _types_of(
     connection: sqlite3.Connection, database: Database, source: str, names: Sequence[str]
 ) -> list[pa.DataType]:
-    """The Arrow types of the columns, by the classes of all of their values."""
+    """The Arrow types of the columns, by the storage classes of all values."""
     declared = _declared_classes(connection, database)
     types = []
     for few in (names[place : place + 100] for place in range(0, len(names), 100)):
@@ -84,7 +85,7 @@ def _types_of(
 
 
 def _declared_classes(connection: sqlite3.Connection, database: Database) -> Mapping[str, str]:
-    """The class that each column is declared with; empty where its type asks for none (SQLite, 3.1)."""
+    """The declared storage class of each column; empty if its type implies none (SQLite, 3.1)."""
     if database.query is not None:
         return {}
     schema = f"{quote_name(database.parts[0])}." if len(database.parts) > 1 else ""
@@ -103,12 +104,12 @@ def _affinity(declared: str) -> str:
 
 
 def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -> list[Mapping[str, int]]:
-    """How many values of each class a column has; `wide` are integers beyond what a double holds."""
+    """The number of values of each storage class by column; `wide` are integers that a double cannot hold."""
     parts = [
         part
         for name in names
         for part in (
-            *(f"sum(typeof({quote_name(name)}) = '{each}')" for each in _CLASSES),
+            *(f"sum(typeof({quote_name(name)}) = '{storage}')" for storage in _CLASSES),
             f"sum(typeof({quote_name(name)}) = 'integer' AND abs({quote_name(name)}) > {_EXACT})",
         )
     ]
@@ -122,29 +123,29 @@ def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -
 
 
 def _type_of(database: Database, name: str, declared: str | None, count: Mapping[str, int]) -> pa.DataType:
-    there = {each for each in _CLASSES if count[each]}
-    if declared and not there - {declared}:
+    classes = {storage for storage in _CLASSES if count[storage]}
+    if declared and not classes - {declared}:
         return _CLASSES[declared]
     if declared:
-        others = ", ".join(f"{count[each]} of type {each}" for each in sorted(there - {declared}))
+        others = ", ".join(f"{count[storage]} of type {storage}" for storage in sorted(classes - {declared}))
         raise refuse_column(database, name, f"is declared as {declared} and has {others}")
-    if len(there) == 1:
-        return _CLASSES[there.pop()]
-    if there == {"integer", "real"} and not count["wide"]:
+    if len(classes) == 1:
+        return _CLASSES[classes.pop()]
+    if classes == {"integer", "real"} and not count["wide"]:
         return pa.float64()
-    if there:
-        raise refuse_column(database, name, f"has values of several types: {', '.join(sorted(there))}")
+    if classes:
+        raise refuse_column(database, name, f"has values of several types: {', '.join(sorted(classes))}")
     return pa.null()
 
 
 def _batches(rows: sqlite3.Cursor, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    while some := rows.fetchmany(AT_ONCE):
-        columns: list[Any] = list(zip(*some, strict=True))
+    while rows_read := rows.fetchmany(AT_ONCE):
+        columns: list[Any] = list(zip(*rows_read, strict=True))
         arrays = [_array(values, field.type) for values, field in zip(columns, schema, strict=True)]
         yield pa.record_batch(arrays, schema=schema)
 
 
 def _array(values: Sequence[Any], type_: pa.DataType) -> pa.Array:
     if pa.types.is_floating(type_):
-        values = [None if each is None else float(each) for each in values]
+        values = [None if value is None else float(value) for value in values]
     return pa.array(values, type_)

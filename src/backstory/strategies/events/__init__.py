@@ -1,1 +1,1 @@
-"""An append-only log of events: appended, retracted, corrected; offsets without a gap."""
+"""Append-only event logs: the outcomes of delivered rows, the plan, and the order of events."""

@@ -1,4 +1,4 @@
-"""Events that Spark has, sorted and numbered without a gap; many never go through one task."""
+"""Sort and number events in Spark without gaps; large numbers of events never go through a single task."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,26 +18,26 @@ OFFSET: Final = "offset"
 
 
 def struct_field(struct: str, name: str) -> "Column":
-    """A field of a struct, whatever its name."""
+    """A field of a struct; its name may contain dots."""
     from pyspark.sql.functions import col
 
     return col(struct).getField(name)
 
 
 def sort_order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
-    """How events are sorted whose `ROW` has these fields."""
+    """The columns that sort events with these fields in `ROW`."""
     from pyspark.sql.functions import col
 
-    names = sort_columns(terms, [each.name for each in row_fields if not holds_map(each.dataType)])
-    own = {OP, TIME, LEAD, PLACE}
-    return [(col(name) if name in own else struct_field(ROW, name)).asc_nulls_first() for name in names]
+    names = sort_columns(terms, [field.name for field in row_fields if not holds_map(field.dataType)])
+    system = {OP, TIME, LEAD, PLACE}
+    return [(col(name) if name in system else struct_field(ROW, name)).asc_nulls_first() for name in names]
 
 
 @contextmanager
 def number_events(
     events: "DataFrame", rows: int, by: "Sequence[Column]", start: int
 ) -> "Iterator[DataFrame]":
-    """The events sorted, with `offset` from `start` on without a gap; many never go through one task."""
+    """The events in sort order, with a column `offset` that counts from `start` without gaps."""
     from pyspark.sql.functions import lit
     from pyspark.sql.functions import monotonically_increasing_id as placed_id
 
@@ -55,9 +55,9 @@ def number_events(
 
 
 def close_gaps(rows: "DataFrame", name: str, start: int = 0) -> "DataFrame":
-    """The rows, which `monotonically_increasing_id` numbered in a column, numbered from `start` on.
+    """Turn the column `name`, made by `monotonically_increasing_id`, into numbers from `start` without gaps.
 
-    They are counted first, so they must lie in the same partitions whenever they are read.
+    Rows are counted first, so they must be in the same partitions each time they are read.
     """
     from pyspark.sql.functions import col, element_at, lit, shiftright
 

@@ -1,11 +1,11 @@
-"""What becomes of each row, by the rules of each strategy; a condition is an array of truth values.
+"""The outcome of each row, by the rules of each strategy, computed on arrays of all rows at once.
 
-What is known of the rows of a log and a delivery side by side, and what becomes of each.
+A condition is an array of truth values.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -29,66 +29,69 @@ from backstory.strategies.events.terms import (
 from backstory.strategies.matching import differ
 from backstory.strategies.values import LACKING
 
+# The outcome of a changelog's row: an event with the row's own operation.
+AS_DELIVERED: Final = "as-delivered"
+
 Condition = Any
 Rules = Mapping[str, Condition]
 
 
 class RowFacts(Protocol):
-    """What is known of each row, stored or delivered; where nothing is known, it is not so."""
+    """The facts about each row, logged or delivered; a fact is false if it does not apply."""
 
     def does(self, *operations: Op) -> Condition:
-        """Whether the row says that it does one of these."""
+        """Whether the row has one of these operations."""
 
     @property
     def is_delivered(self) -> Condition:
-        """Whether it was delivered; else it is an event of the log."""
+        """Whether the row was delivered; otherwise it is an event of the log."""
 
     @property
     def without_key(self) -> Condition:
-        """Whether a part of its key is NULL."""
+        """Whether part of the key is NULL."""
 
     @property
     def without_place(self) -> Condition:
-        """Whether it has no value in the column that orders the rows."""
+        """Whether the row has no value in the sequence column."""
 
     @property
     def follows(self) -> Condition:
-        """Whether the row before it is a delivered one of the same record."""
+        """Whether the record's previous row was delivered."""
 
     @property
     def repeats(self) -> Condition:
-        """Whether that row has the same content."""
+        """Whether the previous row was delivered and has the same content."""
 
     @property
     def is_followed(self) -> Condition:
-        """Whether another row of the same record comes after it."""
+        """Whether a later row of the same record exists."""
 
     @property
     def in_log(self) -> Condition:
-        """Whether the log has the record, and has not retracted it."""
+        """Whether the record is in the log and not retracted."""
 
     @property
     def same(self) -> Condition:
-        """Whether nothing changed since the record's last event; no event time is no change."""
+        """Whether the row equals the record's last event; a missing event time is no change."""
 
     @property
     def present(self) -> Condition:
-        """Whether the record is there right before this row."""
+        """Whether the record exists just before this row."""
 
     @property
     def resembles(self) -> Condition:
-        """Whether the record is just as this row says right before it."""
+        """Whether the record just before this row equals it."""
 
     @property
     def is_paired(self) -> Condition:
-        """Whether the other half of a correction stands right beside it."""
+        """Whether the other half of the correction is the adjacent row."""
 
 
 def outcomes(rows: RowFacts, terms: EventTerms) -> Rules:
-    """What can become of a row, each with its condition; the first that holds is it.
+    """The possible outcomes of a row, each with its condition; the first condition that holds decides.
 
-    It is appended, corrected, retracted, unchanged, conflicts, absent, told, nothing, or a problem; a
-    correction or a retraction is one of the record's last event.
+    An outcome is appended, corrected, retracted, unchanged, conflicts, absent, as-delivered, nothing, or a
+    problem. Corrections and retractions apply to the record's last event.
     """
     rules = {
         Strategy.APPEND: _append,
@@ -110,7 +113,7 @@ def _ledger(rows: RowFacts, terms: EventTerms) -> Rules:
         OnConflict.ERROR: KNOWN_CONFLICT,
         OnConflict.CORRECT: "corrected",
     }[terms.on_conflict]
-    # Each known row is counted; of those that make events one stands for all that are like it.
+    # Each known row is counted; identical rows that make an event make it once.
     makes = rows.is_delivered if terms.on_conflict is OnConflict.CORRECT else ~rows.in_log
     return {
         NULL_KEY: rows.is_delivered & rows.without_key,
@@ -152,7 +155,7 @@ def _upsert(rows: RowFacts, _terms: EventTerms) -> Rules:
 def _changelog(rows: RowFacts, terms: EventTerms) -> Rules:
     wrong = rows.is_delivered & ~rows.does(*Op)
     if not terms.strict:
-        return {WRONG_OP: wrong, "told": rows.is_delivered}
+        return {WRONG_OP: wrong, AS_DELIVERED: rows.is_delivered}
     takes = rows.does(Op.RETRACT, Op.CORRECT_FROM)
     return {
         NULL_KEY: rows.is_delivered & rows.without_key,
@@ -162,42 +165,42 @@ def _changelog(rows: RowFacts, terms: EventTerms) -> Rules:
         ABSENT: takes & ~rows.present,
         UNLIKE: takes & ~rows.resembles,
         UNPAIRED: rows.does(Op.CORRECT_FROM, Op.CORRECT_TO) & ~rows.is_paired,
-        "told": rows.is_delivered,
+        AS_DELIVERED: rows.is_delivered,
     }
 
 
 @dataclass(frozen=True, slots=True)
 class JudgedSides:
-    """The sides, the place of each record's last event, and the rows by what becomes of them."""
+    """The sides, the row number of each record's last event, and the row numbers by outcome."""
 
     sides: EventSides
     stored: Places
-    becomes: dict[str, Places]
+    outcomes: dict[str, Places]
 
 
 def judge(sides: EventSides, terms: EventTerms, fallback: int) -> JudgedSides:
-    """What becomes of each row; `fallback` is the event time of those without one."""
-    beside = neighbours(sides, terms)
-    facts = _ArrayFacts(sides, beside, terms, fallback)
+    """Decide the outcome of each row; `fallback` is the event time of rows without one."""
+    adjacent = neighbours(sides, terms)
+    facts = _ArrayFacts(sides, adjacent, terms, fallback)
     if terms.strategy is Strategy.CHANGELOG and terms.strict:
         # A retraction without an event time repeats the stored one.
         takes = sides.is_delivered & facts.does(Op.RETRACT, Op.CORRECT_FROM) & (sides.times == LACKING)
         facts = _ArrayFacts(
-            replace(sides, times=np.where(takes, facts.times_before, sides.times)), beside, terms, fallback
+            replace(sides, times=np.where(takes, facts.times_before, sides.times)), adjacent, terms, fallback
         )
     rules = outcomes(facts, terms)
-    chosen = np.select(list(rules.values()), range(len(rules)), NO_ROW)
-    found = {name: np.flatnonzero(chosen == place) for place, name in enumerate(rules)}
-    return JudgedSides(facts.sides, beside.stored, found)
+    decisions = np.select(list(rules.values()), range(len(rules)), NO_ROW)
+    rows = {name: np.flatnonzero(decisions == place) for place, name in enumerate(rules)}
+    return JudgedSides(facts.sides, adjacent.stored, rows)
 
 
 class _ArrayFacts:
-    """The facts as truth values, a number for each row."""
+    """The facts as arrays with one truth value per row."""
 
-    def __init__(self, sides: EventSides, beside: Neighbours, terms: EventTerms, fallback: int) -> None:
-        self.sides, self._beside, self._terms, self._fallback = sides, beside, terms, fallback
-        self.times_before = np.where(sides.times == LACKING, fallback, sides.times)[beside.before]
-        self.times_before[beside.before == NO_ROW] = fallback
+    def __init__(self, sides: EventSides, adjacent: Neighbours, terms: EventTerms, fallback: int) -> None:
+        self.sides, self._neighbours, self._terms, self._fallback = sides, adjacent, terms, fallback
+        self.times_before = np.where(sides.times == LACKING, fallback, sides.times)[adjacent.before]
+        self.times_before[adjacent.before == NO_ROW] = fallback
 
     def does(self, *operations: Op) -> Mask:
         return np.isin(self.sides.ops, operations)
@@ -208,10 +211,10 @@ class _ArrayFacts:
 
     @property
     def without_key(self) -> Mask:
-        found = self.sides.times == LACKING if self._terms.time_required else np.zeros(self._size, bool)
+        lacking = self.sides.times == LACKING if self._terms.time_required else np.zeros(self._size, bool)
         for name in self._terms.key:
-            found = found | self._lacks(name)
-        return found
+            lacking = lacking | self._lacks(name)
+        return lacking
 
     @property
     def without_place(self) -> Mask:
@@ -219,24 +222,24 @@ class _ArrayFacts:
 
     @property
     def follows(self) -> Mask:
-        return self._beside.before >= self.sides.logged
+        return self._neighbours.before >= self.sides.logged
 
     @property
     def repeats(self) -> Mask:
-        before = self._beside.before
+        before = self._neighbours.before
         return self._alike(None, self.follows, before) & (self.sides.times == self.sides.times[before])
 
     @property
     def is_followed(self) -> Mask:
-        return self._beside.after != NO_ROW
+        return self._neighbours.after != NO_ROW
 
     @property
     def in_log(self) -> Mask:
-        return self._there(self._beside.stored)
+        return self._there(self._neighbours.stored)
 
     @property
     def same(self) -> Mask:
-        stored, times = self._beside.stored, self.sides.times
+        stored, times = self._neighbours.stored, self.sides.times
         equal = self._alike(self._terms.compare, self.is_delivered & (stored != NO_ROW), stored)
         if not self._terms.compare_time:
             return equal
@@ -244,17 +247,17 @@ class _ArrayFacts:
 
     @property
     def present(self) -> Mask:
-        return self._there(self._beside.before)
+        return self._there(self._neighbours.before)
 
     @property
     def resembles(self) -> Mask:
-        before = self._beside.before
-        told = self.sides.times == self.times_before
-        return told & self._alike(None, self.is_delivered & (before != NO_ROW), before)
+        before = self._neighbours.before
+        same_time = self.sides.times == self.times_before
+        return same_time & self._alike(None, self.is_delivered & (before != NO_ROW), before)
 
     @property
     def is_paired(self) -> Mask:
-        before, after = self._beside.before, self._beside.after
+        before, after = self._neighbours.before, self._neighbours.after
         ops, places = self.sides.ops, self.sides.places
         goes_on = (after != NO_ROW) & (ops[after] == Op.CORRECT_TO) & (places[after] == places + 1)
         ends = self.follows & (ops[before] == Op.CORRECT_FROM) & (places[before] == places - 1)
@@ -271,21 +274,21 @@ class _ArrayFacts:
         return (places != NO_ROW) & (self.sides.ops[places] != Op.RETRACT)
 
     def _alike(self, names: Sequence[str] | None, these: Mask, places: Places) -> Mask:
-        """Whether these rows have the values of others of their records, in all columns or in those named."""
+        """Whether `these` rows equal the rows at `places`, in all columns or in `names`."""
         rows, data = np.flatnonzero(these), self.sides.data
         wanted = data.column_names if names is None else names
         others = _values_of(data, places[rows], wanted, self._terms.key)
-        apart = differ(zip(_values_of(data, rows, wanted, self._terms.key), others, strict=True))
-        found = these.copy()
-        if apart is not None:
-            found[rows] = ~np.asarray(apart)
-        return found
+        differences = differ(zip(_values_of(data, rows, wanted, self._terms.key), others, strict=True))
+        equal = these.copy()
+        if differences is not None:
+            equal[rows] = ~np.asarray(differences)
+        return equal
 
 
 def _values_of(
     data: pa.Table, rows: Places, names: Sequence[str], key: Sequence[str]
 ) -> Iterator[pa.ChunkedArray]:
-    """The columns of rows, but for those of the key, which is the same."""
+    """The columns of rows, without the key's, which are equal anyway."""
     whole = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
     for name in names:
         if name not in key:

@@ -1,9 +1,7 @@
-"""What a delivery adds to a log: the one plan, as arrays, of rows that are all of their records.
+"""The plan of a delivery for a log: its events, counts and problems, computed on arrays.
 
-Records never meet in it, so it may be asked for all rows, or for the rows of some keys at a time, on the
-driver and in Spark's tasks. Events get their order and their numbers when they are committed.
-
-The outcome of a delivery for a log: its events, counts, and reasons to refuse it.
+Records are independent, so the plan can run on all rows or on the rows of some keys, on the driver and in
+Spark's tasks. Events are sorted and numbered by the commit.
 """
 
 from collections import Counter
@@ -17,7 +15,7 @@ import pyarrow as pa
 
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.instant import EPOCH
-from backstory.strategies.events.outcomes import JudgedSides, judge
+from backstory.strategies.events.outcomes import AS_DELIVERED, JudgedSides, judge
 from backstory.strategies.events.sides import (
     LEAD,
     OP,
@@ -34,18 +32,22 @@ from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.values import LACKING, identities
 
-# Outcomes of rows that make no events.
+# Outcomes that make no events.
 COUNTED: Final = ("unchanged", "conflicts", "absent")
-# By the number of an operation or a problem: its events or rows, those that are late, the newest event time.
+# Prefixes of counts; the number of an operation or a problem follows: all rows, late rows, newest event time.
 ROWS, LATE, NEWEST = "rows ", "late ", "newest "
+
+DAY: Final = 86_400_000_000
+EVENTS: Final = "events"
 
 
 @dataclass(frozen=True, slots=True)
 class EventSummary:
-    """The events that a delivery adds to a log.
+    """The totals of the events that a delivery adds to a log.
 
     `counts` are records by outcome, `problems` rows by problem, `rows` is the number of events. `newest` is
-    the greatest event time (of a day its midnight, UTC). `samples` are a few keys by operation or problem.
+    the greatest event time (for a day, its midnight in UTC). `samples` are a few keys by operation or
+    problem.
     """
 
     counts: Counter[str]
@@ -56,7 +58,7 @@ class EventSummary:
 
     @classmethod
     def of(cls, sums: PlanSums) -> "EventSummary":
-        """The outcome of all parts."""
+        """The totals of all parts."""
 
         def rows(op: int) -> int:
             return sums.counts[f"{ROWS}{int(op)}"]
@@ -74,11 +76,11 @@ class EventSummary:
         return cls(Counter(counts), Counter(problems), sum(map(rows, Op)), newest, sums.samples)
 
     def keys(self, problem: str) -> list[dict[str, Any]]:
-        """Up to ten keys of the rows that have a problem."""
+        """Up to ten keys of rows with this problem."""
         return self._keys(problem_code(problem))
 
     def retracted_keys(self) -> list[dict[str, Any]]:
-        """Up to ten keys of records that are retracted."""
+        """Up to ten keys of retracted records."""
         return self._keys(Op.RETRACT)
 
     def _keys(self, op: int) -> list[dict[str, Any]]:
@@ -90,7 +92,7 @@ class EventSummary:
 
 
 def problem_code(problem: str) -> int:
-    """The number that stands for a problem among the operations."""
+    """The negative number that represents a problem in place of an operation."""
     return -1 - PROBLEMS.index(problem)
 
 
@@ -105,13 +107,9 @@ def _instant(microseconds: int) -> datetime:
         ) from None
 
 
-DAY: Final = 86_400_000_000
-EVENTS: Final = "events"
-
-
 @dataclass(frozen=True, slots=True)
 class _EventPlaces:
-    """Events as places of rows; `leads` are the times that they sort by before their own."""
+    """Events as row numbers; `leads` are the times that they sort by before their own."""
 
     ops: np.ndarray
     times: np.ndarray
@@ -125,19 +123,19 @@ class _EventPlaces:
 def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> PartPlan:
     """Compare delivered rows with the events of their records.
 
-    `EVENTS` are rows with what they do, when, the time that they sort by before that, the place of the row
-    that they were made of, and its data, in no order. Counted are rows that made no events, by their outcome
-    (`COUNTED`), and by operation or problem the events (`ROWS`), those that are late, and the newest event
-    time in microseconds. Samples have up to ten keys' rows of each problem, and of retractions.
+    The rows `EVENTS` have the columns of `events_schema`, in no order. Counts contain the rows without events
+    by outcome (`COUNTED`), and for each operation or problem the events (`ROWS`) and the late ones (`LATE`).
+    The newest event time (`NEWEST`) is in microseconds. Samples are up to ten keys of each problem, and of
+    retractions.
     """
     type_ = delivered[TIME].type
     sides = lay_out(logged if terms.looks_back else None, delivered)
-    fallback, watermark = (_number(each, type_) for each in (moment.fallback, moment.watermark))
+    fallback, watermark = (_number(time, type_) for time in (moment.fallback, moment.watermark))
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
         sides = fill_times(sides, terms, fallback)
     judged = judge(sides, terms, fallback)
     made = _join_events(list(_events_of_rows(judged, terms, fallback)))
-    counts = {name: len(judged.becomes.get(name, ())) for name in COUNTED}
+    counts = {name: len(judged.outcomes.get(name, ())) for name in COUNTED}
     samples, newest = {}, {}
     for op in np.unique(made.ops).tolist():
         places = np.flatnonzero(made.ops == op)
@@ -155,43 +153,43 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
 
 
 def events_schema(side: pa.Schema) -> pa.Schema:
-    """The columns of events, for a side of these columns."""
+    """The columns of events made from a side: operation, time, lead, place, then the data columns."""
     time = side.field(TIME).type
-    own = [(OP, pa.int32()), (TIME, time), (LEAD, time), (PLACE, pa.int64())]
-    return pa.schema([*own, *(side.field(name) for name in data_names(side))])
+    system = [(OP, pa.int32()), (TIME, time), (LEAD, time), (PLACE, pa.int64())]
+    return pa.schema([*system, *(side.field(name) for name in data_names(side))])
 
 
 def _events(made: _EventPlaces, sides: EventSides, type_: pa.DataType) -> pa.Table:
     data = take_rows(sides.data, made.rows)
-    own = {
+    system = {
         OP: pa.array(made.ops, pa.int32()),
         TIME: _times(made.times, type_),
         LEAD: _times(made.leads, type_),
         PLACE: pa.array(sides.places[made.rows]),
     }
-    return pa.table([*own.values(), *data.columns], names=[*own, *data.column_names])
+    return pa.table([*system.values(), *data.columns], names=[*system, *data.column_names])
 
 
 def _keys_of_few(rows: Places, sides: EventSides, terms: EventTerms) -> pa.Table:
-    """Up to ten keys of the rows at these places."""
+    """Up to ten distinct keys of these rows."""
     keys = sides.data.select(list(terms.key)).take(pa.array(rows))
-    firsts = np.sort(np.unique(identities(keys, terms.key), return_index=True)[1])
-    return keys.take(pa.array(firsts[:MAX_KEYS]))
+    distinct = np.sort(np.unique(identities(keys, terms.key), return_index=True)[1])
+    return keys.take(pa.array(distinct[:MAX_KEYS]))
 
 
 def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_EventPlaces]:
-    """The events of rows, by what becomes of these; a problem keeps its row."""
+    """The events of rows, by outcome; a problem keeps its row."""
     sides, stored = judged.sides, judged.stored
     filled = np.where(sides.times == LACKING, fallback, sides.times)
 
-    def events(op: int, rows: Places, told: Places, times: np.ndarray, leads: np.ndarray) -> _EventPlaces:
-        return _EventPlaces(np.full(len(rows), op), times[told], told, leads)
+    def events(op: int, rows: Places, chosen: Places, times: np.ndarray, leads: np.ndarray) -> _EventPlaces:
+        return _EventPlaces(np.full(len(rows), op), times[chosen], chosen, leads)
 
-    for name, rows in judged.becomes.items():
+    for name, rows in judged.outcomes.items():
         own = filled[rows]
         if name in PROBLEMS:
             yield _EventPlaces(np.full(len(rows), problem_code(name)), own, rows, own)
-        elif name == "told":
+        elif name == AS_DELIVERED:
             yield _EventPlaces(sides.ops[rows], own, rows, own)
         elif name == "appended":
             yield events(Op.APPEND, rows, rows, filled, own)
@@ -200,19 +198,19 @@ def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> It
                 yield events(Op.CORRECT_FROM, rows, stored[rows], sides.times, own)
             yield events(Op.CORRECT_TO, rows, rows, filled, own)
         elif name == "retracted":
-            gone = stored[rows]
-            times = sides.times[gone] if terms.retracts_in_place else np.full(len(rows), fallback)
-            yield _EventPlaces(np.full(len(rows), int(Op.RETRACT)), times, gone, times)
+            removed = stored[rows]
+            times = sides.times[removed] if terms.retracts_in_place else np.full(len(rows), fallback)
+            yield _EventPlaces(np.full(len(rows), int(Op.RETRACT)), times, removed, times)
 
 
 def _join_events(parts: list[_EventPlaces]) -> _EventPlaces:
     empty = np.zeros(0, np.int64)
-    columns = zip(*((each.ops, each.times, each.rows, each.leads) for each in parts), strict=True)
-    return _EventPlaces(*(np.concatenate(each) for each in columns)) if parts else _EventPlaces(*[empty] * 4)
+    columns = zip(*((part.ops, part.times, part.rows, part.leads) for part in parts), strict=True)
+    return _EventPlaces(*(np.concatenate(part) for part in columns)) if parts else _EventPlaces(*[empty] * 4)
 
 
 def _number(time: Any, type_: pa.DataType) -> Any:
-    """An instant or a day as the event times count; None stays None."""
+    """An instant in microseconds, or a day as its number; None stays None."""
     if time is None:
         return None
     value = pa.scalar(time, type_)
@@ -221,5 +219,5 @@ def _number(time: Any, type_: pa.DataType) -> Any:
 
 def _times(numbers: np.ndarray, type_: pa.DataType) -> pa.Array:
     days = pa.types.is_date32(type_)
-    told = pa.array(numbers, mask=numbers == LACKING)
-    return (told.cast(pa.int32()) if days else told).cast(type_)
+    values = pa.array(numbers, mask=numbers == LACKING)
+    return (values.cast(pa.int32()) if days else values).cast(type_)

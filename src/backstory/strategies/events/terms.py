@@ -1,4 +1,4 @@
-"""The words of an event log: what a dataset's merge strategy says, and the codes of its events."""
+"""The terms of an event log: merge strategy and options of a dataset, codes of events and problems."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Strategy(StrEnum):
-    """How a delivery joins what is stored (odf-ingest.md, section 1.8)."""
+    """How a delivery is merged into the log (section 1.8)."""
 
     APPEND = "Append"
     LEDGER = "Ledger"
@@ -16,7 +16,7 @@ class Strategy(StrEnum):
 
 
 class Op(IntEnum):
-    """What an event does (section 2.1)."""
+    """The operation of an event (section 2.1)."""
 
     APPEND = 0
     RETRACT = 1
@@ -25,7 +25,7 @@ class Op(IntEnum):
 
     @property
     def symbol(self) -> str:
-        """As people read it."""
+        """The operation in the notation for people."""
         return ("+A", "-R", "-C", "+C")[self]
 
 
@@ -33,14 +33,14 @@ LETTERS = {Op.APPEND: "I", Op.RETRACT: "D", Op.CORRECT_TO: "U"}  # the `observed
 
 
 class EventEncoding(StrEnum):
-    """How the table says what an event does."""
+    """How the table stores operations."""
 
     OP = "op"
     OBSERVED = "observed"
 
 
 class OnConflict(StrEnum):
-    """What a known ledger row with other content does (decision O9)."""
+    """What happens to a ledger row with a known key and different content (decision O9)."""
 
     IGNORE = "ignore"
     ERROR = "error"
@@ -51,10 +51,10 @@ class OnConflict(StrEnum):
 class EventTerms:
     """A strategy and its options, in terms of columns.
 
-    `key` names data columns; `time_at` is the place among them of an event time that belongs to the
-    identity of a record, `time_required` says that it must not be NULL then. `compare` are the data
-    columns that make a change, None for all; `compare_time` whether the event time does. `sequence`
-    orders the rows of an upsert before their arrival does.
+    `key` names data columns. `time_at` is the position among them of an event time that is part of a record's
+    identity; if `time_required`, it must not be NULL. A difference in the columns `compare` is a change
+    (None: in all data columns), and with `compare_time` a difference in the event time. The column `sequence`
+    orders the rows of an upsert; ties are ordered by arrival.
     """
 
     strategy: Strategy
@@ -71,32 +71,32 @@ class EventTerms:
 
     @property
     def time_in_key(self) -> bool:
-        """Whether the event time belongs to the identity of a record."""
+        """Whether the event time is part of a record's identity."""
         return self.time_at is not None
 
     @property
     def retracts_in_place(self) -> bool:
-        """Whether a retraction has the event time of what it retracts, not that of the delivery (O19).
+        """Whether a retraction has the event time of the event that it retracts, not the delivery's (O19).
 
-        A record that is known by its event time has no other.
+        It always does if the event time is part of the record's identity.
         """
         return self.pairs or self.time_in_key
 
     @property
     def looks_back(self) -> bool:
-        """Whether what is stored has a say in what a delivery adds."""
-        told = self.strategy is Strategy.CHANGELOG and not self.strict
-        return self.strategy is not Strategy.APPEND and not told
+        """Whether the events to add depend on the log."""
+        unchecked = self.strategy is Strategy.CHANGELOG and not self.strict
+        return self.strategy is not Strategy.APPEND and not unchecked
 
     @property
     def pairs(self) -> bool:
-        """Whether a change is told by two events, the old row and the new one."""
+        """Whether a correction is two events, the old row and the new one."""
         return self.encoding is not EventEncoding.OBSERVED
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """When a delivery is taken in: one system time for its events, and the time of those without one.
+    """The system time of a delivery's events, and `fallback`, the event time of rows without one.
 
     `watermark` is the greatest event time so far, `start` the next offset.
     """
@@ -107,7 +107,7 @@ class Moment:
     start: int = 0
 
 
-# What can be wrong with a row; the delivery is refused then.
+# The problems of rows for which a delivery is refused.
 NULL_KEY = "null-key"
 CONFLICTING = "conflicting-rows"
 WRONG_OP = "wrong-op"

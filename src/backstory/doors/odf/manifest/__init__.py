@@ -1,1 +1,1 @@
-"""The manifest of a dataset: the document, its validation and its JSON Schema in one."""
+"""Manifests of datasets: the document with its validation and JSON Schema, its rules, and its dataset."""

@@ -1,6 +1,6 @@
-"""The schema of a dataset or of a source, and its types (section 1.9).
+"""The schema of a dataset or source and its types (section 1.9), and its older form.
 
-The older form of a schema: a list of `name TYPE [NOT NULL]` (section 1.6).
+The older form is a list of column definitions, `name TYPE [NOT NULL]` (section 1.6).
 """
 
 import re
@@ -67,19 +67,19 @@ class Duration(ManifestPart):
 
 
 class Float16(ManifestPart):
-    """A number of 16 bits."""
+    """A floating-point number of 16 bits."""
 
     kind: Annotated[Literal["Float16"], any_case("Float16")] = "Float16"
 
 
 class Float32(ManifestPart):
-    """A number of 32 bits."""
+    """A floating-point number of 32 bits."""
 
     kind: Annotated[Literal["Float32"], any_case("Float32")] = "Float32"
 
 
 class Float64(ManifestPart):
-    """A number of 64 bits."""
+    """A floating-point number of 64 bits."""
 
     kind: Annotated[Literal["Float64"], any_case("Float64")] = "Float64"
 
@@ -109,31 +109,31 @@ class Int64(ManifestPart):
 
 
 class UInt8(ManifestPart):
-    """A natural number of 8 bits."""
+    """An unsigned integer of 8 bits."""
 
     kind: Annotated[Literal["UInt8"], any_case("UInt8")] = "UInt8"
 
 
 class UInt16(ManifestPart):
-    """A natural number of 16 bits."""
+    """An unsigned integer of 16 bits."""
 
     kind: Annotated[Literal["UInt16"], any_case("UInt16")] = "UInt16"
 
 
 class UInt32(ManifestPart):
-    """A natural number of 32 bits."""
+    """An unsigned integer of 32 bits."""
 
     kind: Annotated[Literal["UInt32"], any_case("UInt32")] = "UInt32"
 
 
 class UInt64(ManifestPart):
-    """A natural number of 64 bits."""
+    """An unsigned integer of 64 bits."""
 
     kind: Annotated[Literal["UInt64"], any_case("UInt64")] = "UInt64"
 
 
 class Null(ManifestPart):
-    """Nothing."""
+    """Only NULL."""
 
     kind: Annotated[Literal["Null"], any_case("Null")] = "Null"
 
@@ -246,7 +246,7 @@ COLUMN: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
-# A DECIMAL without digits is Spark's.
+# The digits of a plain DECIMAL are Spark's default.
 TYPES: Final[Mapping[str, DataType]] = {
     **dict.fromkeys(("STRING", "TEXT", "VARCHAR", "CHAR", "CHARACTER"), String()),
     **dict.fromkeys(("INT", "INTEGER"), Int32()),
@@ -261,37 +261,37 @@ TYPES: Final[Mapping[str, DataType]] = {
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC"), Decimal(precision=10, scale=0)),
     **dict.fromkeys(("BINARY", "BYTEA", "VARBINARY"), Binary()),
 }
-# How many numbers in parentheses a type may have.
+# The maximum count of numbers in parentheses.
 NUMBERS: Final = {**dict.fromkeys(("VARCHAR", "CHAR", "CHARACTER"), 1), "DECIMAL": 2, "NUMERIC": 2, "DEC": 2}
 
 
 def ddl_schema(columns: Sequence[str]) -> DataSchema:
-    """The schema that the columns say; UsageError for the first one that says none."""
+    """The schema of column definitions; UsageError for the first invalid one."""
     return DataSchema(fields=tuple(ddl_field(column) for column in columns))
 
 
 def ddl_field(column: str) -> DataField:
-    """The column of one text, optional unless it says NOT NULL (D25)."""
-    found = COLUMN.fullmatch(column)
-    if found is None:
+    """The column of one definition, optional unless it contains NOT NULL (D25)."""
+    match = COLUMN.fullmatch(column)
+    if match is None:
         raise _wrong(f"{column!r} is not a column definition", "Write name TYPE, or name TYPE NOT NULL.")
-    word = " ".join(found["type"].upper().split())
+    word = " ".join(match["type"].upper().split())
     if word not in TYPES:
         known = ", ".join(TYPES)
-        raise _wrong(f"{found['type']} is not a supported type", f"Supported types are {known}.")
-    required = "NOT" in (found["null"] or "").upper()
-    datatype = _with_digits(word, [int(each) for each in (found["numbers"] or "").split(",") if each])
-    return DataField(name=_name(found), type=datatype if required else Option(inner=datatype))
+        raise _wrong(f"{match['type']} is not a supported type", f"Supported types are {known}.")
+    required = "NOT" in (match["null"] or "").upper()
+    datatype = _with_digits(word, [int(number) for number in (match["numbers"] or "").split(",") if number])
+    return DataField(name=_name(match), type=datatype if required else Option(inner=datatype))
 
 
-def _name(found: re.Match[str]) -> str:
-    if found["backticks"]:
-        return found["backticks"].replace("``", "`")
-    return found["quotes"].replace('""', '"') if found["quotes"] else found["bare"]
+def _name(match: re.Match[str]) -> str:
+    if match["backticks"]:
+        return match["backticks"].replace("``", "`")
+    return match["quotes"].replace('""', '"') if match["quotes"] else match["bare"]
 
 
 def _with_digits(word: str, numbers: list[int]) -> DataType:
-    """The type with its digits; the length of a text is not looked at, as in Spark."""
+    """The type with its digits; the length of a text is ignored, as in Spark."""
     if len(numbers) > NUMBERS.get(word, 0):
         raise _wrong(f"{word} takes no {'numbers' if len(numbers) > 1 else 'number'} in parentheses", "")
     if not numbers or NUMBERS[word] == 1:

@@ -1,7 +1,4 @@
-"""A dataset as its manifest's events make it: the fold of their list (section 1.2).
-
-Files of manifests: read, found in a folder, and shown with all their defaults.
-"""
+"""Datasets from manifests: files are found and read, and events folded into a dataset (section 1.2)."""
 
 import os
 import re
@@ -30,14 +27,21 @@ from backstory.errors import UsageError
 
 DatasetSource = SetPollingSource | AddPushSource
 
+ENDINGS: Final = (".yaml", ".yml")
+KIND: Final = "DatasetSnapshot"
+# Distinguishes a broken manifest from broken YAML of other programs.
+MENTION: Final = re.compile(rf"^\W*kind\W+{KIND}\b", re.IGNORECASE | re.MULTILINE)
+# The default origin of the event time, by kind of fetch (section 1.4).
+DEFAULT_TIMES: Final[Mapping[str, str]] = {"Url": "FromMetadata", "FilesGlob": "FromSystemTime"}
+
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """What a manifest says of a dataset.
+    """A dataset as its manifest defines it.
 
-    `name` is the table's name, without the account before it. `document` is the manifest as JSON has
-    it: canonical kinds, only what was written, templates unfilled. Relative paths of a fetch start at
-    `folder`. `written` is the YAML that it was read from, for the lines of lints.
+    `name` is the table's name, without the account. `document` is the manifest as JSON: with canonical kinds,
+    only the fields that were written, templates unfilled. Relative paths of a fetch start at `folder`.
+    `written` is the YAML document that it was read from, for line numbers.
     """
 
     name: str
@@ -58,29 +62,29 @@ class Dataset:
     def sources(self) -> list[tuple[DocumentPath, DatasetSource]]:
         """The sources, each with its path in the document."""
         events = self.document["content"]["metadata"]
-        kept: dict[tuple[str, str], int] = {}
+        numbers: dict[tuple[str, str], int] = {}
         for number, event in enumerate(events):
-            kept[event["kind"], event.get("sourceName", "default")] = number
-        found: list[tuple[DocumentPath, DatasetSource]] = []
+            numbers[event["kind"], event.get("sourceName", "default")] = number
+        sources: list[tuple[DocumentPath, DatasetSource]] = []
         if self.polling is not None:
-            found.append((("content", "metadata", kept["SetPollingSource", "default"]), self.polling))
+            sources.append((("content", "metadata", numbers["SetPollingSource", "default"]), self.polling))
         for name, source in self.push.items():
-            found.append((("content", "metadata", kept["AddPushSource", name]), source))
-        return found
+            sources.append((("content", "metadata", numbers["AddPushSource", name]), source))
+        return sources
 
     def place(self, path: DocumentPath) -> str:
-        """Where a part of the manifest stands, as errors say it."""
+        """The place of a part of the manifest, for errors."""
         return (self.written or manifest_document(self.document)).place(path)
 
     def line(self, path: DocumentPath) -> int | None:
-        """The line where a part of the manifest stands, if it was read from a file."""
+        """The line of a part of the manifest; None if it was not read from a file."""
         return self.written.line(path) if self.written else None
 
 
 def fold(snapshot: DatasetSnapshot, folder: Path, *, known: bool, written: Document | None = None) -> Dataset:
-    """The dataset of a manifest; UsageError, with the line in `written`, for what it must not say.
+    """The dataset of a manifest; UsageError, with the line in `written`, if the manifest breaks a rule.
 
-    `known` is whether the warehouse has the dataset already: only such a one has sources to disable.
+    `known` is whether the warehouse has the dataset: only then there are sources to disable.
     """
     document = to_document(snapshot)
     refuse_broken_rules(snapshot, written or manifest_document(document), known=known)
@@ -96,74 +100,68 @@ def fold(snapshot: DatasetSnapshot, folder: Path, *, known: bool, written: Docum
 
 
 def to_document(snapshot: DatasetSnapshot) -> dict[str, Any]:
-    """The manifest as JSON has it, with canonical kinds and no more than was written."""
+    """The manifest as JSON, with canonical kinds and only the fields that were written."""
     return snapshot.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def from_document(document: Mapping[str, Any], folder: Path) -> Dataset:
-    """The dataset that `to_document` wrote down when the dataset was added."""
+    """The dataset from the result of `to_document`, which the table's properties store."""
     return fold(validate(DatasetSnapshot, manifest_document(document)), folder, known=True)
 
 
 def manifest_document(document: Mapping[str, Any]) -> Document:
-    """A manifest without a file."""
+    """The document of a manifest that was not read from a file."""
     return Document(f"the manifest of {document['content']['name']}", document, MANIFEST, start=0)
 
 
-def same_name(one: str, other: str) -> bool:
-    """Whether two names are one dataset's: accounts and case tell no datasets apart."""
-    return one.rpartition("/")[2].lower() == other.rpartition("/")[2].lower()
+def same_name(first: str, second: str) -> bool:
+    """Whether two names are the same dataset's; account and case are ignored."""
+    return first.rpartition("/")[2].lower() == second.rpartition("/")[2].lower()
 
 
 def _fold_events(snapshot: DatasetSnapshot) -> dict[str, Any]:
-    """What is left when all events have happened: of two that say the same thing, the newer one."""
-    found: dict[str, Any] = {"push": {}, "disabled_push": frozenset()}
+    """Fold the events into the fields of a Dataset; a newer event replaces an older one of its topic."""
+    fields: dict[str, Any] = {"push": {}, "disabled_push": frozenset()}
     for event in snapshot.content.metadata:
         match event:
             case SetPollingSource():
-                found |= {"polling": event, "polling_disabled": False}
+                fields |= {"polling": event, "polling_disabled": False}
             case AddPushSource():
                 name = event.source_name
-                found["push"] = found["push"] | {name: event}
-                found["disabled_push"] -= {name}
+                fields["push"] = fields["push"] | {name: event}
+                fields["disabled_push"] -= {name}
             case DisablePollingSource():
-                found["polling_disabled"] = True
+                fields["polling_disabled"] = True
             case DisablePushSource():
-                found["disabled_push"] |= {event.source_name}
+                fields["disabled_push"] |= {event.source_name}
             case SetDataSchema():
-                found["schema"] = event.schema_
+                fields["schema"] = event.schema_
             case SetVocab() | SetInfo() | SetLicense() | SetAttachments():
-                found[event.kind.removeprefix("Set").lower()] = event
-    return found
-
-
-ENDINGS: Final = (".yaml", ".yml")
-KIND: Final = "DatasetSnapshot"
-# Tells a broken manifest from broken YAML of other programs.
-MENTION: Final = re.compile(rf"^\W*kind\W+{KIND}\b", re.IGNORECASE | re.MULTILINE)
+                fields[event.kind.removeprefix("Set").lower()] = event
+    return fields
 
 
 def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Document, DatasetSnapshot]]:
-    """The manifests of a file, in its order; UsageError for the first one that is wrong.
+    """The manifests of a file, in order; UsageError for the first invalid one.
 
-    A document that is no manifest is an error too, unless the file was found in a folder (`recursive`).
+    A document that is not a manifest is an error, unless the file was found in a folder (`recursive`).
     """
-    found = []
+    manifests = []
     for document in read_documents(path, MANIFEST):
         if _is_manifest(document.tree):
-            found.append((document, validate(DatasetSnapshot, document)))
+            manifests.append((document, validate(DatasetSnapshot, document)))
         elif not recursive:
             raise _no_manifest(document)
-    if not found and not recursive:
+    if not manifests and not recursive:
         raise UsageError("no-manifest", f"{path} contains no manifest.", f"Begin it with kind: {KIND}.")
-    return found
+    return manifests
 
 
 def find_manifests(folder: Path) -> list[Path]:
-    """The files of a folder and of those in it that hold manifests, by name; hidden ones are left out.
+    """The files with manifests in a folder and its subfolders, by name, without hidden ones.
 
-    Files of other programs are skipped without a word (B64). A broken file is one of them, unless it
-    says that it holds a manifest; then `read_manifests` tells what is wrong.
+    Other files are skipped silently (B64). A broken file that mentions the kind of manifests is included, so
+    that `read_manifests` raises its error.
     """
     if not folder.is_dir():
         raise UsageError("no-manifest", f"There is no folder {folder}.", "Name an existing folder.")
@@ -177,7 +175,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def resolve_defaults(dataset: Dataset) -> dict[str, Any]:
-    """The manifest with every default filled in; what has no default and is not there stays out."""
+    """The manifest with every default filled in; absent fields without a default stay absent."""
     snapshot = DatasetSnapshot.model_validate(dataset.document)
     document = _without_absent(snapshot.model_dump(mode="json", by_alias=True))
     events = document["content"]["metadata"]
@@ -193,18 +191,14 @@ def resolve_defaults(dataset: Dataset) -> dict[str, Any]:
 
 
 def _without_absent(node: Any) -> Any:
-    """The document without what is not there; no time zone is one, too, and extras stay as they are."""
+    """The document without None; a time zone of None is a value and stays, and `extra` stays unchanged."""
     if isinstance(node, Mapping):
         return {
             name: value if name == "extra" else _without_absent(value)
             for name, value in node.items()
             if value is not None or name == "timezone"
         }
-    return [_without_absent(each) for each in node] if isinstance(node, list) else node
-
-
-# Where the event time comes from if a fetch does not say (section 1.4).
-DEFAULT_TIMES: Final[Mapping[str, str]] = {"Url": "FromMetadata", "FilesGlob": "FromSystemTime"}
+    return [_without_absent(item) for item in node] if isinstance(node, list) else node
 
 
 def _event_time(fetch: Mapping[str, Any]) -> str:

@@ -1,9 +1,4 @@
-"""A dataset's manifest: its envelope and its events (sections 1.1 and 1.2).
-
-Where the data of a polling source comes from (sections 1.3 and 1.4).
-
-How fetched bytes become rows: prepare, read, preprocess (sections 1.5 to 1.7).
-"""
+"""The document of a manifest: its envelope, its events, and the steps of sources (sections 1.1 to 1.7)."""
 
 import re
 from collections.abc import Mapping
@@ -15,6 +10,17 @@ from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, 
 from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.merge import Merge
 from backstory.doors.odf.manifest.part import ByKind, ManifestPart, any_case, any_case_of, wrong
+
+# Kinds of older versions, with message and remedy.
+RENAMED: Final = {"jsonlines": ("JsonLines was renamed to NdJson", "Use NdJson.")}
+NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
+# Events of a dataset's history that a manifest must not contain (R5).
+BY_THE_SYSTEM = ("Seed", "AddData", "ExecuteTransform")
+WRITTEN = "{} is an event that the system writes itself"
+REMEDY = "Remove it from the manifest."
+# The bytes of an Arrow schema; deprecated in the format.
+OLD_SCHEMA = "rawArrowSchema"
+IN_FIELDS = "Write schema: {fields: [{name: city, type: String}, ...]}."
 
 
 def _with_a_group(pattern: str) -> str:
@@ -48,7 +54,7 @@ class FromPath(ManifestPart):
 
 
 class Forever(ManifestPart):
-    """Never ask a source again after it was ingested once."""
+    """Never fetch a source again after it was ingested once."""
 
     kind: Annotated[Literal["Forever"], any_case("Forever")] = "Forever"
 
@@ -58,14 +64,14 @@ Caching = Annotated[Forever, ByKind("cache", short=True)]
 
 
 class Order(StrEnum):
-    """In which order the files of a glob are ingested."""
+    """The order in which the files of a glob are ingested."""
 
     BY_EVENT_TIME = "ByEventTime"
     BY_NAME = "ByName"
 
 
 class Refetch(StrEnum):
-    """When a source that says nothing of its changes is asked again (an extension, D21)."""
+    """When to fetch a source again that does not report whether it changed (an extension, D21)."""
 
     ALWAYS = "always"
 
@@ -100,7 +106,7 @@ class FilesGlob(ManifestPart):
 
 
 class EnvironmentVariable(ManifestPart):
-    """A variable of a container; without a value it is the host's."""
+    """A variable of a container; without a value, the host's value is used."""
 
     name: str
     value: str | None = None
@@ -117,7 +123,7 @@ class Container(ManifestPart):
 
 
 class Quality(StrEnum):
-    """How often a message may come."""
+    """How often a message may be delivered."""
 
     AT_MOST_ONCE = "AtMostOnce"
     AT_LEAST_ONCE = "AtLeastOnce"
@@ -143,7 +149,7 @@ class Mqtt(ManifestPart):
 
 
 class EthereumLogs(ManifestPart):
-    """Logs of a chain; parsed, and refused when pulled (decision O12). `EvmLogs` is its newer name."""
+    """Logs of a blockchain; parsed, and refused when pulled (decision O12). `EvmLogs` is the newer name."""
 
     kind: Annotated[Literal["EthereumLogs"], any_case("EthereumLogs")] = "EthereumLogs"
     chain_id: Annotated[int, Field(ge=0)] | None = None
@@ -168,14 +174,14 @@ Fetch = Annotated[Url | FilesGlob | Container | Mqtt | EthereumLogs | EvmLogs, B
 
 
 class FileCompression(StrEnum):
-    """What packed a file."""
+    """The format of a compressed file."""
 
     GZIP = "Gzip"
     ZIP = "Zip"
 
 
 class Decompress(ManifestPart):
-    """Unpack; `subPath` names the entry of a zip, globs are allowed."""
+    """Unpack a file; `subPath` names the entry of a zip and may be a glob."""
 
     kind: Annotated[Literal["Decompress"], any_case("Decompress")] = "Decompress"
     format: Annotated[FileCompression, any_case_of(FileCompression)]
@@ -193,25 +199,21 @@ Prepare = Annotated[Decompress | Pipe, ByKind("prepare")]
 
 
 class UnknownFields(StrEnum):
-    """What happens to fields of the source that the schema does not name (an extension)."""
+    """How to treat fields of the source that the schema does not name (an extension)."""
 
     IGNORE = "ignore"
     ERROR = "error"
 
 
-# The kind of older versions, and what to do about it.
-RENAMED: Final = {"jsonlines": ("JsonLines was renamed to NdJson", "Use NdJson.")}
-
-
 def _no_list(schema: Any) -> Any:
-    """Tell the form of versions before 0.38 from a schema."""
+    """Refuse the schema's form of versions before 0.38, a list."""
     if isinstance(schema, list | tuple):
         raise wrong("a list of columns is the older form of a schema", "Rename it to ddlSchema.")
     return schema
 
 
 class Reader(ManifestPart):
-    """What all readers share: a schema, or its older form, or none."""
+    """The fields that all readers share: a schema, in the newer or the older form, or none."""
 
     schema_: Annotated[DataSchema | None, BeforeValidator(_no_list)] = Field(None, alias="schema")
     ddl_schema: tuple[str, ...] | None = None
@@ -221,7 +223,7 @@ class Reader(ManifestPart):
 class Csv(Reader):
     """Comma-separated values; the options after `multiLine` were removed from the format (lint L9).
 
-    Values in quotes may contain line breaks whatever `multiLine` says (decision O26).
+    Quoted values may contain line breaks, whatever the value of `multiLine` (decision O26).
     """
 
     kind: Annotated[Literal["Csv"], any_case("Csv")] = "Csv"
@@ -277,7 +279,7 @@ class NdGeoJson(Reader):
 
 
 class EsriShapefile(Reader):
-    """A zip with one shapefile, or one that `subPath` chooses."""
+    """A zip with one shapefile; with several, `subPath` selects one."""
 
     kind: Annotated[Literal["EsriShapefile"], any_case("EsriShapefile")] = "EsriShapefile"
     sub_path: str | None = None
@@ -295,14 +297,14 @@ Read = Annotated[
 
 
 class QueryStep(ManifestPart):
-    """One of several queries; the one without an alias is the output."""
+    """One of several queries; the query without an alias is the output."""
 
     alias: str | None = None
     query: str
 
 
 class TemporalTable(ManifestPart):
-    """For Flink only; parsed, and refused with its engine."""
+    """A temporal table of Flink; parsed, and refused with its engine."""
 
     name: str
     primary_key: tuple[str, ...]
@@ -322,22 +324,11 @@ class Sql(ManifestPart):
 Preprocess = Annotated[Sql, ByKind("preprocess")]
 
 
-NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
-
-# Events of a dataset's history that no manifest has (R5).
-BY_THE_SYSTEM = ("Seed", "AddData", "ExecuteTransform")
-WRITTEN = "{} is an event that the system writes itself"
-REMEDY = "Remove it from the manifest."
-
-# The bytes of an Arrow schema; the format calls it deprecated.
-OLD_SCHEMA = "rawArrowSchema"
-IN_FIELDS = "Write schema: {fields: [{name: city, type: String}, ...]}."
-
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
 
 class SetPollingSource(ManifestPart):
-    """A source that pulls ask."""
+    """A source that pulls fetch from."""
 
     kind: Annotated[Literal["SetPollingSource"], any_case("SetPollingSource")] = "SetPollingSource"
     fetch: Fetch
@@ -358,7 +349,7 @@ class AddPushSource(ManifestPart):
 
 
 class DisablePollingSource(ManifestPart):
-    """The source is not asked any more."""
+    """Stop fetching from the polling source."""
 
     kind: Annotated[Literal["DisablePollingSource"], any_case("DisablePollingSource")] = (
         "DisablePollingSource"
@@ -366,7 +357,7 @@ class DisablePollingSource(ManifestPart):
 
 
 class DisablePushSource(ManifestPart):
-    """The source does not accept files any more."""
+    """Stop accepting files for a push source."""
 
     kind: Annotated[Literal["DisablePushSource"], any_case("DisablePushSource")] = "DisablePushSource"
     source_name: str
@@ -439,7 +430,7 @@ class SetDataSchema(ManifestPart):
 
 
 class SetTransform(ManifestPart):
-    """For derivative datasets, which are not supported."""
+    """The transformation of a derivative dataset; refused."""
 
     kind: Annotated[Literal["SetTransform"], any_case("SetTransform")] = "SetTransform"
     inputs: tuple[Any, ...] = ()
@@ -462,14 +453,14 @@ Event = Annotated[
 
 
 class DatasetKind(StrEnum):
-    """Whether data comes from outside or from other datasets."""
+    """The origin of data: a source outside, or other datasets."""
 
     ROOT = "Root"
     DERIVATIVE = "Derivative"
 
 
 class DatasetContent(ManifestPart):
-    """The dataset."""
+    """The dataset: its name and its events."""
 
     name: Annotated[str, StringConstraints(pattern=NAME)]
     kind: Annotated[DatasetKind, any_case_of(DatasetKind)]
@@ -477,7 +468,7 @@ class DatasetContent(ManifestPart):
 
 
 class DatasetSnapshot(ManifestPart):
-    """The document."""
+    """The whole document."""
 
     kind: Annotated[Literal["DatasetSnapshot"], any_case("DatasetSnapshot")]
     version: Literal[1]

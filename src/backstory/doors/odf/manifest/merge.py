@@ -1,7 +1,4 @@
-"""How a delivery joins what is stored (section 1.8, with the extensions of decision O14).
-
-A manifest's merge section as the terms of the strategies.
-"""
+"""The merge section of a manifest, and its terms (section 1.8, with the extensions of decision O14)."""
 
 from collections.abc import Sequence
 from enum import StrEnum
@@ -14,14 +11,14 @@ from backstory.strategies.events.terms import EventEncoding, EventTerms, OnConfl
 
 
 class OnLate(StrEnum):
-    """What a snapshot does that is older than the last one."""
+    """How to treat a snapshot that is older than the last one."""
 
     WARN = "warn"
     ERROR = "error"
 
 
 class Validation(StrEnum):
-    """How closely a changelog is looked at."""
+    """How strictly a changelog is checked."""
 
     STRICT = "strict"
     SCHEMA = "schema"
@@ -34,7 +31,7 @@ OBSERVED: Final = "observed"
 
 
 class MergeStrategy(ManifestPart):
-    """What all strategies share; None is the strategy's own encoding."""
+    """The field that all strategies share; None is the strategy's default encoding."""
 
     encoding: Annotated[EventEncoding, any_case_of(EventEncoding)] | None = None
 
@@ -46,7 +43,7 @@ class Append(MergeStrategy):
 
 
 class Ledger(MergeStrategy):
-    """Events; those with a new key are added."""
+    """Events; rows with a new key are added."""
 
     kind: Annotated[Literal["Ledger"], any_case("Ledger")] = "Ledger"
     primary_key: Key
@@ -54,8 +51,8 @@ class Ledger(MergeStrategy):
     on_conflict: Annotated[OnConflict, any_case_of(OnConflict)] = OnConflict.IGNORE
 
 
-class Snapshot(MergeStrategy):
-    """Full copies, whose changes are added; the last four fields belong to older versions (R11)."""
+class SnapshotMerge(MergeStrategy):
+    """Full copies; their changes are added. The last four fields belong to older versions (R11)."""
 
     kind: Annotated[Literal["Snapshot"], any_case("Snapshot")] = "Snapshot"
     primary_key: Key
@@ -77,43 +74,43 @@ class UpsertStream(MergeStrategy):
 
 
 class ChangelogStream(MergeStrategy):
-    """Events that say what they add, retract and correct."""
+    """Events with their operations: additions, retractions and corrections."""
 
     kind: Annotated[Literal["ChangelogStream"], any_case("ChangelogStream")] = "ChangelogStream"
     primary_key: Key
     validation: Annotated[Validation, any_case_of(Validation)] = Validation.STRICT
 
 
-Merge = Annotated[Append | Ledger | Snapshot | UpsertStream | ChangelogStream, ByKind("merge")]
+Merge = Annotated[Append | Ledger | SnapshotMerge | UpsertStream | ChangelogStream, ByKind("merge")]
 
 
 def encoding_of(merge: Merge) -> EventEncoding | None:
-    """How the events of a source say what happened; None if all of them are additions and say nothing."""
+    """How the table stores operations; None if all events are additions."""
     if merge.encoding is not None:
         return merge.encoding
-    if isinstance(merge, Snapshot):
+    if isinstance(merge, SnapshotMerge):
         return EventEncoding.OBSERVED
     return EventEncoding.OP if isinstance(merge, UpsertStream | ChangelogStream) else None
 
 
 def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
-    """The terms; `time` names the event-time column, and `timed` says whether the source supplies it."""
+    """The terms of a merge; `time` is the event-time column, `timed` whether the source supplies it."""
     if isinstance(merge, Append):
         return EventTerms(Strategy.APPEND, encoding=encoding)
-    listed = merge.primary_key.index(time) if time in merge.primary_key else None
+    position = merge.primary_key.index(time) if time in merge.primary_key else None
     key = tuple(name for name in merge.primary_key if name != time)
-    common = {"key": key, "time_at": listed, "time_required": listed is not None, "encoding": encoding}
+    common = {"key": key, "time_at": position, "time_required": position is not None, "encoding": encoding}
     match merge:
         case Ledger():
-            counts = timed and merge.event_time_in_key
-            found = EventTerms(
+            time_counts = timed and merge.event_time_in_key
+            terms = EventTerms(
                 Strategy.LEDGER,
-                **{**common, "time_at": 0 if listed is None and counts else listed},  # type: ignore[arg-type]
+                **{**common, "time_at": 0 if position is None and time_counts else position},  # type: ignore[arg-type]
                 on_conflict=merge.on_conflict,
             )
-        case Snapshot():
-            watched = merge.compare_columns or None  # an empty list watches all columns too
-            found = EventTerms(
+        case SnapshotMerge():
+            watched = merge.compare_columns or None  # an empty list also means all columns
+            terms = EventTerms(
                 Strategy.SNAPSHOT,
                 **common,  # type: ignore[arg-type]
                 compare=None if watched is None else _names_without(watched, time),
@@ -121,17 +118,17 @@ def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: 
                 max_retract=merge.max_retract,
             )
         case UpsertStream():
-            found = EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)  # type: ignore[arg-type]
+            terms = EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)  # type: ignore[arg-type]
         case ChangelogStream():
             strict = merge.validation is Validation.STRICT
-            found = EventTerms(Strategy.CHANGELOG, **common, strict=strict)  # type: ignore[arg-type]
-    return found
+            terms = EventTerms(Strategy.CHANGELOG, **common, strict=strict)  # type: ignore[arg-type]
+    return terms
 
 
 def key_of(merge: Merge) -> tuple[str, ...]:
-    """The primary key, none for Append."""
+    """The primary key; empty for Append."""
     return () if isinstance(merge, Append) else merge.primary_key
 
 
 def _names_without(names: Sequence[str], name: str) -> tuple[str, ...]:
-    return tuple(each for each in names if each != name)
+    return tuple(candidate for candidate in names if candidate != name)

@@ -1,4 +1,4 @@
-"""What all parts of a manifest share: exact field names, and kinds in any of three cases (section 1.1)."""
+"""The base of all parts of a manifest: exact field names, and kinds in three spellings (section 1.1)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,18 +11,18 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from backstory.documents import TAG, nearest_name
 
-# Where the schema of a union keeps the kinds that may stand alone.
-ALONE: Final = "kinds-alone"
+# The metadata of a union's schema with the kinds that may be written as a plain text.
+SHORT_KINDS: Final = "kinds-alone"
 
 
 def _kind_is_required(schema: dict[str, Any]) -> None:
-    """Ask editors for the kind, which Python fills in by itself."""
+    """Make `kind` required for editors, although Python fills it in."""
     if "kind" in schema.get("properties", {}):
         schema["required"] = sorted({"kind", *schema.get("required", ())})
 
 
 class ManifestPart(BaseModel):
-    """A part of the document: unknown fields are an error, and nothing changes after loading."""
+    """A part of the document: frozen, and unknown fields are an error."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, json_schema_extra=_kind_is_required
@@ -31,16 +31,16 @@ class ManifestPart(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AnyCase:
-    """Marks a word that is written in any case: `SetInfo`, `setInfo` and `setinfo` are one."""
+    """Marks words with three spellings: `SetInfo`, `setInfo` and `setinfo` are the same."""
 
     names: tuple[str, ...]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """What pydantic validates the word with."""
+        """Replace a spelling by the name before pydantic validates it."""
         return core_schema.no_info_before_validator_function(self._canonical_name, handler(source))
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The three spellings that editors offer."""
+        """The spellings, for editors."""
         return {"type": "string", "enum": spellings(self.names)}
 
     def _canonical_name(self, value: Any) -> Any:
@@ -49,28 +49,30 @@ class AnyCase:
 
 
 def any_case(*names: str) -> AnyCase:
-    """Take the three spellings for the same name, one of these."""
+    """Accept the three spellings of these names."""
     return AnyCase(names)
 
 
 def any_case_of(enum: type[StrEnum]) -> AnyCase:
-    """The same for the words of an enumeration."""
+    """Accept the three spellings of the words of an enumeration."""
     return AnyCase(tuple(word.value for word in enum))
 
 
 def spellings(names: Sequence[str]) -> list[str]:
     """Each name in PascalCase, camelCase and lower case."""
     return list(
-        dict.fromkeys(each for name in names for each in (name, name[:1].lower() + name[1:], name.lower()))
+        dict.fromkeys(
+            spelling for name in names for spelling in (name, name[:1].lower() + name[1:], name.lower())
+        )
     )
 
 
 @dataclass(frozen=True, slots=True)
 class ByKind:
-    """Marks a union of parts that `kind` tells apart; with `short` the kind may stand alone as a text.
+    """Marks a union of parts that `kind` distinguishes; if `short`, a text is accepted as the kind.
 
-    `noun` is what the union is called in errors; `refused` has, by kind in lower case, the reason and
-    the remedy of kinds that there are or were, but not here.
+    `noun` is the name of the union in errors. `refused` has, by kind in lower case, the reason and the remedy
+    for kinds of other versions and for kinds that a manifest must not contain.
     """
 
     noun: str
@@ -78,53 +80,55 @@ class ByKind:
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict, hash=False)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """What pydantic validates the union with."""
+        """Check the kind, then validate the part of that kind."""
         models = _models(source)
         union = core_schema.tagged_union_schema(
             {TAG + kind.lower(): handler.generate_schema(model) for kind, model in models.items()},
             discriminator=_tag_of,
         )
         kinds = tuple(models)
-        alone = tuple(
+        short_kinds = tuple(
             kind
             for kind, model in models.items()
-            if self.short and not any(each.is_required() for each in model.model_fields.values())
+            if self.short and not any(field.is_required() for field in model.model_fields.values())
         )
         return core_schema.no_info_before_validator_function(
             lambda value: self._check_kind(value, kinds),
             union,
-            metadata={ALONE: alone},
+            metadata={SHORT_KINDS: short_kinds},
         )
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The union, and the kinds that may stand alone."""
-        alone = schema.get("metadata", {}).get(ALONE, ())
+        """The union, and the kinds that may be a plain text."""
+        short_kinds = schema.get("metadata", {}).get(SHORT_KINDS, ())
         union = handler(schema)
-        return {"anyOf": [{"type": "string", "enum": spellings(alone)}, union]} if alone else union
+        return (
+            {"anyOf": [{"type": "string", "enum": spellings(short_kinds)}, union]} if short_kinds else union
+        )
 
     def _check_kind(self, value: Any, kinds: tuple[str, ...]) -> Any:
-        """The value, if it has a kind that the union knows."""
+        """The value, with a kind of the union; raises an error for other values."""
         if isinstance(value, ManifestPart):
             return value
-        alone = self.short and isinstance(value, str)
-        node = {"kind": value} if alone else value
+        is_text = self.short and isinstance(value, str)
+        node = {"kind": value} if is_text else value
         if not isinstance(node, Mapping):
             raise _wrong(f"this {self.noun} is not a mapping with a kind", f"Kinds are {', '.join(kinds)}.")
         if not isinstance(node.get("kind"), str):
             raise _wrong(f"this {self.noun} has no kind", f"Kinds are {', '.join(kinds)}.")
         kind = node["kind"]
-        path = () if alone else ("kind",)
+        path = () if is_text else ("kind",)
         if kind.lower() in self.refused:
             raise _wrong(*self.refused[kind.lower()], path)
-        if kind.lower() not in {each.lower() for each in kinds}:
+        if kind.lower() not in {known.lower() for known in kinds}:
             raise _wrong(f"{kind!r} is not a kind of {self.noun}", nearest_name(kind, kinds), path)
         return node
 
 
 def wrong(why: str, remedy: str, *path: str) -> PydanticCustomError:
-    """What a validator raises: a clause, a sentence that says what to do, and the key it is about."""
+    """The error for a validator to raise: a clause, a remedy, and the key that is wrong."""
     return _wrong(why, remedy, path)
 
 

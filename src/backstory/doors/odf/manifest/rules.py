@@ -1,7 +1,4 @@
-"""What no source of a manifest may say; errors name path and line.
-
-What no manifest may say although each of its parts is well formed; errors name path and line.
-"""
+"""The rules for manifests beyond the form of each part; errors contain path and line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -26,7 +23,7 @@ from backstory.doors.odf.manifest.events import (
     Sql,
     Url,
 )
-from backstory.doors.odf.manifest.merge import OBSERVED, Ledger, Merge, Snapshot, encoding_of
+from backstory.doors.odf.manifest.merge import OBSERVED, Ledger, Merge, SnapshotMerge, encoding_of
 from backstory.errors import UsageError
 from backstory.sources import templates
 from backstory.strategies.events.terms import EventEncoding, OnConflict
@@ -34,7 +31,7 @@ from backstory.strategies.events.terms import EventEncoding, OnConflict
 ENGINES: Final = ("spark", "datafusion")
 INPUT: Final = "input"
 
-# The fields of older snapshots, and the value of each that means what snapshots do now (R11).
+# The fields of older snapshots, each with its attribute and the only value with today's meaning (R11).
 OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "observationColumn": ("observation_column", OBSERVED),
     "obsvAdded": ("obsv_added", "I"),
@@ -42,24 +39,28 @@ OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "obsvRemoved": ("obsv_removed", "D"),
 }
 
+MANIFEST: Final = DocumentKind("manifest", absent_code="no-manifest", wrong_code="wrong-manifest")
+ROOT_ONLY: Final = "Only root datasets are supported; write a derivative one as a query of its inputs."
+CONTENT: Final = ("content", "metadata")
 
-def look_at_source(source: SetPollingSource | AddPushSource, document: Document, path: DocumentPath) -> None:
+
+def check_source(source: SetPollingSource | AddPushSource, document: Document, path: DocumentPath) -> None:
     """Raise UsageError for the first rule that the source breaks."""
     if isinstance(source, SetPollingSource):
-        _look_at_templates(source.fetch, document, (*path, "fetch"))
-    _look_at_read(source.read, document, (*path, "read"))
+        _check_templates(source.fetch, document, (*path, "fetch"))
+    _check_read(source.read, document, (*path, "read"))
     if source.preprocess is not None:
-        _look_at_query(source.preprocess, document, (*path, "preprocess"))
-    _look_at_merge(source.merge, document, (*path, "merge"))
+        _check_query(source.preprocess, document, (*path, "preprocess"))
+    _check_merge(source.merge, document, (*path, "merge"))
 
 
-def look_at_schema(schema: DataSchema, document: Document, path: DocumentPath) -> None:
-    """Raise UsageError if two columns have one name."""
-    for number, name in _repeats([each.name for each in schema.fields_]):
+def check_schema(schema: DataSchema, document: Document, path: DocumentPath) -> None:
+    """Raise UsageError if two columns have the same name."""
+    for number, name in _repeats([field.name for field in schema.fields_]):
         raise document.wrong((*path, "fields", number), f"the column {name!r} is named twice.")
 
 
-def _look_at_templates(fetch: Fetch, document: Document, path: DocumentPath) -> None:
+def _check_templates(fetch: Fetch, document: Document, path: DocumentPath) -> None:
     for place, text in _template_texts(fetch):
         try:
             templates.check(text)
@@ -73,25 +74,27 @@ def _template_texts(fetch: Fetch) -> Iterator[tuple[DocumentPath, str]]:
         case Url():
             yield ("url",), fetch.url
             yield from (
-                (("headers", number, "value"), each.value) for number, each in enumerate(fetch.headers)
+                (("headers", number, "value"), entry.value) for number, entry in enumerate(fetch.headers)
             )
         case Container():
             yield ("image",), fetch.image
             yield from ((("args", number), text) for number, text in enumerate(fetch.args))
-            yield from ((("env", number, "value"), each.value or "") for number, each in enumerate(fetch.env))
+            yield from (
+                (("env", number, "value"), entry.value or "") for number, entry in enumerate(fetch.env)
+            )
         case Mqtt():
             yield ("password",), fetch.password or ""
         case EthereumLogs():
             yield ("nodeUrl",), fetch.node_url or ""
 
 
-def _look_at_read(read: Reader, document: Document, path: DocumentPath) -> None:
+def _check_read(read: Reader, document: Document, path: DocumentPath) -> None:
     if read.schema_ is not None and read.ddl_schema is not None:
         raise document.wrong(
             (*path, "ddlSchema"), "there are both schema and ddlSchema.", "Keep schema, the newer form."
         )
     if read.schema_ is not None:
-        look_at_schema(read.schema_, document, (*path, "schema"))
+        check_schema(read.schema_, document, (*path, "schema"))
     names = []
     for number, column in enumerate(read.ddl_schema or ()):
         try:
@@ -102,7 +105,7 @@ def _look_at_read(read: Reader, document: Document, path: DocumentPath) -> None:
         raise document.wrong((*path, "ddlSchema", number), f"the column {name!r} is named twice.")
 
 
-def _look_at_query(sql: Sql, document: Document, path: DocumentPath) -> None:
+def _check_query(sql: Sql, document: Document, path: DocumentPath) -> None:
     if sql.engine.lower() not in ENGINES:
         raise document.wrong(
             (*path, "engine"),
@@ -112,14 +115,14 @@ def _look_at_query(sql: Sql, document: Document, path: DocumentPath) -> None:
     if sql.temporal_tables:
         raise document.wrong((*path, "temporalTables"), "only Flink has temporal tables.", "Use a join.")
     if (sql.query is None) == (sql.queries is None):
-        found = "neither query nor queries" if sql.query is None else "both query and queries"
-        raise document.wrong(path, f"there is {found}.", "Use exactly one of them.")
+        problem = "neither query nor queries" if sql.query is None else "both query and queries"
+        raise document.wrong(path, f"there is {problem}.", "Use exactly one of them.")
     if sql.queries is not None:
-        _look_at_steps([step.alias for step in sql.queries], document, (*path, "queries"))
+        _check_steps([step.alias for step in sql.queries], document, (*path, "queries"))
 
 
-def _look_at_steps(aliases: Sequence[str | None], document: Document, path: DocumentPath) -> None:
-    """One step has no alias, it is the output; the others have names of their own, and `input` is taken."""
+def _check_steps(aliases: Sequence[str | None], document: Document, path: DocumentPath) -> None:
+    """Check aliases: exactly one step, the output, has none; the others are distinct and not `input`."""
     output = [number for number, alias in enumerate(aliases) if alias is None]
     if not output:
         raise document.wrong(path, "every step has an alias.", "Remove the alias of the output.")
@@ -133,8 +136,8 @@ def _look_at_steps(aliases: Sequence[str | None], document: Document, path: Docu
         )
 
 
-def _look_at_merge(merge: Merge, document: Document, path: DocumentPath) -> None:
-    if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, Snapshot):
+def _check_merge(merge: Merge, document: Document, path: DocumentPath) -> None:
+    if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, SnapshotMerge):
         raise document.wrong(
             (*path, "encoding"),
             f"{merge.kind} does not support the encoding observed.",
@@ -147,7 +150,7 @@ def _look_at_merge(merge: Merge, document: Document, path: DocumentPath) -> None
             "corrections are pairs of rows, which only the encoding op can express.",
             "Add encoding: op.",
         )
-    if isinstance(merge, Snapshot):
+    if isinstance(merge, SnapshotMerge):
         for field, (attribute, value) in OLD_FIELDS.items():
             if getattr(merge, attribute) not in {None, value}:
                 raise document.wrong(
@@ -161,12 +164,6 @@ def _repeats(names: Sequence[str]) -> Iterator[tuple[int, str]]:
     return ((number, name) for number, name in enumerate(names) if name in names[:number])
 
 
-MANIFEST: Final = DocumentKind("manifest", absent_code="no-manifest", wrong_code="wrong-manifest")
-
-ROOT_ONLY: Final = "Only root datasets are kept here; write a derivative one as a query of its inputs."
-CONTENT: Final = ("content", "metadata")
-
-
 def refuse_broken_rules(snapshot: DatasetSnapshot, document: Document, *, known: bool) -> None:
     """Raise UsageError for the first rule that the manifest breaks."""
     if snapshot.content.kind is DatasetKind.DERIVATIVE:
@@ -174,14 +171,14 @@ def refuse_broken_rules(snapshot: DatasetSnapshot, document: Document, *, known:
     events = snapshot.content.metadata
     for number, event in enumerate(events):
         path = (*CONTENT, number)
-        _look_at_event(event, document, path, known=known)
+        _check_event(event, document, path, known=known)
         if _newest_like(event, events[:number]) == event:
-            raise document.wrong(path, "this event repeats what is already set.", "Remove one of the two.")
-    _look_at_vocab(events, document)
-    _look_at_sources(events, document)
+            raise document.wrong(path, "this event repeats an earlier one.", "Remove one of the two.")
+    _check_vocab(events, document)
+    _check_sources(events, document)
 
 
-def _look_at_event(event: Any, document: Document, path: DocumentPath, *, known: bool) -> None:
+def _check_event(event: Any, document: Document, path: DocumentPath, *, known: bool) -> None:
     match event:
         case SetTransform():
             raise document.wrong(path, "SetTransform belongs to derivative datasets.", ROOT_ONLY)
@@ -190,15 +187,15 @@ def _look_at_event(event: Any, document: Document, path: DocumentPath, *, known:
                 path, "a new dataset has no source to disable.", f"Remove {event.kind} and its source."
             )
         case SetPollingSource() | AddPushSource():
-            look_at_source(event, document, path)
+            check_source(event, document, path)
         case SetDataSchema():
-            look_at_schema(event.schema_, document, (*path, "schema"))
+            check_schema(event.schema_, document, (*path, "schema"))
 
 
 def _newest_like(event: Any, before: Sequence[Any]) -> Any:
-    """The newest event before that is about the same thing, a source being switched on or off included."""
+    """The newest earlier event about the same topic; disabling a source has the source's topic."""
     about = _topic(event)
-    return next((each for each in reversed(before) if _topic(each) == about), None)
+    return next((earlier for earlier in reversed(before) if _topic(earlier) == about), None)
 
 
 def _topic(event: Any) -> tuple[str, str | None]:
@@ -206,14 +203,14 @@ def _topic(event: Any) -> tuple[str, str | None]:
     return topic, getattr(event, "source_name", None)
 
 
-def _look_at_vocab(events: Sequence[Any], document: Document) -> None:
-    """System columns have names of their own, the column `observed` included where there is one."""
+def _check_vocab(events: Sequence[Any], document: Document) -> None:
+    """Check that system columns have distinct names, including `observed` if a source uses it."""
     observed = any(encoding_of(each.merge) is EventEncoding.OBSERVED for each in events if _is_source(each))
     for number, event in enumerate(events):
         if not isinstance(event, SetVocab):
             continue
         taken = {OBSERVED} if observed else set()
-        # Names by default take theirs first, so that the fault is one that stands in the document.
+        # Default names are taken first, so that the error refers to a name in the document.
         fields = sorted(SetVocab.model_fields.items(), key=lambda each: each[0] in event.model_fields_set)
         for field, about in fields:
             if field == "kind":
@@ -228,27 +225,28 @@ def _look_at_vocab(events: Sequence[Any], document: Document) -> None:
             taken.add(name)
 
 
-def _look_at_sources(events: Sequence[Any], document: Document) -> None:
-    """One polling source or push sources, and one encoding, for they write one table."""
+def _check_sources(events: Sequence[Any], document: Document) -> None:
+    """Check that there is one polling source or only push sources, with one encoding for their table."""
     sources = [(number, event) for number, event in enumerate(events) if _is_source(event)]
     if not sources:
         return
-    first, one = sources[0]
+    first, first_source = sources[0]
     for number, other in sources[1:]:
-        if type(other) is not type(one):
+        if type(other) is not type(first_source):
             raise document.wrong(
                 (*CONTENT, number),
-                f"the dataset has {one.kind} already, on line {document.line((*CONTENT, first))}; "
+                f"the dataset has {first_source.kind} already, on line {document.line((*CONTENT, first))}; "
                 "a dataset has one polling source or push sources.",
                 "Split it into two datasets.",
             )
     newest = {event.source_name: number for number, event in sources if isinstance(event, AddPushSource)}
     for number in newest.values():
-        other, one = events[number], events[min(newest.values())]
-        if encoding_of(other.merge) is not encoding_of(one.merge):
+        other, first_source = events[number], events[min(newest.values())]
+        if encoding_of(other.merge) is not encoding_of(first_source.merge):
             raise document.wrong(
                 (*CONTENT, number, "merge"),
-                f"the push sources {one.source_name!r} and {other.source_name!r} write different columns.",
+                f"the push sources {first_source.source_name!r} and {other.source_name!r} write different "
+                "columns.",
                 "Use the same encoding in both.",
             )
 
