@@ -272,7 +272,7 @@ class Warehouse:
         from backstory.engine.run_context import with_remark
 
         watcher = watcher or door.Watcher()
-        request = door.RunRequest(
+        request = door.IngestRequest(
             system_time=optional_instant(system_time),
             fetch_uncacheable=fetch_uncacheable,
             refetch=refetch,
@@ -309,8 +309,8 @@ class Warehouse:
         from backstory.doors.odf import door
         from backstory.engine.run_context import with_remark
 
-        pushed = door.Pushed(_paths(files), source_name, optional_instant(event_time), input_format)
-        request = door.RunRequest(
+        pushed = door.PushedFiles(_paths(files), source_name, optional_instant(event_time), input_format)
+        request = door.IngestRequest(
             system_time=optional_instant(system_time),
             run_id=run_id,
             dry_run=dry_run,

@@ -31,7 +31,7 @@ from backstory.model.receipt import exit_code
 from backstory.spark.process import raise_interrupts
 
 if TYPE_CHECKING:
-    from backstory.doors.odf.door import Added, DatasetReceipt, RunRequest, Watcher
+    from backstory.doors.odf.door import Added, DatasetReceipt, IngestRequest, Watcher
     from backstory.doors.odf.polling import Poll
     from backstory.engine.run_context import Rehearsals
     from backstory.model.table import TableName
@@ -161,7 +161,7 @@ def pull(
         if door.is_file(name_or_file):
             door.inspect_file(Path(name_or_file))  # raises its errors before Spark starts
     line = _progress_line(options)
-    request = door.RunRequest(
+    request = door.IngestRequest(
         system_time=None if system_time is None else instant_of(system_time),
         fetch_uncacheable=fetch_uncacheable,
         refetch=refetch,
@@ -180,7 +180,7 @@ def pull(
 def _pull_datasets(
     names_or_files: Sequence[str],
     namespace: str,
-    request: "RunRequest",
+    request: "IngestRequest",
     options: Options,
     line: "ProgressLine",
     *,
@@ -215,7 +215,7 @@ def _pull_datasets(
 
 
 def _ask_sources(
-    names: "Sequence[TableName]", request: "RunRequest", options: Options, watcher: "Watcher"
+    names: "Sequence[TableName]", request: "IngestRequest", options: Options, watcher: "Watcher"
 ) -> "list[DatasetReceipt | Poll]":
     """The receipts of datasets without new data, and the poll of the first one with new data, if any."""
     from backstory.doors.odf import door
@@ -225,7 +225,7 @@ def _ask_sources(
     receipts: list[DatasetReceipt | Poll] = []
     for name in names:
         watcher.begun(name.name)
-        result = answer_from_files(options, name, partial(ask_source, asked=request))
+        result = answer_from_files(options, name, partial(ask_source, request=request))
         if not isinstance(result, DatasetReceipt):
             return receipts if result is None else [*receipts, result]
         receipts.append(door.report_receipt(result, watcher, alone=len(names) == 1))

@@ -176,7 +176,7 @@ def _pull_dataset(store: Store, declared: Declaration, terms: RunTerms) -> RunRe
     argument: str | Path = declared.source
     if datasets.is_file(declared.source):
         argument = terms.folder / declared.source
-    request = datasets.RunRequest(
+    request = datasets.IngestRequest(
         fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
         dry_run=terms.dry_run,
         rights=terms.rights,
