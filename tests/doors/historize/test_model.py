@@ -253,7 +253,7 @@ RULES = [
     ("name: name, datatype: STRING,", "name: name, datatype: FLOAT,", "line 32, target_datasets[0].target_columns[2]", "a FLOAT cannot be hashed"),
     ("name: name, datatype: STRING,", "name: name, datatype: STRING, hash_as: 'DECIMAL(9,2)',", "line 32, target_datasets[0].target_columns[2].hash_as", "only for a FLOAT"),
     ("name: name, datatype: STRING,", "name: name, datatype: FLOAT, hash_as: 'DECIMAL',", "line 32, target_datasets[0].target_columns[2].hash_as", ""),
-    ("input: stage.stg_crm_customer.name}", "input: stage.other.name}", "line 32, target_datasets[0].target_columns[2].input", "other columns come from stage.stg_crm_customer"),
+    ("input: stage.stg_crm_customer.name}", "input: stage.other.name}", "line 32, target_datasets[0].target_columns[2].input", "other columns are read from stage.stg_crm_customer"),
     ("input: stage.stg_crm_customer.name}", "input: name}", "line 32, target_datasets[0].target_columns[2].input", "names no column of a table or file"),
     ("input: stage.stg_crm_customer.name}", "input: 'stage.stg_crm_customer.{{ load_run_id }}'}", "line 32, target_datasets[0].target_columns[2]", "a part of '{{ load_run_id }}' looks like a placeholder"),
     ("input: stage.stg_crm_customer.mandant}", "key_name: '{{mandant}}', input: stage.stg_crm_customer.mandant}", "line 30, target_datasets[0].target_columns[1]", "looks like a placeholder"),
@@ -498,7 +498,7 @@ def plain(text):
 SCHEMA = Model.model_json_schema()
 # What a schema cannot tell: how parts of the document go together.
 BETWEEN = ("longer than", "must not end in", "no layer", "reserved name", "twice", "larger than the", "no length",
-           "neither precision", "cannot be hashed", "only for a FLOAT", "come from", "names no", "no source",
+           "neither precision", "cannot be hashed", "only for a FLOAT", "are read from", "names no", "no source",
            "a merge needs", "not supported", "no active", "no column", "must be mapped", "is a BIGINT", "no dataset",
            "needs surrogate", "effective_dating", "soft_delete", "the same label", "a placeholder")  # fmt: skip
 

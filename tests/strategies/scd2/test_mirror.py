@@ -11,16 +11,16 @@ from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.parts import (
-    BASE_GOES,
+    ADDED_KEYS,
+    BASE_ADDED,
+    BASE_REMOVED,
     BASE_TWICE,
-    CAME,
-    COMES,
     FLAGGED,
     LONG,
     NULL,
+    REMOVED_KEYS,
     STAGE_TWICE,
     UNSEEN,
-    WENT,
     counted_match,
     sampled_keys,
 )
@@ -72,12 +72,12 @@ def summed(parts):
 
 def after(before, parts):
     """The base as the parts leave it."""
-    gone = {place for part in parts for place in part.rows[BASE_GOES][POSITION].to_pylist()}
+    gone = {place for part in parts for place in part.rows[BASE_REMOVED][POSITION].to_pylist()}
     stays = [each for each in before.to_pylist() if each[POSITION] not in gone]
     came = [
         each
         for part in parts
-        for name in (COMES, FLAGGED)
+        for name in (BASE_ADDED, FLAGGED)
         for each in part.rows.get(name, ROWS.empty_table()).to_pylist()
     ]
     return sorted(({name: each[name] for name in COLUMNS} for each in [*stays, *came]), key=repr)
@@ -139,7 +139,7 @@ def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones()
     """P3, 7.3: rows of one key are one if the live ones have one hash, whatever flagged ones have."""
     stage = staged("x:1:X x:1 x:2:X y:1:Z y:1:Y")
     part, live = plan_base(terms(collapses=True), stage, stored(""))
-    kept = [(each["k"], each["a"], each["gone"]) for each in part.rows[COMES].to_pylist()]
+    kept = [(each["k"], each["a"], each["gone"]) for each in part.rows[BASE_ADDED].to_pylist()]
     assert sorted(kept) == [("x", "1", None), ("y", "1", "Y")]
     assert live["k"].to_pylist() == ["x"]
 
@@ -150,16 +150,19 @@ def test_stored_rows_without_a_key_go_as_others_that_the_stage_lacks():
     keys = pa.array([None, None, "#c"], pa.string())
     base = base.set_column(base.column_names.index("key"), "key", keys)
     part, live = plan_base(terms(), staged("c:1"), base)
-    assert (part.rows[BASE_GOES][POSITION].to_pylist(), live["k"].to_pylist()) == ([0, 1], ["c"])
+    assert (part.rows[BASE_REMOVED][POSITION].to_pylist(), live["k"].to_pylist()) == ([0, 1], ["c"])
 
 
 def test_records_that_come_and_go_are_told_where_a_base_was():
     """KEYS_CHANGED is judged on all parts: each tells the business keys of what comes and of what its stage lacks."""
     sides = staged("a:1 b:1"), stored("b:1 c:1 d:1", lambda k: k != "d")
     part, _ = plan_base(terms(), *sides)
-    assert (part.rows[CAME]["k"].to_pylist(), part.rows[WENT]["k"].to_pylist()) == (["a"], ["c", "d"])
+    assert (part.rows[ADDED_KEYS]["k"].to_pylist(), part.rows[REMOVED_KEYS]["k"].to_pylist()) == (
+        ["a"],
+        ["c", "d"],
+    )
     first, _ = plan_base(terms(first=True), *sides)
-    assert (len(first.rows[CAME]), len(first.rows[WENT])) == (0, 0)
+    assert (len(first.rows[ADDED_KEYS]), len(first.rows[REMOVED_KEYS])) == (0, 0)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from backstory.strategies.scd2.parts import (
     EARLIER_DATE,
     ENDS,
     ENDS_EARLY,
-    GOES,
+    HIST_REMOVED,
     INTERRUPTED,
     LIVE_TWICE,
     NEVER_BEGAN,
@@ -174,7 +174,7 @@ def test_a_load_is_the_rules_in_any_parts(life):
         begun = [each for part in planned for each in made(part.rows[BEGINS])]
         after = {version.hist_key: version for version in [*history, *ended, *begun]}
         assert sorted(after.values(), key=repr) == sorted(expected, key=repr)
-        assert sum(len(part.rows[GOES]) for part in planned) == len(ended)
+        assert sum(len(part.rows[HIST_REMOVED]) for part in planned) == len(ended)
         found = counted_match(OPEN, sums.counts)
         seen, interrupted = (sums.counts.get(name, 0) for name in (SEEN, INTERRUPTED))
         assert tally(found.sizes, seen, interrupted).counts == counted.counts

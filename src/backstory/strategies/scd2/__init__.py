@@ -1,1 +1,1 @@
-"""A full copy of the current state: what appeared, changed, vanished, and what is the same."""
+"""A full copy of the current state, loaded into a base and its SCD Type 2 history."""

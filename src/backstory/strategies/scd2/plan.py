@@ -1,15 +1,7 @@
-"""What a base makes of its history, as Arrow tables: the versions that close and begin (section 9.1).
+"""The plan of a load by key, as Arrow tables: a base mirrors its stage, its history records what changed.
 
-Changes that a hash does not see, because it has the texts of values side by side (section 2.4).
-
-Rows of one key: which of them are one record's, and the one that stays of these (P3, section 3.6).
-
-What a stage makes of its base, as Arrow tables: a base mirrors its stage (section 3.7).
-
-A part of a load by key: stage, base and open versions come together once, as Arrow tables.
-
-Records of different keys never meet in it, so that it runs on the driver, over all rows or part by part, and
-in Spark's tasks.
+Stage, base and open versions are joined once. Records of different keys are independent, so that a plan runs
+on the driver, over all rows or in parts, and in Spark's tasks (sections 3.6, 3.7 and 9.1).
 """
 
 from collections import Counter
@@ -38,21 +30,21 @@ from backstory.strategies.keys import key_codes
 from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
 from backstory.strategies.part_plan import PartPlan, Whole, as_they_are
 from backstory.strategies.scd2.parts import (
+    ADDED_KEYS,
     APPEARED,
-    BASE_GOES,
+    BASE_ADDED,
+    BASE_REMOVED,
     BASE_TWICE,
     BEGINS,
     BEGINS_EARLY,
     BOTH,
-    CAME,
     CHANGED,
-    COMES,
     DELETED,
     EARLIER_DATE,
     ENDS,
     ENDS_EARLY,
     FLAGGED,
-    GOES,
+    HIST_REMOVED,
     INTERRUPTED,
     LIVE_TWICE,
     LONG,
@@ -62,10 +54,10 @@ from backstory.strategies.scd2.parts import (
     NULL,
     OPEN_TWICE,
     PLACES,
+    REMOVED_KEYS,
     SEEN,
     STAGE_TWICE,
     UNSEEN,
-    WENT,
     counts_of,
     places_of,
     plan_of_faults,
@@ -90,7 +82,10 @@ from backstory.strategies.values import alike
 def unseen_changes(
     terms: LoadTerms, staged: pa.Table, stored: pa.Table, changed: tuple[pa.Array, pa.Array]
 ) -> Mapping[str, int]:
-    """Of changed rows, by their places on both sides: those with one hash, by each column that differs."""
+    """The number of changed rows whose hash is the same, for each column that differs (section 2.4).
+
+    `changed` has their indices on both sides.
+    """
     if not terms.unsure or not len(changed[0]):
         return {}
     names = [ROW_HASH, *terms.unsure]
@@ -98,10 +93,10 @@ def unseen_changes(
     now, before = (take_rows(rows.select(names), places) for rows, places in sides)
     same = pa.array(alike(now[ROW_HASH], before[ROW_HASH]))
     now, before = now.filter(same), before.filter(same)
-    found = {
+    counts = {
         name: int((~_same_text(now[name], before[name], scale)).sum()) for name, scale in terms.unsure.items()
     }
-    return {f"{UNSEEN}{name}": count for name, count in found.items() if count}
+    return {f"{UNSEEN}{name}": count for name, count in counts.items() if count}
 
 
 def _same_text(now: pa.ChunkedArray, before: pa.ChunkedArray, scale: int | None) -> np.ndarray:
@@ -118,10 +113,11 @@ def _same_text(now: pa.ChunkedArray, before: pa.ChunkedArray, scale: int | None)
 
 
 def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> tuple[pa.Table, pa.Table]:
-    """One row of each key, and the rows that share a key and are not one; `repeats` are those that share one.
+    """One row for each key, and the rows that share a key without being duplicates (P3, section 3.6).
 
-    Identical rows are one where the load collapses them: then the one that is live stays, of several the one
-    with the least texts. A row that is flagged as deleted is no duplicate of one that is live.
+    `repeats` marks rows whose key occurs more than once. If the load collapses identical rows, a live one is
+    kept; of several live ones, the one whose texts sort first. A row that is flagged as deleted is no
+    duplicate of a live one.
     """
     again = rows_that_share_keys(rows, terms.key, repeats)
     if not len(again) or not terms.collapses:
@@ -133,14 +129,14 @@ def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> t
 
 
 def rows_that_share_keys(rows: pa.Table, key: str, repeats: np.ndarray) -> pa.Table:
-    """The rows that are `repeats` of a key; NULL is none."""
+    """The rows that `repeats` marks, without NULL keys."""
     if not repeats.any():
         return rows.slice(0, 0)
     return rows.filter(pa.array(repeats & np.asarray(rows[key].is_valid())))
 
 
 def _conflicting_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
-    """The live rows whose key has several hashes or business keys: hashes of keys may collide."""
+    """The live rows whose key has several hashes or business keys; hashes of keys may collide."""
     live = rows.filter(pc.fill_null(rows[LIVE], False)) if LIVE in rows.column_names else rows
     states = live.group_by(list(dict.fromkeys([terms.key, *terms.business, ROW_HASH]))).aggregate([])
     several = pc.value_counts(states[terms.key].combine_chunks())
@@ -150,9 +146,9 @@ def _conflicting_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
 
 def _least_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
     (codes,), _ = key_codes([rows.select([terms.key])], [terms.key])
-    beside = {LIVE, LOAD_RUN_ID, LOADED_AT}
+    excluded = {LIVE, LOAD_RUN_ID, LOADED_AT}
     dead = [pc.invert(pc.fill_null(rows[LIVE], False))] if LIVE in rows.column_names else []
-    texts = [_text(rows[name]) for name in rows.column_names if name not in beside]
+    texts = [_text(rows[name]) for name in rows.column_names if name not in excluded]
     columns = [pa.array(codes), *dead, *texts]
     names = [str(number) for number in range(len(columns))]
     order = pc.sort_indices(pa.table(columns, names=names), [(name, "ascending") for name in names])
@@ -165,13 +161,14 @@ def _text(values: pa.ChunkedArray) -> pa.ChunkedArray:
     return values if as_it_is else values.cast(pa.string())
 
 
-_BESIDE = (IN_SCOPE, FILE, POSITION, ROW_ID)
+_EXTRA_COLUMNS = (IN_SCOPE, FILE, POSITION, ROW_ID)
 
 
 def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
-    """The rows that a part of a base gets and loses, and the live rows that it has then; none if refused.
+    """The rows that are added to and removed from a part of a base, and its live rows after that.
 
-    Where rows are flagged instead of deleted, stored rows have all columns.
+    The latter are None if the part is refused. If rows are flagged instead of deleted, `stored` must have all
+    columns.
     """
     codes = side_codes(staged, stored, [terms.key])
     repeats = codes.repeats
@@ -186,14 +183,14 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Par
     goes = pa.concat_arrays([matches.changed[1], matches.vanished])
     counts = Counter(counts_of(BASE, matches, one, stored))
     counts.update(unseen_changes(terms, one, stored, matches.changed))
-    came, went = matches.appeared[:0], matches.vanished[:0]
-    if not terms.first:  # then a record may only seem to come, because keys are made in another way
-        came, went = matches.appeared, pa.concat_arrays([matches.vanished, matches.kept])
+    added, removed = matches.appeared[:0], matches.vanished[:0]
+    if not terms.first:  # with another pepper or profile, all records seem to be replaced by new ones
+        added, removed = matches.appeared, pa.concat_arrays([matches.vanished, matches.kept])
     rows = {
-        COMES: _incoming_rows(one, stored, matches),
-        BASE_GOES: places_of(stored, goes),
-        CAME: take_rows(one.select(terms.business), came),
-        WENT: take_rows(stored.select(terms.business), went),
+        BASE_ADDED: _incoming_rows(one, stored, matches),
+        BASE_REMOVED: places_of(stored, goes),
+        ADDED_KEYS: take_rows(one.select(terms.business), added),
+        REMOVED_KEYS: take_rows(stored.select(terms.business), removed),
     }
     if terms.flag is not None:
         rows[FLAGGED] = _flag_rows(terms, terms.flag, take_rows(stored, matches.vanished))
@@ -201,7 +198,7 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Par
 
 
 def _invalid_rows(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
-    """The rows of a stage that break a rule of a column: NULL where none may be, a text that is too long."""
+    """The rows of a stage that break a rule of a column: an unexpected NULL, a text that is too long."""
     nulls = {name: staged[name].is_null() for name in terms.needed if staged[name].null_count}
     long = {
         name: pc.fill_null(pc.greater(pc.utf8_length(staged[name]), most), False)
@@ -214,17 +211,17 @@ def _invalid_rows(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
 
 
 def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
-    """The stage's rows that are new or others, the latter with the ids that they keep."""
+    """The stage's rows that are new or changed; changed ones keep their row ids."""
     rows, (changed, before) = one.drop_columns([LIVE]), matches.changed
-    appeared, came = take_rows(rows, matches.appeared), take_rows(rows, changed)
+    appeared, replacing = take_rows(rows, matches.appeared), take_rows(rows, changed)
     if ROW_ID in stored.column_names:
-        came = came.append_column(ROW_ID, stored[ROW_ID].take(before))
+        replacing = replacing.append_column(ROW_ID, stored[ROW_ID].take(before))
         appeared = appeared.append_column(ROW_ID, pa.nulls(len(appeared), pa.int64()))
-    return pa.concat_tables([appeared, came])
+    return pa.concat_tables([appeared, replacing])
 
 
 def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
-    """The rows, which stay and only get the flag."""
+    """The rows with the flag of deletion, which stay in the base."""
     values = {flag.column: flag.value} | ({flag.at: terms.instant} if flag.at else {})
     for name, value in values.items():
         typed = pa.array([value]).cast(rows.schema.field(name).type)
@@ -233,13 +230,13 @@ def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
 
 
 def _live_rows_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
-    """The rows that the base will have and that are not flagged as deleted."""
-    names = [name for name in one.column_names if name in stored.column_names and name not in _BESIDE]
-    came = take_rows(one.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
+    """The rows of the base after the load, without the ones that are flagged as deleted."""
+    names = [name for name in one.column_names if name in stored.column_names and name not in _EXTRA_COLUMNS]
+    new = take_rows(one.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
     stays = np.zeros(len(stored), bool)
     stays[np.concatenate([matches.same[1], matches.kept])] = True
     rows = stored.select(names)
-    rows = pa.concat_tables([came, rows if stays.all() else rows.filter(pa.array(stays))])
+    rows = pa.concat_tables([new, rows if stays.all() else rows.filter(pa.array(stays))])
     live = pc.fill_null(rows[LIVE], False)
     rows = rows if pc.all(live).as_py() else rows.filter(live)
     if terms.flag is not None and terms.flag.live:
@@ -256,10 +253,10 @@ def _no_keys() -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class PastKeys:
-    """Keys of records by what the history has of them beside open versions.
+    """Keys of records by their closed versions.
 
-    `seen` have versions that ended, archived ones too, `interrupted` one that this very load ended as
-    changed, and `later` one that begins at or ends after the load's instant.
+    `seen`: records with closed or archived versions. `interrupted`: records with a version that this load
+    closed as changed. `later`: records with a version that begins at or ends after the load's instant.
     """
 
     seen: pa.Array = field(default_factory=_no_keys)
@@ -268,12 +265,12 @@ class PastKeys:
 
 
 def earlier_columns(terms: LoadTerms) -> list[str]:
-    """The columns that are asked of versions that ended; times count where the load is late."""
+    """The columns of closed versions that a plan needs; times only if the load is late."""
     return [terms.key, *((STARTED, ENDED, STATE) if terms.late else ())]
 
 
 def past_keys_of(terms: LoadTerms, versions: pa.Table) -> PastKeys:
-    """What these versions, which all ended, say of their records."""
+    """The keys of these closed versions, by case."""
     keys = versions[terms.key]
     if not terms.late:
         return PastKeys(pc.unique(keys).cast(pa.string()))
@@ -290,9 +287,9 @@ def past_keys_of(terms: LoadTerms, versions: pa.Table) -> PastKeys:
 def plan_history(
     terms: LoadTerms, live: pa.Table, open_: pa.Table, whole: Callable[[pa.Table], pa.Table]
 ) -> PartPlan:
-    """The versions of a part that end, and the rows of the base that begin some.
+    """The versions of a part that end, and the rows of the base that begin versions.
 
-    `live` are the rows of the base that count, `whole` gives all columns of some open versions.
+    `live` has the live rows of the base; `whole` returns all columns of some open versions.
     """
     codes = side_codes(live, open_, [terms.key])
     repeats = codes.repeats
@@ -315,7 +312,7 @@ def plan_history(
         CHANGED: take_rows(beginning, matches.changed[0]),
         APPEARED: take_rows(beginning, matches.appeared),
         ENDS: closed_versions(terms, changed, vanished),
-        GOES: ends.select([FILE, POSITION]),
+        HIST_REMOVED: ends.select([FILE, POSITION]),
     }
     early = plan_of_faults(terms, _early_rows(terms, one, open_, matches, ends)) or PartPlan()
     kinds = {CHANGED: rows[CHANGED], APPEARED: rows[APPEARED], DELETED: vanished}
@@ -330,37 +327,38 @@ def _rows_without(rows: pa.Table, name: str) -> pa.Table:
 def _early_rows(
     terms: LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches, ends: pa.Table
 ) -> dict[str, pa.Table]:
-    """Rows effective before the version that they change, and versions that would end too early."""
-    found = {}
+    """Rows that are effective before the version that they change, and versions that would end too early."""
+    faults = {}
     if terms.late:
         early = pc.greater_equal(ends[STARTED], pa.scalar(terms.instant, INSTANT))
-        found[ENDS_EARLY] = ends.filter(pc.fill_null(early, False))
+        faults[ENDS_EARLY] = ends.filter(pc.fill_null(early, False))
     if terms.dated is not None:
         now, before = matches.changed
         early = pc.less(one[terms.dated].take(now), open_[terms.dated].take(before))
-        found[EARLIER_DATE] = take_rows(one, now).filter(pc.fill_null(early, False))
-    return found
+        faults[EARLIER_DATE] = take_rows(one, now).filter(pc.fill_null(early, False))
+    return faults
 
 
 def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
-    """The versions that rows of the base begin, which have no keys yet, and what their records' pasts are."""
+    """The versions that rows of the base begin, still without keys, and the counts of `pasts_of`."""
     rows = {BEGINS: begun_versions(terms, changed, appeared, earlier)}
     return PartPlan(rows) + pasts_of(terms, changed, appeared, earlier)
 
 
 def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
-    """How many records that appear have a past; and those that may not begin a version so early (P5)."""
+    """The number of appearing records with a past, and the ones whose version would begin too early (P5)."""
     counts = {past: int(mask.sum()) for past, mask in _masks_by_past(terms, appeared, earlier).items()}
     begun = pa.concat_tables([changed, appeared])
     early = {BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
-    found = PartPlan(counts={SEEN: counts[Past.CLOSED], INTERRUPTED: counts[Past.INTERRUPTED]})
-    return found + (plan_of_faults(terms, early) or PartPlan())
+    part = PartPlan(counts={SEEN: counts[Past.CLOSED], INTERRUPTED: counts[Past.INTERRUPTED]})
+    return part + (plan_of_faults(terms, early) or PartPlan())
 
 
 def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:
-    """The records of base and history by their cases; so many of those that appeared have a past.
+    """The records of base and history by case.
 
-    `sizes` are the records that appeared, changed, vanished, vanished out of scope, and are the same.
+    `sizes` counts the records that appeared, changed, vanished, vanished out of scope, and stayed the same.
+    `seen` and `interrupted` count the ones of the first kind that have such a past.
     """
     appeared, changed, vanished, kept, same = sizes
     cases: Counter[Case] = Counter(
@@ -378,7 +376,7 @@ def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0
 
 
 def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> pa.Table:
-    """The open versions whose record changed or vanished, given whole, with their end."""
+    """The open versions, with all columns, of records that changed or vanished; now with their end."""
     sides = ((changed, Now.OTHER), (vanished, Now.ABSENT))
     return pa.concat_tables(
         _close_versions(terms, rows, terms.words[state])
@@ -388,7 +386,7 @@ def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> 
 
 
 def begun_versions(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> pa.Table:
-    """The versions that begin, of the base's rows that changed or appeared, yet without keys of their own."""
+    """The versions that begin, from the base's rows that changed or appeared; they have no keys yet."""
     pasts = _masks_by_past(terms, appeared, earlier)
     cases = [
         (changed, Past.OPEN, Now.OTHER),
@@ -402,7 +400,7 @@ def begun_versions(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earl
 
 
 def _masks_by_past(terms: LoadTerms, appeared: pa.Table, earlier: PastKeys) -> dict[Past, np.ndarray]:
-    """Which records that appear have which past."""
+    """A mask of the appearing records for each past."""
     keys = appeared[terms.key]
     own, seen = (np.asarray(pc.is_in(keys, value_set=each)) for each in (earlier.interrupted, earlier.seen))
     return {Past.INTERRUPTED: own, Past.CLOSED: seen & ~own, Past.NOTHING: ~seen & ~own}
@@ -439,9 +437,9 @@ def plan_load(
     sides: Mapping[str, pa.Table],
     whole: Whole = as_they_are,
 ) -> PartPlan:
-    """The rows of base and history to add and remove, counts, and what the load is refused for.
+    """The rows of base and history to add and remove, counts, and faults.
 
-    Without a stage the base stays as it is. `whole` gives all columns of some open versions.
+    Without a stage the base stays as it is. `whole` returns all columns of some open versions.
     """
     if STAGED in sides:
         part, live = plan_base(terms, sides[STAGED], sides[BASE])
@@ -457,29 +455,29 @@ def plan_part(
     sides: Mapping[str, pa.Table],
     whole: Whole = as_they_are,
 ) -> PartPlan:
-    """The same in the columns of the tables; rows that both tables get are held once."""
+    """The plan of `plan_load` in the columns of the tables; rows for both tables are kept once (`BOTH`)."""
     part = plan_load(terms, sides, whole)
     rows = dict(part.rows)
     if _all_begin_versions(rows):
         del rows[APPEARED]
-        rows[BOTH] = rows.pop(COMES)
+        rows[BOTH] = rows.pop(BASE_ADDED)
     shaped = {kind: in_schema(each, kinds[kind]) for kind, each in rows.items() if kind not in PLACES}
     return replace(part, rows={**rows, **shaped})
 
 
 def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
-    """Whether each row that comes into the base begins a version, and no other row does."""
-    come, appeared = rows.get(COMES), rows.get(APPEARED)
-    if come is None or appeared is None or not len(come) or len(come) != len(appeared):
+    """Whether the rows that are added to the base are exactly the ones that begin versions."""
+    added, appeared = rows.get(BASE_ADDED), rows.get(APPEARED)
+    if added is None or appeared is None or not len(added) or len(added) != len(appeared):
         return False
-    same = {*appeared.column_names} <= {*come.column_names}
-    return same and bool(come.select(appeared.column_names).equals(appeared))
+    same = {*appeared.column_names} <= {*added.column_names}
+    return same and bool(added.select(appeared.column_names).equals(appeared))
 
 
 def plan_beginnings(
     terms: LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Whole
 ) -> PartPlan:
-    """The versions that rows of the base begin, in the columns of `schema`; earlier ones may be a side."""
+    """The versions that rows of the base begin, in the columns of `schema`; `EARLIER` is optional."""
     rows = sides[BEGINNING]
     appears, rows = rows[APPEARS], rows.drop_columns([APPEARS])
     earlier = past_keys_of(terms, sides[EARLIER]) if EARLIER in sides else PastKeys()

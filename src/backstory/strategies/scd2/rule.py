@@ -1,6 +1,6 @@
-"""Historization in plain Python: one load of a base into its history (historization.md, section 9.2).
+"""Historization in plain Python: one load of a base into its history (section 9.2).
 
-Slow and obvious: every other way to load is held to it.
+It is slow and obvious. The tests hold every other way to load to it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, State, Tal
 
 
 class LoadRejected(Exception):
-    """The load would not be right: a code of section 3.6, and the keys."""
+    """A load that is refused: a code of section 3.6, and the keys."""
 
     def __init__(self, code: str, keys: Sequence[Any] = ()) -> None:
         super().__init__(code, list(keys))
@@ -22,7 +22,7 @@ class LoadRejected(Exception):
 
 @dataclass(frozen=True)
 class BaseRow:
-    """A row of the base: its key, the hash of its attributes, and these."""
+    """A row of the base: its key, the hash of its attributes, and the attributes."""
 
     key: Any
     row_hash: str | None
@@ -31,7 +31,7 @@ class BaseRow:
 
 @dataclass(frozen=True)
 class Version:
-    """A row of the history; an open one has no end. Times are of any ordered kind."""
+    """A row of the history. An open version has no end. Times have any ordered type."""
 
     hist_key: Any
     key: Any
@@ -46,10 +46,10 @@ class Version:
 
 @dataclass(frozen=True)
 class Rules:
-    """The options of a load: which open versions a deletion may close, and the guards.
+    """The options of a load: the open versions that a deletion may close (`scope`), and the guards.
 
-    `archived` are the keys of versions that were pruned out of the history, `words` the states as they are
-    stored. A row that is flagged as deleted is not given as one of the base.
+    `archived` has the keys of versions that were pruned, `words` the states as they are stored. The base
+    excludes rows that are flagged as deleted.
     """
 
     scope: Callable[[Version], bool | None] = lambda _: True
@@ -68,9 +68,9 @@ def historize(
     hist_key: Callable[[Any, Any], Any],
     rules: Rules = Rules(),
 ) -> tuple[list[Version], Tally]:
-    """The history after the load at the instant `started`, and the records by what became of them.
+    """The history after the load at the instant `started`, and the records by case.
 
-    Raises Rejected with the codes P1 to P7 of section 3.6.
+    Raises LoadRejected with the codes P1 to P7 of section 3.6.
     """
     rows = _rows(base, rules)
     open_ = _open_versions(history)
@@ -79,7 +79,7 @@ def historize(
     tally = Tally()
     known = {version.key for version in history}.union(rules.archived)
     after = {version.hist_key: version for version in history}
-    gone = []
+    deleted = []
     for key in {**rows, **open_}:
         row, version = rows.get(key), open_.get(key)
         past = past_of(
@@ -95,7 +95,7 @@ def historize(
         )
         step = TRANSITIONS[past, now]
         tally.cases[past, now] += 1
-        gone += [key] if step.closes is State.DELETED else []
+        deleted += [key] if step.closes is State.DELETED else []
         if step.closes is not None:
             assert version is not None
             if version.started >= started:
@@ -107,40 +107,40 @@ def historize(
             built, word = hist_key(key, started), rules.words[step.begins]
             after[built] = Version(built, key, row.row_hash, row.values, started, None, word, run, started)
     ratio = rules.max_delete_ratio
-    if ratio is not None and exceeds(len(gone), ratio, len(open_)):
-        raise LoadRejected("MASS_DELETE", gone)
+    if ratio is not None and exceeds(len(deleted), ratio, len(open_)):
+        raise LoadRejected("MASS_DELETE", deleted)
     return list(after.values()), tally
 
 
 def _rows(base: Sequence[BaseRow], rules: Rules) -> dict[Any, BaseRow]:
-    """The rows by key; rejected are NULL keys, NULL hashes and keys that stand there twice."""
+    """The rows by key. Raises LoadRejected for NULL keys, NULL hashes and duplicate keys."""
     if any(row.key is None for row in base):
         raise LoadRejected("NULL_KEY")
     hashless = [row.key for row in base if row.row_hash is None]
     if hashless:
         raise LoadRejected("NULL_ROW_HASH", hashless)
-    found: dict[Any, BaseRow] = {}
+    by_key: dict[Any, BaseRow] = {}
     for row in sorted(base, key=lambda row: repr(row.values)):
-        other = found.setdefault(row.key, row)
+        other = by_key.setdefault(row.key, row)
         if other is not row and not (rules.collapse_identical and other.row_hash == row.row_hash):
             raise LoadRejected("DUPLICATE_KEY", [row.key])
-    return found
+    return by_key
 
 
 def _open_versions(history: Sequence[Version]) -> dict[Any, Version]:
-    found: dict[Any, Version] = {}
+    by_key: dict[Any, Version] = {}
     for version in history:
         if version.ended is None:
-            if version.key in found:
+            if version.key in by_key:
                 raise LoadRejected("MULTIPLE_OPEN", [version.key])
             if version.started is None:
                 raise LoadRejected("spoilt-table", [version.key])
-            found[version.key] = version
-    return found
+            by_key[version.key] = version
+    return by_key
 
 
 def _is_interrupted(history: Sequence[Version], key: Any, started: Any, words: Mapping[State, str]) -> bool:
-    """Whether an interrupted load closed a version of the key, and did not come to the next."""
+    """Whether this load closed a version of the key before it was interrupted, and did not begin the next."""
     changed = words[State.CHANGED]
     return any(v.key == key and v.ended == started and v.state == changed for v in history)
 

@@ -1,16 +1,7 @@
-"""A base and its history in one dialect: what statements need to know of the two.
+"""A load of a history as SQL of any dialect: four statements, or one MERGE, and the counts of both.
 
-The cases of the table as conditions: on a row of the base (alias `r`), on an open version (alias `h`).
-
-The statements that close versions (section 3.3, steps 1 and 2).
-
-The statements that begin versions (section 3.3, steps 3 and 4).
-
-A load as the four statements, in their order (section 3.3).
-
-How many records a load will find in each case of the table, by queries.
-
-A load as one MERGE (section 9.3).
+All of them are derived from the table of transitions (sections 3.3 and 9.3). Conditions are on a row of the
+base (alias `r`) or on an open version (alias `h`).
 """
 
 from collections import Counter
@@ -28,7 +19,7 @@ from backstory.strategies.scd2.transitions import BEGINNINGS, TRANSITIONS, Case,
 
 
 class ArchiveTable(NamedTuple):
-    """The table of what was pruned out of a history, as SQL, and the record's key in it."""
+    """The archive of a history's pruned versions, as SQL, and its column of the record's key."""
 
     table: str
     key: str
@@ -36,14 +27,17 @@ class ArchiveTable(NamedTuple):
 
 @dataclass(frozen=True)
 class Pair:
-    """A base and its history.
+    """A base and its history in one dialect.
 
-    `table` and `base` are the two as SQL relations, `key` and `hist_key` the columns of the record's and of
-    the version's key, `mirrored` the columns that are copied, with their names in the base, and `types` the
-    types of the history's columns. `version_key` is the key of the version that a row of an alias begins.
-    `live` is the condition, after an AND, that a row of the base is not flagged as deleted; empty without a
-    flag. `scope` is SQL on the alias `h` of the history: other versions are never closed as deleted, and
-    without `closes_deleted` none is. `words` are the states as they are stored.
+    * `table`, `base`: the history and the base as SQL relations.
+    * `key`, `hist_key`: the columns of the record's key and of the version's key.
+    * `mirrored`: the copied columns, each with its name in the base.
+    * `types`: the types of the history's columns.
+    * `words`: the states as they are stored.
+    * `version_key`: SQL for the key of the version that a row of an alias begins.
+    * `live`: a condition with a leading AND: a row of the base is not flagged as deleted; may be empty.
+    * `scope`: a condition on the alias `h`; other versions are never closed as deleted.
+    * `closes_deleted`: whether any version is closed as deleted.
     """
 
     dialect: Dialect
@@ -69,12 +63,12 @@ class Pair:
         return f"{alias}.{self.name(column)}"
 
     def word(self, state: State) -> str:
-        """A state's literal, which has no placeholder whatever its word is."""
+        """The literal of a state's word; parts that look like a placeholder are split."""
         parts = without_placeholders(self.words[state])
         return self.dialect.concat_expression([self.dialect.string_literal(part) for part in parts])
 
     def same_key(self, left: str, right: str) -> str:
-        """Whether the rows of two aliases are of one record."""
+        """Whether the rows of two aliases belong to the same record."""
         return f"{self.of(left, self.key)} = {self.of(right, self.key)}"
 
     def is_open(self, alias: str) -> str:
@@ -82,23 +76,23 @@ class Pair:
         return f"{self.of(alias, ENDED)} IS NULL"
 
     def other_hash(self, left: str, right: str) -> str:
-        """Whether the rows of two aliases have different hashes; NULL is one."""
+        """Whether the rows of two aliases have different hashes; NULL equals NULL."""
         return self.dialect.null_safe_ne(self.of(left, ROW_HASH), self.of(right, ROW_HASH))
 
     @cached_property
     def columns(self) -> list[str]:
-        """The columns that an insert names."""
+        """The columns of an INSERT, in order."""
         fixed = (ROW_HASH, STARTED, ENDED, STATE, LOAD_RUN_ID, LOADED_AT)
         return [self.name(column) for column in (self.hist_key, self.key, *self.mirrored, *fixed)]
 
     def payload(self, alias: str) -> dict[str, str]:
-        """What a version takes of its row of the base: its key, the record's, the copies, the hash."""
+        """The columns of a version from its base row: both keys, the copied columns, the hash."""
         copied = {self.key: self.key, **self.mirrored, ROW_HASH: ROW_HASH}
         values = {self.name(column): self.of(alias, source) for column, source in copied.items()}
         return {self.name(self.hist_key): self.version_key(alias), **values}
 
     def lifetime(self, state: str) -> dict[str, str]:
-        """What a version that this load begins has beside: its span, its state and its run."""
+        """The other columns of a version that this load begins: span, state and run."""
         values = {
             STARTED: LOAD_TIMESTAMP,
             ENDED: "NULL",
@@ -109,7 +103,7 @@ class Pair:
         return {self.name(column): value for column, value in values.items()}
 
     def ending(self, state: str) -> dict[str, str]:
-        """What a version gets that this load closes."""
+        """The columns that change when this load closes a version."""
         values = {ENDED: LOAD_TIMESTAMP, STATE: state, LOAD_RUN_ID: RUN}
         return {self.name(column): value for column, value in values.items()}
 
@@ -146,48 +140,50 @@ def is_interrupted(pair: Pair, alias: str = "r") -> str:
 
 
 def has_past(pair: Pair, alias: str = "r") -> str:
-    """Whether a base row's record has any version at all, be it an archived one."""
+    """Whether a base row's record has any version, including archived ones."""
     here = f"EXISTS (SELECT 1 FROM {pair.table} AS p WHERE {pair.same_key('p', alias)})"
     return f"({here}{or_in_archive(pair, alias)})"
 
 
 def or_in_archive(pair: Pair, alias: str) -> str:
-    """Or whether the record of a row has versions in the archive; empty where there is none."""
+    """A condition with a leading OR: the record of a row has archived versions; empty without an archive."""
     if pair.archive is None:
         return ""
     same = f"{pair.of('z', pair.archive.key)} = {pair.of(alias, pair.key)}"
     return f" OR EXISTS (SELECT 1 FROM {pair.archive.table} AS z WHERE {same})"
 
 
-# Of an open version, what the base has of it now; of a base row without one, what it has of a past.
+# Conditions on an open version, by its state in the base; and on a base row without one, by its past.
 NOW: Final[Mapping[Now, Callable[[Pair], str]]] = {Now.OTHER: is_changed, Now.ABSENT: is_absent}
 PAST: Final[Mapping[Past, Callable[[Pair], str]]] = {Past.INTERRUPTED: is_interrupted, Past.CLOSED: has_past}
 
 
 def closing_conditions(pair: Pair) -> dict[Now, str]:
-    """What the base has of the open versions that a load closes, as conditions on them."""
-    return {now: told(pair) for now, told in NOW.items() if now is not Now.ABSENT or pair.closes_deleted}
+    """The conditions on open versions that a load closes."""
+    return {
+        now: condition(pair) for now, condition in NOW.items() if now is not Now.ABSENT or pair.closes_deleted
+    }
 
 
 def case_of_past(pair: Pair, values: Mapping[Past, str]) -> str:
-    """The value for a base row's past, which is one of these, in the order of the table."""
+    """A CASE that gives the value for a base row's past; `values` has the possible pasts."""
     pasts = [past for past in Past if past in values]
     last = values[pasts[-1]]
-    told = [(past, values[past]) for past in pasts[:-1]]
-    while told and told[-1][1] == last:
-        told.pop()
-    whens = " ".join(f"WHEN {PAST[past](pair)} THEN {value}" for past, value in told)
+    branches = [(past, values[past]) for past in pasts[:-1]]
+    while branches and branches[-1][1] == last:
+        branches.pop()
+    whens = " ".join(f"WHEN {PAST[past](pair)} THEN {value}" for past, value in branches)
     return f"CASE {whens} ELSE {last} END" if whens else last
 
 
 def opening_words(pair: Pair, pasts: Collection[Past]) -> dict[Past, str]:
-    """The state, as a literal, that the version of a base row without an open one begins as."""
+    """The literals of the states with which versions begin, by past."""
     steps = {past: TRANSITIONS[past, Now.PRESENT] for past in pasts}
     return {past: pair.word(step.begins) for past, step in steps.items() if step.begins}
 
 
 def closing_statements(pair: Pair) -> Iterator[Statement]:
-    """A statement for each case of the table that closes the open version."""
+    """A statement for each case of the table that closes the open version (section 3.3, steps 1 and 2)."""
     for now, condition in closing_conditions(pair).items():
         step = TRANSITIONS[Past.OPEN, now]
         if step.closes and step.closing:
@@ -198,17 +194,17 @@ def closing_statements(pair: Pair) -> Iterator[Statement]:
 
 
 def opening_statements(pair: Pair) -> Iterator[Statement]:
-    """A statement for the cases of the table that begin versions under one name.
+    """A statement for each name under which versions begin (section 3.3, steps 3 and 4).
 
-    What the closing statements left has no open version any more: a record that changed looks like one whose
-    load was interrupted there. What an earlier statement began is open for the later ones.
+    The closing statements ran before, so a changed record has no open version, as after a load that was
+    interrupted there. Versions that one statement begins are open for the next one.
     """
     for name in BEGINNINGS:
         pasts = [past for past in Past if _statement_name(past) == name]
         state = case_of_past(pair, opening_words(pair, pasts))
-        known = [PAST[past](pair) for past in pasts if past in PAST]
-        told = f"({' OR '.join(known)})" if len(known) > 1 else "".join(known)
-        narrowed = "" if Past.NOTHING in pasts else f"{told} AND "
+        conditions = [PAST[past](pair) for past in pasts if past in PAST]
+        either = f"({' OR '.join(conditions)})" if len(conditions) > 1 else "".join(conditions)
+        narrowed = "" if Past.NOTHING in pasts else f"{either} AND "
         values = {**pair.payload("r"), **pair.lifetime(state)}
         insert = pair.dialect.render_insert_select_guarded(
             pair.table,
@@ -226,22 +222,22 @@ def _statement_name(past: Past) -> str | None:
 
 
 def hist_steps(pair: Pair) -> list[Statement]:
-    """Every version that ends does so before one begins."""
+    """The four statements of a load, in order: versions close before others begin."""
     return [*closing_statements(pair), *opening_statements(pair)]
 
 
-# A column of a model has no blank in its name.
+# No column of a model has a blank in its name.
 PAST_NAME = "record past"
 
 
 def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> Tally:
-    """The records of base and history by their cases, where each key stands there once.
+    """The records of base and history by case; each key must be unique in the base and among open versions.
 
-    `query` gives the rows of a query with placeholders.
+    `query` returns the rows of a query with placeholders.
     """
 
-    def count(of: str) -> int:
-        return int(query(f"SELECT COUNT(*) FROM {of}")[0][0])
+    def count(source: str) -> int:
+        return int(query(f"SELECT COUNT(*) FROM {source}")[0][0])
 
     live = pair.live("r")
     opened = f"{pair.table} AS h WHERE {pair.is_open('h')}"
@@ -257,7 +253,7 @@ def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> 
 
 
 def _past_counts(pair: Pair) -> str:
-    """The base's records without an open version, counted by their past."""
+    """The query that counts the base's records without an open version, by past."""
     pasts = [past for past in Past if past is not Past.OPEN]
     value = case_of_past(pair, {past: pair.dialect.string_literal(past.name) for past in pasts})
     name = pair.name(PAST_NAME)
@@ -265,12 +261,12 @@ def _past_counts(pair: Pair) -> str:
     return f"SELECT u.{name}, COUNT(*) FROM (\n{rows}\n) AS u GROUP BY u.{name}"
 
 
-# Columns of the MERGE's source beside the user's, which cannot have such names.
+# Extra columns of the MERGE's source; no column of a model has a blank in its name.
 OPEN_KEY, MATCH_KEY, ACTION = "open key", "match key", "record action"
 
 
 def actions(pair: Pair) -> str:
-    """Each version that ends, by its key, and each that begins, with its row; both with their state."""
+    """The query of a MERGE's source: versions that end, by key, and rows that begin versions; with states."""
     match_key, action, rows = pair.name(MATCH_KEY), pair.of("a", ACTION), _beginning_rows(pair)
     key_type = pair.dialect.map_logical_type(Datatype.STRING, 64)
     begun = ", ".join(f"{value} AS {name}" for name, value in pair.payload("a").items())
@@ -291,7 +287,7 @@ def actions(pair: Pair) -> str:
 
 
 def _beginning_rows(pair: Pair) -> str:
-    """The base's rows that begin a version, with the state of it and the key of the open one that it ends."""
+    """The base's rows that begin a version, with its state and the key of the open version that ends."""
     opened = pair.of("h", pair.hist_key)
     unopened = case_of_past(pair, opening_words(pair, [past for past in Past if past is not Past.OPEN]))
     return (
@@ -305,7 +301,7 @@ def _beginning_rows(pair: Pair) -> str:
 
 
 def _closing_word(pair: Pair, now: Now) -> str:
-    """The state as which an open version ends; a version that follows it begins as the same."""
+    """The literal of the state with which an open version ends; its successor begins with the same."""
     step = TRANSITIONS[Past.OPEN, now]
     assert isinstance(step.closes, State)
     assert step.begins in {None, step.closes}
@@ -313,18 +309,18 @@ def _closing_word(pair: Pair, now: Now) -> str:
 
 
 def _typed_nulls(pair: Pair) -> str:
-    """A typed NULL for each column that a row of the base would bring."""
+    """A typed NULL for each column of a row of the base."""
     cast = pair.dialect.cast_expression
     return "".join(f", {cast('NULL', pair.types[name])} AS {name}" for name in pair.payload("a"))
 
 
-def hist_merge(pair: Pair, kept: str | None = None) -> Statement:
-    """The single pass as one MERGE; of actions that are `kept` elsewhere, if they are."""
+def hist_merge(pair: Pair, actions_table: str | None = None) -> Statement:
+    """A load as one MERGE (section 9.3). `actions_table` has the actions, if they are stored."""
     state = pair.of("s", ACTION)
     begun = pair.lifetime(state)
     sql = pair.dialect.render_hist_merge_statement(
         pair.table,
-        f"SELECT * FROM {kept} AS k" if kept else actions(pair),
+        f"SELECT * FROM {actions_table} AS k" if actions_table else actions(pair),
         f"{pair.of('t', pair.hist_key)} = {pair.of('s', MATCH_KEY)} AND {pair.is_open('t')}",
         pair.ending(state),
         pair.columns,

@@ -1,4 +1,4 @@
-"""What the plan of a load goes by: plain data, which Spark's tasks get as well."""
+"""The terms of a load's plan: plain data, which Spark's tasks receive too."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -9,17 +9,17 @@ from backstory.strategies.scd2.transitions import WORDS, State
 
 # The sides of a load.
 STAGED, BASE, OPEN = "staged", "base", "open versions"
-# Then the rows of the base that begin versions, and the versions that ended, including archived ones.
+# Sides of the second plan: the base's rows that begin versions, and closed versions, including archived ones.
 BEGINNING, EARLIER = "beginning", "earlier versions"
-# What is asked of each row beside its values; no column of a model has a blank in its name.
+# Flags of a row; no column of a model has a blank in its name.
 LIVE, IN_SCOPE, APPEARS = "is live", "in scope", "appears"
 
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """What a row of the base gets that the stage lacks: a value, and the load's instant in the column `at`.
+    """The flag of a base row that is missing from the stage: a value, and the load's instant in `at`.
 
-    `live` says that such a row is one of the history's records all the same.
+    With `live` the flagged row still counts as a record of the history.
     """
 
     column: str
@@ -30,16 +30,18 @@ class Flag:
 
 @dataclass(frozen=True, slots=True)
 class LoadTerms:
-    """The columns of a load, its rules and its moment.
+    """The columns of a load, its rules and its instant.
 
-    `key` is the record's key in base and history, `business` are the columns that people know it by. A row of
-    the base changed if one of `compared` did. In the stage `needed` columns are never NULL, and texts have at
-    most so many characters (`lengths`). `unsure` are the columns that a hash may not tell apart, those of
-    floats with the digits that are hashed. `mirrored` are the history's columns with those of the base.
-
-    With `collapses` identical rows of the stage are one. `dated` is the effective date of which no earlier
-    one may follow, `flag` what becomes of a row that is gone. `late` says that the history knows the load's
-    instant or a later one, `first` that there is no base yet.
+    * `key`: the column of the record's key in base and history; `business`: its business keys.
+    * `mirrored`: the history's columns, each with its column in the base.
+    * `words`: the states as they are stored.
+    * `compared`: a row of the base changed if one of these columns did.
+    * `needed`: columns that are never NULL in the stage; `lengths`: the maximum length of texts.
+    * `unsure`: columns whose changes a hash may miss; for floats with the digits that are hashed.
+    * `collapses`: identical rows of the stage count as one.
+    * `dated`: the column of the effective date, which must not decrease.
+    * `flag`: the flag of rows that are missing from the stage; None if they are deleted.
+    * `late`: the history has a start or end at the load's instant or later; `first`: there is no base yet.
     """
 
     key: str

@@ -1,7 +1,7 @@
-"""What a load does with each record: the action table of section 9.1, as data.
+"""The action of a load on each record: the table of section 9.1, as data.
 
 The rule, the statements, the MERGE, the plan on Spark, the counts of receipts and the page on states are
-drawn from it: a state that stands in no row cannot be reached.
+derived from it. A state that no row contains cannot be reached.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Final
 
 
 class State(StrEnum):
-    """How a version began or ended; also what the record counts as."""
+    """How a version began or ended. Records are counted under the same names."""
 
     NEW = "new"
     CHANGED = "changed"
@@ -22,19 +22,20 @@ class State(StrEnum):
 
 
 UNCHANGED: Final = "unchanged"
-# What receipts count, in their order.
+# The counts of a receipt, in their order.
 OUTCOMES: Final = (*(state.value for state in State), UNCHANGED)
-# The words that are stored where a model has none of its own: who returns is new again (section 3.4).
+# The words that are stored unless the model has its own: a record that returns is new again (section 3.4).
 WORDS: Final[Mapping[State, str]] = MappingProxyType(
     {state: (State.NEW if state is State.REAPPEARED else state).value for state in State}
 )
 
 
 class Past(StrEnum):
-    """What the history has of a record before the load; the first that holds.
+    """The versions that the history has of a record before the load; the first case that holds.
 
-    A load of four statements that was interrupted behind the first has closed a version that changed, at its
-    own instant, and not begun the next one. Closed versions count whatever closed them, archived ones too.
+    A load of four statements that was interrupted after the first one has closed the changed versions, at its
+    own instant, without beginning the next ones. Closed versions count regardless of their state, including
+    archived ones.
     """
 
     OPEN = "an open version"
@@ -44,7 +45,7 @@ class Past(StrEnum):
 
 
 class Now(StrEnum):
-    """What the base has of a record; a row whose flag says deleted is no row (section 7.3)."""
+    """The row of a record in the base. A row that is flagged as deleted counts as no row (section 7.3)."""
 
     SAME = "a row with the same hash"
     OTHER = "a row with another hash"
@@ -55,7 +56,7 @@ class Now(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The state as which the open version closes, that as which one begins; what the record counts as."""
+    """The state with which the open version closes, the state of the version that begins, and the count."""
 
     closes: State | None = None
     begins: State | None = None
@@ -88,19 +89,19 @@ TRANSITIONS: Final[Mapping[Case, Step]] = MappingProxyType(
         (Past.NOTHING, Now.ABSENT): Step(),
     }
 )
-# The four statements, in their order: every version that ends does so before one begins.
+# The four statements, in their order: versions close before others begin.
 CLOSINGS: Final = tuple(dict.fromkeys(step.closing for step in TRANSITIONS.values() if step.closing))
 BEGINNINGS: Final = tuple(dict.fromkeys(step.beginning for step in TRANSITIONS.values() if step.beginning))
 
 
 def past_of(*, is_open: bool, interrupted: bool, seen: bool) -> Past:
-    """A record's past: has it an open version, one closed just now as changed, any version at all?"""
-    told = {Past.OPEN: is_open, Past.INTERRUPTED: interrupted, Past.CLOSED: seen, Past.NOTHING: True}
-    return next(past for past in Past if told[past])
+    """The past of a record with an open version, a version closed by this very load, or any version."""
+    holds = {Past.OPEN: is_open, Past.INTERRUPTED: interrupted, Past.CLOSED: seen, Past.NOTHING: True}
+    return next(past for past in Past if holds[past])
 
 
 def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
-    """A record's present: is it in the base, with the same hash, else in the scope of deletes?"""
+    """The present of a record: whether it is in the base, with the same hash, or in the scope of deletes."""
     if past is not Past.OPEN:
         return Now.PRESENT if there else Now.ABSENT
     if there:
@@ -110,13 +111,13 @@ def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many records a load met in each case of the table."""
+    """The number of records in each case of the table."""
 
     cases: Counter[Case] = field(default_factory=Counter)
 
     @property
     def counts(self) -> dict[str, int]:
-        """The records by what became of them, as receipts have them."""
+        """The records by outcome, as in a receipt."""
         counts = dict.fromkeys(OUTCOMES, 0)
         for case, number in self.cases.items():
             if (counted := TRANSITIONS[case].counted) is not None:
@@ -125,13 +126,13 @@ class Tally:
 
     @property
     def base_records(self) -> int:
-        """The records that the base has."""
-        gone = {Now.ABSENT, Now.SPARED}
-        return sum(number for (_, now), number in self.cases.items() if now not in gone)
+        """The records of the base."""
+        missing = {Now.ABSENT, Now.SPARED}
+        return sum(number for (_, now), number in self.cases.items() if now not in missing)
 
     @property
     def open_records(self) -> int:
-        """The records with an open version, before the load."""
+        """The records with an open version before the load."""
         return sum(number for (past, _), number in self.cases.items() if past is Past.OPEN)
 
     @property
