@@ -1,10 +1,6 @@
-"""Historize a model: on a warehouse, on a database, or as a text of SQL.
+"""Historize a model: in a warehouse, in a database, or as a text of SQL.
 
-The secret that goes into every key (section 1.1): it is never stored, printed or part of a plan.
-
-The statements of a model as plain SQL, for people and for other tools; nothing is touched.
-
-What a model's files are refused for whatever its tables are, before Java and Spark start.
+Every key needs the pepper, a secret that is never stored, printed or part of a plan (section 1.1).
 """
 
 import os
@@ -22,16 +18,19 @@ from backstory.doors.historize.model_load import datasets_to_load, open_model, r
 from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest, refusal
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.historize.sql_target import SqlTarget
-from backstory.doors.historize.stage import stage_of
+from backstory.doors.historize.stage import read_stage, stage_of
 from backstory.doors.historize.statements import base_steps
 from backstory.errors import Refused, UsageError
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import get_dialect
 from backstory.strategies.scd2.statements import hist_steps
 
+if TYPE_CHECKING:
+    from backstory.stores.iceberg.store import Store
+
 
 def find_pepper(environment: str) -> str:
-    """BACKSTORY_PEPPER, else ELEVATA_PEPPER, else SEC_<ENVIRONMENT>_PEPPER; UsageError without any."""
+    """BACKSTORY_PEPPER, else ELEVATA_PEPPER, else SEC_<ENVIRONMENT>_PEPPER. UsageError if none is set."""
     names = ["BACKSTORY_PEPPER", "ELEVATA_PEPPER", f"SEC_{environment.upper()}_PEPPER"]
     for name in names:
         if os.environ.get(name):
@@ -44,7 +43,7 @@ def find_pepper(environment: str) -> str:
 
 
 def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:
-    """Create, base load and the four steps of each dataset, with their placeholders."""
+    """The SQL of each dataset, with placeholders: CREATE TABLE, base load, the history's four steps."""
     parts = [
         part
         for dataset in datasets_to_load(model, only)
@@ -91,15 +90,12 @@ def _terminate(sql: str) -> str:
     return f"{sql};"
 
 
-if TYPE_CHECKING:
-    from backstory.stores.iceberg.store import Store
-
 SPARK = "spark_iceberg"
 
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model, the folder that its files are relative to, and the dialect that it is loaded in."""
+    """A model, the folder that its files are relative to, and the dialect of its load."""
 
     model: Model
     folder: Path
@@ -112,20 +108,20 @@ class ChosenModel:
 
 
 def choose(path: str | Path, dialect: str | None) -> ChosenModel:
-    """A model and its dialect, or another; UsageError for a wrong model or an unknown dialect."""
+    """A model in its own or another dialect. Raises UsageError for a wrong model or an unknown dialect."""
     model, folder = open_model(path)
     return ChosenModel(model, folder, get_dialect(dialect or model.dialect))
 
 
-def historize_on_spark(chosen: ChosenModel, store: "Store", asked: LoadRequest) -> list[HistoryReceipt]:
+def historize_on_spark(chosen: ChosenModel, store: "Store", request: LoadRequest) -> list[HistoryReceipt]:
     """Load a model's datasets into a warehouse; a receipt for each."""
     from backstory.doors.historize.spark_target import SparkTarget
 
     pepper = find_pepper(chosen.model.environment)
-    return run_model(chosen.model, chosen.folder, SparkTarget(store, pepper), asked)
+    return run_model(chosen.model, chosen.folder, SparkTarget(store, pepper), request)
 
 
-def historize_on_database(chosen: ChosenModel, url: str | None, asked: LoadRequest) -> list[HistoryReceipt]:
+def historize_on_database(chosen: ChosenModel, url: str | None, request: LoadRequest) -> list[HistoryReceipt]:
     """Load a model's datasets into a database; the connection is closed at the end."""
     dialect = chosen.dialect
     if url is None:
@@ -136,29 +132,30 @@ def historize_on_database(chosen: ChosenModel, url: str | None, asked: LoadReque
         )
     pepper = find_pepper(chosen.model.environment)
     with dialect.get_execution_engine(url) as engine:
-        return run_model(chosen.model, chosen.folder, SqlTarget(dialect, engine, pepper), asked)
+        return run_model(chosen.model, chosen.folder, SqlTarget(dialect, engine, pepper), request)
 
 
 def sql_of(chosen: ChosenModel, only: str | None = None) -> str:
-    """The statements of a model; for Spark with the history written out as four steps, too."""
+    """The statements of a model; for Spark too, the history's as four steps."""
     return script(chosen.model, chosen.folder, chosen.dialect, only)
 
 
-# A file of so many bytes is read in a moment; a larger one is left to the load.
+# Files of at most this many bytes are read early; larger ones are left to the load.
 SMALL: Final = 4 << 20
 
 
-def early_refusals(chosen: ChosenModel, asked: LoadRequest) -> list[HistoryReceipt]:
-    """The receipts of the loads, where the file of each is refused; else none, and the loads are to be made.
+def early_refusals(chosen: ChosenModel, request: LoadRequest) -> list[HistoryReceipt]:
+    """The receipts of all loads, if the file of each is refused; else an empty list.
 
-    A run that ends here leaves nothing behind, and no row in the run log. Raises UsageError without a pepper.
+    It is called before Java and Spark start. A run that ends here leaves nothing behind, not even a row in
+    the run log. Raises UsageError without a pepper.
     """
     find_pepper(chosen.model.environment)
-    if asked.skip_base:
+    if request.skip_base:
         return []
-    run_id = asked.run_id or str(uuid.uuid4())
+    run_id = request.run_id or str(uuid.uuid4())
     receipts = []
-    for dataset in datasets_to_load(chosen.model, asked.dataset):
+    for dataset in datasets_to_load(chosen.model, request.dataset):
         stop = _file_refusal(chosen, dataset)
         if stop is None:
             return []
@@ -167,10 +164,7 @@ def early_refusals(chosen: ChosenModel, asked: LoadRequest) -> list[HistoryRecei
 
 
 def _file_refusal(chosen: ChosenModel, dataset: ModelDataset) -> Refused | None:
-    """What the file of a dataset is refused for, as far as it is looked at."""
-    # pyarrow takes a third of a second to load, which a model without files need not wait for.
-    from backstory.doors.historize.stage import read_stage
-
+    """The error of a dataset's file, if it is small enough to be read early."""
     stage = stage_of(dataset, chosen.folder)
     if stage is None or stage.path is None or (stage.path.is_file() and stage.path.stat().st_size > SMALL):
         return None

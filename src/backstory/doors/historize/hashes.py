@@ -1,6 +1,6 @@
-"""Keys and hashes in plain Python: the reference that every dialect equals (sections 2.3 and 2.4).
+"""Keys and row hashes (sections 2.3 and 2.4): in plain Python, and as SQL of any dialect.
 
-Keys and hashes as SQL of any dialect; `hashing` is what they mean (sections 2.3 and 2.4).
+`Hashes` is the reference that the tests hold every dialect to; loads use `Expressions`.
 """
 
 import hashlib
@@ -59,7 +59,7 @@ def canon(value: Any, column: ModelColumn) -> str | None:
 def _decimal(value: Decimal, scale: int) -> str:
     exact = Context(prec=2 * MAX_DIGITS, rounding=ROUND_HALF_UP)
     rounded = value.quantize(Decimal(1).scaleb(-scale), context=exact)
-    return format(rounded or abs(rounded), "f")  # a decimal knows no zero below zero
+    return format(rounded or abs(rounded), "f")  # a DECIMAL has no negative zero
 
 
 def sha256(text: str) -> str:
@@ -68,7 +68,7 @@ def sha256(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """A value in which no separator stands any more (`strict_v2`)."""
+    """A value without separators (`strict_v2`)."""
     return text.replace("^", "^^").replace("|", "^p")
 
 
@@ -92,7 +92,7 @@ class Hashes:
         return self.key({key_name(column): canon(row[column.name], column) for column in keys})
 
     def foreign_key(self, reference: ForeignKey, parent: ModelDataset, row: Mapping[str, Any]) -> str:
-        """The parent's key, made of the child's values."""
+        """The parent's key, computed from the child's values."""
         child = {part.to: part.from_ for part in reference.key_components}
         return self.key(
             {key_name(column): canon(row[child[column.name]], column) for column in business_keys(parent)}
@@ -121,12 +121,12 @@ class Hashes:
 
 
 def hash_order(columns: Sequence[ModelColumn], *, strict: bool) -> list[ModelColumn]:
-    """The order in which attributes are hashed: the base's, or by identity."""
+    """The attributes in the order of the hash: the base's order, or by identity."""
     return sorted(columns, key=identity) if strict else list(columns)
 
 
 class Expressions:
-    """The expressions of one layer in one dialect; columns are those of the alias."""
+    """The expressions of one layer in one dialect, on the columns of an alias."""
 
     def __init__(self, dialect: Dialect, schema: TargetSchema) -> None:
         self._dialect = dialect
@@ -138,7 +138,7 @@ class Expressions:
         return f"{alias}.{self._dialect.render_identifier(name)}"
 
     def base_key(self, dataset: ModelDataset, alias: str) -> str:
-        """The surrogate key of a row; the alias has the names of the base."""
+        """The surrogate key of a row; the alias has the base's columns."""
         return self.key(
             {
                 key_name(key): self.canonical(key, self.column(alias, key.name))
@@ -149,7 +149,7 @@ class Expressions:
     def foreign_key(
         self, reference: ForeignKey, parent: ModelDataset, child: Mapping[str, ModelColumn], alias: str
     ) -> str:
-        """The parent's key, made of the child's columns."""
+        """The parent's key, computed from the child's columns."""
         source = {part.to: part.from_ for part in reference.key_components}
         return self.key(
             {
@@ -190,7 +190,7 @@ class Expressions:
 
 
 def row_hash_of(schema: TargetSchema, dataset: ModelDataset) -> RowHash:
-    """How the rows of a dataset are hashed."""
+    """The definition of the row hash of a dataset."""
     strict, pair = schema.hash_profile == STRICT, schema.surrogate_key_pair_separator
     columns = tuple(
         HashedColumn(

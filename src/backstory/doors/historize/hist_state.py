@@ -1,6 +1,6 @@
-"""The history's metadata from the base's: one pure function (section 4.2).
+"""The history's metadata: derived from the base's by a pure function (section 4.2), and kept in a lock file.
 
-The history's metadata beside the model, a lock file for each place that it is loaded to (section 1.3).
+There is a lock file beside the model for each place that a history is loaded to (section 1.3).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,18 +36,18 @@ FIXED = frozenset({ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, *TAIL})
 
 
 def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
-    """The history's metadata; None for a dataset that has none.
+    """The history's metadata; None for a dataset without a history.
 
-    Columns are matched by their input, their lineage key, their name or a former name. One that the
-    base has no more is retired and stays. Raises Refused for a retired column that comes back with
-    another type. Applied to its own result it changes nothing.
+    Columns are matched by their input, their lineage key, their name or a former name. A column that is no
+    longer in the base is retired and stays. Raises Refused if a retired column returns with another type.
+    Applied to its own result, the function changes nothing.
     """
     state = _sync_once(base, previous, now)
     for _ in range(ROUNDS):
         again = _sync_once(base, state, now) if state else state
         if again == state:
             break
-        state = again  # swapped names that went another way as well settle in a second round
+        state = again  # swapped names of columns that also forked settle in a second round
     return state
 
 
@@ -63,11 +63,11 @@ def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) ->
     live, forks, used, settled = [], [], set(), set()
     for column in mirrored_columns(base_columns(base)):
         match = _match(column, old, claimed)
-        kept, fork = _mirror(column, match, now, forked=forked)
+        mirror, fork = _mirror(column, match, now, forked=forked)
         if match:
             used.add(match.name)
-            settled |= {match.name} & {kept.name} if fork is None else set()
-        live.append(kept)
+            settled |= {match.name} & {mirror.name} if fork is None else set()
+        live.append(mirror)
         forks += [fork] if fork else []
     _refuse_taken(live, [column for column in old if column.name not in used])
     retired = [_retire(column, now) for column in old if column.name not in used]
@@ -97,9 +97,9 @@ def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) ->
 
 
 def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]) -> dict[str, str]:
-    """For each name in the history that a renamed base column had, the name that it has now.
+    """The current name of each renamed base column, by its former name in the history.
 
-    If `b` became `c`, today's `b` is another column, and it is looked for what that was.
+    If `b` became `c`, today's `b` is another column, whose own former name is then searched.
     """
     active = {old.name for old in previous if old.active}
     today = {column.name: column for column in columns}
@@ -108,7 +108,7 @@ def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]
     while missing:
         column = missing.pop(0)
         former = [name for name in dict.fromkeys(column.former_names) if name in active]
-        if len(former) > 1:  # one that is a column again is its own
+        if len(former) > 1:  # a name that is a column again belongs to that column
             former = [name for name in former if name not in today] or former
         for name in former:
             if name in claimed:
@@ -124,10 +124,10 @@ def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]
 
 
 def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> None:
-    """A name that a retired column keeps cannot become another column's."""
-    kept = {column.name for column in left}
+    """Raises Refused if a column takes the name of a retired one."""
+    taken = {column.name for column in left}
     for column in live:
-        if column.name in kept:
+        if column.name in taken:
             raise Refused(
                 "DUPLICATE_COLUMN",
                 f"The history still has an earlier column {column.name}, so {column.former_names[-1]} "
@@ -140,7 +140,7 @@ def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> N
 def _match(
     column: ModelColumn, previous: Sequence[ModelColumn], claimed: Mapping[str, str]
 ) -> ModelColumn | None:
-    """The history's column that mirrored this one before."""
+    """The history's column that mirrors this one so far."""
     free = [old for old in previous if claimed.get(old.name, column.name) == column.name]
     free.sort(key=lambda old: old.name not in claimed)
     tests: Sequence[Callable[[ModelColumn], bool]] = (
@@ -154,11 +154,11 @@ def _match(
 
 
 def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns without former names that other columns are called by, or keep."""
-    kept = frozenset(others)
+    """The columns, without former names that are names of other columns."""
+    taken = frozenset(others)
     return [
         column.model_copy(
-            update={"former_names": tuple(name for name in column.former_names if name not in kept)}
+            update={"former_names": tuple(name for name in column.former_names if name not in taken)}
         )
         for column in columns
     ]
@@ -167,7 +167,7 @@ def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> lis
 def _mirror(
     column: ModelColumn, match: ModelColumn | None, now: datetime, *, forked: bool
 ) -> tuple[ModelColumn, ModelColumn | None]:
-    """The history's column, and the one that keeps the old values where the type went another way."""
+    """The history's column, and the fork that keeps the old values if the new type cannot hold them."""
     former = list(match.former_names) if match else []
     former += column.former_names
     if match and match.name != column.name:
@@ -210,7 +210,7 @@ def _retire(column: ModelColumn, now: datetime) -> ModelColumn:
 
 
 def _former_tables(base: ModelDataset, previous: HistState | None) -> list[str]:
-    """Names that the history's table had, none of which is a base's."""
+    """Former names of the history's table, without names of base tables."""
     known = list(previous.former_names) if previous else []
     known += [f"{name}{HIST}" for name in base.former_names]
     if previous and previous.target_dataset_name != base.hist_name:
@@ -236,14 +236,14 @@ ENDING = ".hist.lock.yaml"
 def find_state(
     dataset: ModelDataset, folder: Path, schema: str, target: Target | None = None
 ) -> HistState | None:
-    """The state of a history that stands at a target, in a lock file of the dataset or of a former name.
+    """The state of a history, from a lock file of the dataset or of a former name, else from the model.
 
-    Else that in the model. A history that is not there has no state, whatever another one of its name
-    has. Without a target: that of the only place that is known.
+    If the target has no such history, lock files do not count. Without a target, the lock file is used if
+    there is exactly one.
     """
     if target is None:
-        found = [path for name in base_names(dataset) for path in folder.glob(f"*.{_file(schema, name)}")]
-        single = read_state(found[0]) if len(found) == 1 else None
+        paths = [path for name in base_names(dataset) for path in folder.glob(f"*.{_file(schema, name)}")]
+        single = read_state(paths[0]) if len(paths) == 1 else None
         return single or _state_without_place(dataset, folder) or dataset.hist_state
     stored = next(filter(None, (target.columns(schema, name) for name in hist_names(dataset))), None)
     if stored is None:
@@ -255,25 +255,26 @@ def find_state(
     state = _state_without_place(dataset, folder)
     if state is None:
         return dataset.hist_state
-    # It may be another place's: what the table does not have was never this one's.
-    kept = tuple(column for column in state.target_columns if column.name in stored)
-    return state.model_copy(update={"target_columns": kept})
+    # The file may belong to another place: its columns count only if the table has them.
+    columns = tuple(column for column in state.target_columns if column.name in stored)
+    return state.model_copy(update={"target_columns": columns})
 
 
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
-    """Write the lock file if it says something else; files of former names go.
+    """Write the lock file if it differs, and delete files of former names.
 
-    A name that another dataset of the model has by now is that one's, once this one has a file of its own.
+    A former name that another dataset of the model has now is left to that dataset, if this one already had a
+    file of its own.
     """
     schema = namespace_of(model, dataset)
     path = _path(folder, target, schema, dataset.name)
-    kept = {each.name for each in model.target_datasets} if path.exists() else {dataset.name}
+    others = {other.name for other in model.target_datasets} if path.exists() else {dataset.name}
     try:
         if read_state(path) != state:
             fresh = path.with_suffix(".new")
             fresh.write_text(HEAD + as_yaml(state), encoding="utf-8")
             fresh.replace(path)
-        for name in set(dataset.former_names) - kept:
+        for name in set(dataset.former_names) - others:
             _path(folder, target, schema, name).unlink(missing_ok=True)
     except OSError as stop:
         raise Failed(
@@ -282,7 +283,7 @@ def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: P
 
 
 def as_yaml(part: BaseModel) -> str:
-    """A part of a model as YAML, always the same text for the same part."""
+    """A part of a model as YAML; equal parts give equal texts."""
     sink = StringIO()
     yaml = YAML()
     yaml.default_flow_style = False
@@ -298,7 +299,7 @@ def _plain(value: Any) -> Any:
 
 
 def _state_without_place(dataset: ModelDataset, folder: Path) -> HistState | None:
-    """The lock file of an earlier version, whose name has neither place nor schema."""
+    """The state from a lock file of an earlier version, whose name has neither place nor schema."""
     states = (read_state(folder / f"{name}{ENDING}") for name in base_names(dataset))
     return next(filter(None, states), None)
 
@@ -308,5 +309,5 @@ def _path(folder: Path, target: Target, schema: str, name: str) -> Path:
 
 
 def _file(schema: str, name: str) -> str:
-    """What a lock file's name ends with; a schema's name may have letters that a file's cannot."""
+    """The end of a lock file's name; letters of the schema that files cannot have are escaped."""
     return f"{quote(schema, safe='').replace('.', '%2E')}.{name}{ENDING}"

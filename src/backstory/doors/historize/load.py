@@ -1,8 +1,6 @@
-"""A load as the dialect writes its parts: names, relations, conditions (sections 3.3, 3.7).
+"""A dataset's load in one dialect: names, relations, conditions, and how it is loaded (sections 3.3 and 3.7).
 
-A model's histories as readers and upkeep know them: the one place where its words become theirs.
-
-How a dataset is loaded, in which way and with what scopes; and what its table records of it.
+Also the history as readers and upkeep need it, from the model's metadata.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -43,7 +41,7 @@ from backstory.strategies.scd2.transitions import State
 
 
 class PrunedRecords(NamedTuple):
-    """The table of what was pruned out of a history, and the record's key in it."""
+    """The archive table of a history's pruned versions, and its column of the record's key."""
 
     table: str
     key: str
@@ -57,14 +55,14 @@ def stored_history(
     archive: Archive | None = None,
     catalog: str | None = None,
 ) -> StoredHistory:
-    """The history of this metadata in a dialect; its columns are those that stand in the table."""
+    """The history of this metadata in a dialect; `hist` must have the table's columns only."""
     return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
 
 
 def history_of(
     schema: str, hist: HistState, rules: Historization | None = None, archive: Archive | None = None
 ) -> History:
-    """The history that a model's metadata describes; `rules` ask for its views."""
+    """The history that a model's metadata describes; `rules` define its views."""
     columns = hist.target_columns
     stored, shown = hist.state_labels, rules and rules.state_labels
     dating = rules and rules.effective_dating
@@ -89,11 +87,11 @@ def _labels_of(labels: StateLabels) -> Labels:
     return Labels(labels.new, labels.changed, labels.deleted, labels.reappeared)
 
 
-COPY = "copy number"  # no column of a model is called so
+COPY = "copy number"  # no column of a model has a blank in its name
 _HASH = ModelColumn(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
-# Types that some database cannot compare or sort as they are.
+# Types that not all databases can compare or sort.
 _AS_TEXT = {Datatype.JSON}
-# Types that a stage may hold as text.
+# Types that a stage may contain as text.
 _READ = {Datatype.JSON, Datatype.TIME, Datatype.UUID}
 
 
@@ -101,11 +99,13 @@ _READ = {Datatype.JSON, Datatype.TIME, Datatype.UUID}
 class Load:
     """A dataset's load in one dialect.
 
-    `hist` is the history's metadata. `stage` is the relation that the base is loaded from, and
-    `brought` names its load columns, which are then taken from it (decision H9); `spelled` has the
-    stage's own spelling of columns. `delete_scope` is SQL on the alias `b` of the base: rows outside it
-    are never deleted; `hist_scope` the same on the alias `h` of the history. With `merges` the
-    history is loaded by one MERGE. `archive` is there once something was pruned.
+    * `hist`: the history's metadata.
+    * `stage`: the relation that the base is loaded from; `spellings`: its spelling of columns.
+    * `stage_load_columns`: the load columns of the stage, which the base then takes over (decision H9).
+    * `delete_scope`: a condition on the alias `b` of the base; rows outside of it are never deleted.
+    * `hist_scope`: a condition on the alias `h`; versions outside of it are never closed as deleted.
+    * `merges`: whether the history is loaded by one MERGE.
+    * `archive`: the archive table, once versions were pruned.
     """
 
     model: Model
@@ -124,7 +124,7 @@ class Load:
 
     @cached_property
     def expressions(self) -> Expressions:
-        """Keys and hashes."""
+        """Keys and hashes as SQL."""
         return Expressions(self.dialect, schema_of(self.model, self.dataset))
 
     @cached_property
@@ -144,7 +144,7 @@ class Load:
 
     @cached_property
     def labels(self) -> StateLabels:
-        """The words for states that are stored."""
+        """The words for states in the table."""
         labels = self.dataset.historization.state_labels
         return labels if labels and labels.mode == "stored" else StateLabels()
 
@@ -157,38 +157,41 @@ class Load:
         return f"{alias}.{self.name(column)}"
 
     def text(self, text: str) -> str:
-        """A text's literal, which has no placeholder whatever the text is."""
+        """The literal of a text; parts that look like a placeholder are split."""
         return self.dialect.concat_expression(
             [self.dialect.string_literal(part) for part in without_placeholders(text)]
         )
 
     def same_key(self, left: str, right: str) -> str:
-        """Whether the rows of two aliases are of one record."""
+        """Whether the rows of two aliases belong to the same record."""
         return f"{self.of(left, self.dataset.key)} = {self.of(right, self.dataset.key)}"
 
     @cached_property
     def base_columns(self) -> list[ModelColumn]:
-        """The base's columns, and those that a column of today forked from (section 4.4)."""
+        """The base's columns, and the forks of columns that changed their type (section 4.4)."""
         forks = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
-        free = {None, ColumnRole.BUSINESS_KEY}  # the load refuses NULL where the model does, and may stop to
+        free = {
+            None,
+            ColumnRole.BUSINESS_KEY,
+        }  # checks refuse NULL; a model may drop that rule
         columns = [
             each.model_copy(update={"nullable": each.nullable or each.system_role in free})
             for each in base_columns(self.dataset)
         ]
         return [*columns, *forks]
 
-    # The base as the history sees it
+    # The base as the history's source
 
     @cached_property
     def base(self) -> str:
-        """The relation of the base's rows, each key once where identical rows collapse."""
+        """The relation of the base's rows; each key once if identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.base_table
         columns = base_columns(self.dataset)
         return self._unique_rows(self.base_table, columns)
 
     def _unique_rows(self, source: str, columns: Sequence[ModelColumn]) -> str:
-        """The rows of a relation, one for each key: the one with the least texts."""
+        """The rows of a relation, one for each key: the row whose texts sort first."""
         compared = [
             column
             for column in columns
@@ -198,10 +201,10 @@ class Load:
         if live := self.live("d").removeprefix(" AND "):  # a row that is flagged as deleted is no duplicate
             order = f"CASE WHEN {live} THEN 0 ELSE 1 END, {order}"
         names = ", ".join(self.of("d", column.name) for column in columns)
-        kept = ", ".join(self.of("k", column.name) for column in columns)
+        listed = ", ".join(self.of("k", column.name) for column in columns)
         number = f"ROW_NUMBER() OVER (PARTITION BY {self.of('d', self.dataset.key)} ORDER BY {order})"
         return (
-            f"(SELECT {kept} FROM (SELECT {names}, {number} AS {self.name(COPY)} FROM {source} AS d) AS k "
+            f"(SELECT {listed} FROM (SELECT {names}, {number} AS {self.name(COPY)} FROM {source} AS d) AS k "
             f"WHERE {self.of('k', COPY)} = 1)"
         )
 
@@ -211,27 +214,27 @@ class Load:
         return self.expressions.canonical(column, value) if hashed else value
 
     def live(self, alias: str) -> str:
-        """Whether a base row is not flagged as deleted; empty without such a flag (section 7.3)."""
+        """A condition with a leading AND: a base row is not flagged as deleted; may be empty (7.3)."""
         soft = self.dataset.historization.soft_delete
         if soft is None:
             return ""
         flag = next(column for column in user_columns(self.dataset) if column.name == soft.column)
         value = self.of(alias, soft.column)
-        gone = ", ".join(self.text(each) for each in soft.deleted_values)
-        return f" AND ({value} IS NULL OR {self.expressions.canonical(flag, value)} NOT IN ({gone}))"
+        deleted = ", ".join(self.text(value) for value in soft.deleted_values)
+        return f" AND ({value} IS NULL OR {self.expressions.canonical(flag, value)} NOT IN ({deleted}))"
 
     # The base load
 
     @cached_property
     def unique_stage_rows(self) -> str:
-        """The stage's rows as rows of the base, each key once where identical rows collapse."""
+        """The relation of `stage_rows`; each key once if identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.stage_rows
         return self._unique_rows(self.stage_rows, base_columns(self.dataset))
 
     @cached_property
     def stage_rows(self) -> str:
-        """The stage's rows as rows of the base, keys and hashes computed."""
+        """The stage's rows as rows of the base, with keys and hashes."""
         inner = ",\n    ".join(
             f"{self._from_stage(column)} AS {self.name(column.name)}" for column in user_columns(self.dataset)
         )
@@ -245,8 +248,8 @@ class Load:
             f"(SELECT\n  {outer}\nFROM (\n  SELECT\n    {inner}{brought}\n  FROM {self.stage} AS i\n) AS s)"
         )
 
-    def base_values(self, alias: str, brought: Collection[str]) -> dict[str, str]:
-        """The base's columns of a stage row that has the base's names."""
+    def base_values(self, alias: str, load_columns: Collection[str]) -> dict[str, str]:
+        """SQL for each column of the base, from a stage row under the base's names."""
         return {
             self.dataset.key: self.expressions.base_key(self.dataset, alias),
             **{column.name: self.of(alias, column.name) for column in user_columns(self.dataset)},
@@ -254,15 +257,15 @@ class Load:
             ColumnRole.ROW_HASH: self.expressions.row_hash(self.dataset, alias),
             ColumnRole.LOAD_RUN_ID: LOAD_RUN_ID,
             ColumnRole.LOADED_AT: LOAD_TIMESTAMP,
-            **{name: self.of(alias, name) for name in sorted(brought)},
+            **{name: self.of(alias, name) for name in sorted(load_columns)},
         }
 
     def in_stage(self, column: str) -> str:
-        """A column as the stage spells it."""
+        """The stage's spelling of a column."""
         return self.spellings.get(column, column)
 
     def _from_stage(self, column: ModelColumn) -> str:
-        """A stage column's value; text becomes a time or an id here, and what is none is an error."""
+        """The value of a stage column; text is cast to the types in `_READ`."""
         value = self.of("i", self.in_stage(column.input or column.name))
         return (
             self.dialect.cast_expression(value, self.dialect.type_of(column))
@@ -282,7 +285,7 @@ class Load:
         }
 
     def differs(self, left: str, right: str) -> str:
-        """Whether two base rows of one key are not the same, load columns aside."""
+        """Whether two base rows of one key differ, apart from load columns."""
         compared = [*user_columns(self.dataset), *foreign_keys(self.dataset), _HASH]
         return " OR ".join(
             self.other_text(column, left, right)
@@ -292,7 +295,7 @@ class Load:
         )
 
     def other_text(self, column: ModelColumn, left: str, right: str) -> str:
-        """Whether two rows have other canonical texts of a column."""
+        """Whether the canonical texts of a column differ between two rows."""
         sides = (self.of(alias, column.name) for alias in (left, right))
         return self.dialect.null_safe_ne(*(self.expressions.canonical(column, each) for each in sides))
 
@@ -309,7 +312,7 @@ class Load:
 
     @cached_property
     def pair(self) -> Pair:
-        """The two tables, as the statements of a history's load know them."""
+        """Base and history, as the statements of a history's load need them."""
         return Pair(
             self.dialect,
             self.hist_table,
@@ -331,12 +334,12 @@ class Load:
 
 
 def words_of(labels: StateLabels) -> dict[State, str]:
-    """The words for states that a model gives."""
+    """The words for states, from a model's labels."""
     return {state: getattr(labels, state) for state in State}
 
 
 def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: Dialect) -> Load:
-    """A dataset's load in a dialect: how it deletes, and which way the history is loaded."""
+    """A dataset's load in a dialect: what it deletes, and whether it uses MERGE."""
     rules = dataset.historization
     merges = rules.engine == "merge" or (
         rules.engine == "auto" and dialect.supports_hist_merge and not dialect.supports_transactions
@@ -361,7 +364,7 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
 
 
 def refuse_swaps(dataset: ModelDataset) -> None:
-    """Raises Refused for columns that take each other's names (R41): no table tells whether they have."""
+    """Raises Refused for columns that swap names (R41): a table does not record whether they did."""
     today = {column.name: column for column in dataset.target_columns if column.active}
     for column in today.values():
         before, waiting = set[str](), [name for name in column.former_names if name != column.name]
@@ -381,8 +384,8 @@ def refuse_swaps(dataset: ModelDataset) -> None:
 
 
 def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
-    """The dataset, its attributes pinned to their first names: the model may tell of later ones only."""
-    known = {each.name: each.former_names for each in hist.target_columns}
+    """The dataset with attributes pinned to their first names, which the model may no longer list."""
+    known = {column.name: column.former_names for column in hist.target_columns}
     return dataset.model_copy(
         update={"target_columns": tuple(_by_first_name(each, known) for each in dataset.target_columns)}
     )
@@ -391,15 +394,15 @@ def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
 def _by_first_name(column: ModelColumn, known: Mapping[str, Sequence[str]]) -> ModelColumn:
     former = known.get(column.name, ())
     pinned = column.key_name or column.system_role is not None or not former
-    if pinned or not {*column.former_names[:1]} <= {*former}:  # the model tells of an earlier one
+    if pinned or not {*column.former_names[:1]} <= {*former}:  # the model lists an earlier name
         return column
     return column.model_copy(update={"key_name": former[0]})
 
 
 def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
-    """The load, knowing the archive of its history, under a former name if it has that still (section 7.5).
+    """The load with the archive of its history, which may still have a former name (section 7.5).
 
-    `columns` tells the columns of a table, None if there is no such table.
+    `columns` returns the columns of a table, None if there is no such table.
     """
     hist = load.hist
     key = next(each for each in hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)
@@ -413,7 +416,7 @@ def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | N
 
 
 def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
-    """A history's metadata as its table tells it: every business column as if the base still had it."""
+    """A history's metadata derived from its table, as if the base still had every business column."""
     base = {column.name: column for column in base_columns(dataset)}
     fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
     columns = []
@@ -431,14 +434,14 @@ def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dia
     )
 
 
-def _as_stored(name: str, found: TableColumn | None) -> ModelColumn:
-    """A column that only the table tells; one of a type that we do not know is read as text."""
-    if found is None:
+def _as_stored(name: str, stored: TableColumn | None) -> ModelColumn:
+    """A column that is only in the table; one of an unknown type is read as text."""
+    if stored is None:
         return ModelColumn(target_column_name=name, datatype=Datatype.STRING)
     return ModelColumn(
         target_column_name=name,
-        datatype=found.datatype,
-        max_length=found.max_length,
-        decimal_precision=found.decimal_precision,
-        decimal_scale=found.decimal_scale,
+        datatype=stored.datatype,
+        max_length=stored.max_length,
+        decimal_precision=stored.decimal_precision,
+        decimal_scale=stored.decimal_scale,
     )

@@ -1,4 +1,4 @@
-"""The plan of a load of a warehouse: the rows of base and history, the counts, and the two commits."""
+"""The plan of a load of a warehouse: counts, the rows of base and history, and the two commits."""
 
 import json
 import time
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.historize.load_sides import (
-    GIVEN,
+    ROWS_ALIAS,
     compute_locally,
     earlier_versions,
     ids_of,
@@ -27,10 +27,9 @@ from backstory.doors.historize.load_sides import (
 from backstory.doors.historize.preflight import refuse_faults, refuse_late, warn_of_collisions
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
 from backstory.doors.historize.spark_runs import NEWEST
-from backstory.doors.historize.spark_tables import base_shape
+from backstory.doors.historize.spark_tables import TablePlan, base_shape
 from backstory.doors.historize.spark_work import BASE as BASE_SNAPSHOT
 from backstory.doors.historize.spark_work import RECEIPT, SparkWork
-from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, join_rows, tables_of
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
@@ -47,22 +46,22 @@ from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.parts import (
+    ADDED_KEYS,
     APPEARED,
-    BASE_GOES,
+    BASE_ADDED,
+    BASE_REMOVED,
     BEGINS,
     BOTH,
-    CAME,
     CHANGED,
-    COMES,
     DELETED,
     ENDS,
     FLAGGED,
-    GOES,
+    HIST_REMOVED,
     INTERRUPTED,
-    LOOKED_AT,
+    REMOVED_KEYS,
+    SAMPLED_ROWS,
     SEEN,
     UNSEEN,
-    WENT,
     CountedMatch,
     counted_match,
     few_keys,
@@ -85,13 +84,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# Kinds of the rows of a base that begin versions, and whether their records had no open version before.
+# Kinds of base rows that begin versions, and whether their records had no open version before.
 BEGIN = {CHANGED: False, BOTH: True, APPEARED: True}
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The counts of all parts of a load together, and what it makes of base and history."""
+    """The counts of all parts of a load, and its changes of base and history."""
 
     sums: PlanSums
     base: Callable[[StoredTable], Change]
@@ -100,13 +99,10 @@ class PlannedRows:
 
 @contextmanager
 def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerms) -> Iterator[PlannedRows]:
-    """The rows of a load, while they last.
-
-    Raises Refused with the codes of section 3.6.
-    """
+    """Plan the rows of a load, which exist within the context. Raises Refused (section 3.6)."""
     kinds = _kinds(base, hist, terms)
     sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
-    asked = PlanTerms(
+    plan_terms = PlanTerms(
         work.store,
         hist.wanted.table,
         sides,
@@ -116,41 +112,46 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
         sift=load_sift(terms, sides),
         checkpointed=True,
     )
-    with announce_later(), ExitStack() as kept:
+    with announce_later(), ExitStack() as resources:
         with translate_faults(hist.wanted.table):
-            planned = kept.enter_context(run_plan(asked))
-            refuse_faults(work, planned.sums, partial(_moved_keys, terms, planned))
+            planned = resources.enter_context(run_plan(plan_terms))
+            refuse_faults(
+                work.load,
+                planned.sums,
+                partial(_moved_keys, terms, planned),
+                skip_base=work.run.skip_base,
+            )
             versions = _Versions(work, kinds, hist, terms, planned)
-            begun = versions.begin(kept)
+            beginnings = versions.begin(resources)
         refuse_late(planned.sums)
         yield PlannedRows(
-            planned.sums, partial(_base_change, work.store, planned), partial(versions.change, begun)
+            planned.sums, partial(_base_change, work.store, planned), partial(versions.change, beginnings)
         )
 
 
 def _kinds(base: TablePlan, hist: TablePlan, terms: LoadTerms) -> dict[str, pa.Schema]:
-    """The columns of the rows that plans give, by kind."""
-    come = side_schema(base, base.into.names, ids_of(base))
+    """The columns of planned rows, by kind."""
+    added = side_schema(base, base.into.names, ids_of(base))
     begin = side_schema(base, list(dict.fromkeys([terms.key, *terms.mirrored.values(), ROW_HASH])), [])
     business = side_schema(base, terms.business, [])
     ends = side_schema(hist, hist.into.names, ids_of(hist))
     return {
-        **dict.fromkeys((COMES, BOTH, FLAGGED), come),
+        **dict.fromkeys((BASE_ADDED, BOTH, FLAGGED), added),
         **dict.fromkeys((CHANGED, APPEARED), begin),
-        **dict.fromkeys((CAME, WENT), business),
-        **dict.fromkeys((GOES, BASE_GOES), PLACE),
+        **dict.fromkeys((ADDED_KEYS, REMOVED_KEYS), business),
+        **dict.fromkeys((HIST_REMOVED, BASE_REMOVED), PLACE),
         ENDS: ends,
     }
 
 
 def _base_change(store: Store, planned: PlanResult, table: StoredTable) -> Change:
-    come = join_rows(store, *(planned.rows(kind) for kind in (COMES, BOTH, FLAGGED)))
-    return Change(removed=planned.places(BASE_GOES, table), added=come)
+    added = join_rows(store, *(planned.rows(kind) for kind in (BASE_ADDED, BOTH, FLAGGED)))
+    return Change(removed=planned.places(BASE_REMOVED, table), added=added)
 
 
 @dataclass(frozen=True, slots=True)
 class _Versions:
-    """The versions that a load ends and begins; those that begin are made of rows of the base."""
+    """The versions that a load ends, and the versions that it begins from rows of the base."""
 
     work: SparkWork
     kinds: Mapping[str, pa.Schema]
@@ -158,56 +159,57 @@ class _Versions:
     terms: LoadTerms
     planned: PlanResult
 
-    def begin(self, kept: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
-        """Make the versions that begin; what the history has of their records is counted at once.
+    def begin(self, resources: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
+        """The function that makes the versions that begin; the pasts of their records are counted at once.
 
-        What Spark keeps goes with `kept`.
+        Spark's cached frames are released with `resources`.
         """
-        there = {kind: rows for kind in BEGIN if (rows := self.planned.rows(kind)) is not None}
-        if all(isinstance(rows, pa.Table | RowBatches) for rows in there.values()):
-            earlier = self._earlier(there)
+        beginning = {kind: rows for kind in BEGIN if (rows := self.planned.rows(kind)) is not None}
+        if all(isinstance(rows, pa.Table | RowBatches) for rows in beginning.values()):
+            earlier = self._past_keys(beginning)
             return lambda: [
                 _map_rows(rows, partial(self._begin_locally, earlier, BEGIN[kind]))
-                for kind, rows in there.items()
+                for kind, rows in beginning.items()
             ]
-        frame = self._begin_in_tasks(there, kept)
+        frame = self._begin_in_tasks(beginning, resources)
         return lambda: [frame]
 
-    def change(self, begun: "Callable[[], Sequence[RowsToWrite]]", table: StoredTable) -> Change:
-        """What the load makes of the history."""
-        come = join_rows(self.work.store, *begun(), self.planned.rows(ENDS))
+    def change(self, beginnings: "Callable[[], Sequence[RowsToWrite]]", table: StoredTable) -> Change:
+        """The change of the history."""
+        added = join_rows(self.work.store, *beginnings(), self.planned.rows(ENDS))
         expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, ENDS))
-        return Change(removed=self.planned.places(GOES, table), added=come, expected=expected)
+        return Change(removed=self.planned.places(HIST_REMOVED, table), added=added, expected=expected)
 
     @property
     def _has_earlier(self) -> bool:
-        """Whether records without an open version may have had one."""
-        return self.hist.filled or self.work.load.archive is not None
+        """Whether records without an open version may have closed ones."""
+        return self.hist.has_rows or self.work.load.archive is not None
 
-    def _earlier(self, there: "Mapping[str, RowsToWrite]") -> PastKeys:
-        """What the history has of the records that begin versions, read for these records alone."""
+    def _past_keys(self, beginning: "Mapping[str, RowsToWrite]") -> PastKeys:
+        """The pasts of the records that begin versions, from their closed versions; they are counted too."""
         if not self._has_earlier:
             return PastKeys()
-        asked = {kind: rows for kind, rows in there.items() if BEGIN[kind] or self.terms.late}
-        keys = [each[self.terms.key].combine_chunks() for rows in asked.values() for each in tables_of(rows)]
+        relevant = {kind: rows for kind, rows in beginning.items() if BEGIN[kind] or self.terms.late}
+        tables = [table for rows in relevant.values() for table in tables_of(rows)]
+        keys = [table[self.terms.key].combine_chunks() for table in tables]
         if not keys:
             return PastKeys()
         versions = read_earlier(self.work, self.hist, self.terms, pa.chunked_array(keys))
         earlier = past_keys_of(self.terms, versions)
-        for kind, rows in asked.items():
-            for each in tables_of(rows):
-                self.planned.sums.add(pasts_of(self.terms, *_halves(each, appear=BEGIN[kind]), earlier))
+        for kind, rows in relevant.items():
+            for table in tables_of(rows):
+                self.planned.sums.add(pasts_of(self.terms, *_halves(table, appear=BEGIN[kind]), earlier))
         return earlier
 
     def _begin_locally(self, earlier: PastKeys, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
         work, dataset = self.work, self.work.load.dataset
         versions = begun_versions(self.terms, *_halves(rows, appear=appear), earlier)
-        key = {"key": local_expressions(work.load).hist_key(dataset, GIVEN)}
+        key = {"key": local_expressions(work.load).hist_key(dataset, ROWS_ALIAS)}
         keys = compute_locally(work, versions.select([dataset.key]), key)["key"]
         return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[ENDS])
 
-    def _begin_in_tasks(self, there: "Mapping[str, Any]", kept: ExitStack) -> "DataFrame":
-        """The same by Spark, beside the versions of the same records that ended."""
+    def _begin_in_tasks(self, beginning: "Mapping[str, Any]", resources: ExitStack) -> "DataFrame":
+        """The versions that begin, planned in tasks with the closed versions of the same records."""
         from pyspark.sql.functions import lit
 
         work, hist, terms = self.work, self.hist, self.terms
@@ -215,11 +217,11 @@ class _Versions:
         schema = self.kinds[APPEARED]
         frames = (
             rows.select(*map(quote, schema.names), lit(BEGIN[kind]).alias(APPEARS))
-            for kind, rows in there.items()
+            for kind, rows in beginning.items()
         )
         frame = reduce(lambda one, other: one.unionByName(other), frames)
         schema = schema.append(pa.field(APPEARS, pa.bool_()))
-        count = sum(added[kind] for kind in there)
+        count = sum(added[kind] for kind in beginning)
         sides = {BEGINNING: Side(schema, lambda: frame, count=count, cached=True)}
         if self._has_earlier:
             earlier = side_schema(hist, earlier_columns(terms), [])
@@ -228,7 +230,7 @@ class _Versions:
         key = [terms.key] if self._has_earlier else []
         plan = partial(plan_beginnings, terms, self.kinds[ENDS])
         planned = plan_in_tasks(
-            PlanTerms(work.store, hist.wanted.table, sides, key, kinds, plan, checkpointed=True), kept
+            PlanTerms(work.store, hist.wanted.table, sides, key, kinds, plan, checkpointed=True), resources
         )
         self.planned.sums.join(planned.sums)
         names = self.kinds[ENDS].names
@@ -239,7 +241,7 @@ class _Versions:
 
 
 def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
-    """The rows as records that changed, and as records that appeared."""
+    """The rows as changed and appeared records; one of the two is empty."""
     nothing = rows.slice(0, 0)
     return (nothing, rows) if appear else (rows, nothing)
 
@@ -249,31 +251,31 @@ def _map_rows(rows: pa.Table | RowBatches, make: Callable[[pa.Table], pa.Table])
 
 
 def _moved_keys(terms: LoadTerms, planned: PlanResult) -> list[str]:
-    """Business keys of records that appeared in the base while others with these vanished from it."""
-    came: Any = planned.rows(CAME)
-    went: Any = planned.rows(WENT)
-    if came is None or went is None:
+    """Business keys of records that appear in the base while others with the same ones vanish."""
+    added: Any = planned.rows(ADDED_KEYS)
+    removed: Any = planned.rows(REMOVED_KEYS)
+    if added is None or removed is None:
         return []
     names = list(terms.business)
-    if isinstance(came, pa.Table | RowBatches):
-        sides = [pa.concat_tables(tables_of(rows)).group_by(names).aggregate([]) for rows in (came, went)]
+    if isinstance(added, pa.Table | RowBatches):
+        sides = [pa.concat_tables(tables_of(rows)).group_by(names).aggregate([]) for rows in (added, removed)]
         numbers = pa.concat_tables(sides).group_by(names).aggregate([([], "count_all")])
         both = numbers.filter(pc.equal(numbers["count_all"], len(sides)))
         return few_keys(terms, both.sort_by([(name, "ascending") for name in names]))
-    came, went = (
-        rows.toDF(*(f"{side}{n}" for n, _ in enumerate(names))) for side, rows in (("c", came), ("w", went))
+    added, removed = (
+        rows.toDF(*(f"{side}{n}" for n, _ in enumerate(names)))
+        for side, rows in (("c", added), ("w", removed))
     )
-    same = (came[f"c{n}"].eqNullSafe(went[f"w{n}"]) for n, _ in enumerate(names))
-    both = arrow_of(came.join(went, reduce(and_, same), "left_semi").orderBy(*came.columns).limit(LOOKED_AT))
+    same = (added[f"c{n}"].eqNullSafe(removed[f"w{n}"]) for n, _ in enumerate(names))
+    both = arrow_of(
+        added.join(removed, reduce(and_, same), "left_semi").orderBy(*added.columns).limit(SAMPLED_ROWS)
+    )
     return few_keys(terms, both.rename_columns(names))
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedBase:
-    """A base load: its steps, and what it makes of the table.
-
-    `nothing` says that the base is the stage's already; `counts` are its rows by what becomes of them.
-    """
+    """A base load: its steps, whether nothing changes, counts of rows by outcome, and its change."""
 
     steps: Sequence[LoadStep]
     nothing: bool
@@ -281,17 +283,14 @@ class PlannedBase:
     change: Callable[[StoredTable], Change]
 
     def commit(self, work: SparkWork, table: StoredTable) -> None:
-        """Write what changes, in one commit; none if nothing does."""
+        """Commit the change; without one there is no commit."""
         change = None if self.nothing else replace(self.change(table), counts=self.counts)
         work.commit(table, change, work.note())
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedHistory:
-    """A history load, and what it makes of the table.
-
-    `nothing` says that the history tells of the base already; `newest` is the latest instant that it knows.
-    """
+    """A history load: its outcome, whether nothing changes, its newest start or end, and the change."""
 
     outcome: LoadOutcome
     nothing: bool
@@ -302,10 +301,10 @@ class PlannedHistory:
         self,
         work: SparkWork,
         table: StoredTable,
-        finished: Callable[[LoadOutcome], HistoryReceipt],
+        make_receipt: Callable[[LoadOutcome], HistoryReceipt],
         properties: Mapping[str, None] = NOTHING,
     ) -> LoadOutcome:
-        """Write what changes, in one commit that carries the receipt; none if nothing does.
+        """Commit the change with the receipt; without a change there is no commit.
 
         `properties` of the table change in the same commit.
         """
@@ -313,9 +312,9 @@ class PlannedHistory:
         if self.nothing:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
-        more = {RECEIPT: json.dumps(finished(outcome).to_dict()), NEWEST: iso(newest)}
+        more = {RECEIPT: json.dumps(make_receipt(outcome).to_dict()), NEWEST: iso(newest)}
         made_from = existing(work.store, base_shape(work.load).table).iceberg.currentSnapshot()
-        if made_from is not None and not work.run.skip_base:  # who made a base may make it anew
+        if made_from is not None and not work.run.skip_base:  # a kept base may be replaced by its owner
             more[BASE_SNAPSHOT] = str(made_from.snapshotId())
         change = replace(self.change(table), counts=outcome.counts, properties=properties)
         built = work.commit(table, change, work.note(**more))
@@ -324,7 +323,7 @@ class PlannedHistory:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
-    """Base and history of a load; no base where it is taken as it stands."""
+    """Base and history of a load; the base is None if it is kept."""
 
     base: PlannedBase | None
     history: PlannedHistory
@@ -333,7 +332,7 @@ class PlannedLoad:
 def assemble_load(
     work: SparkWork, rows: PlannedRows, loaded: LoadOutcome, newest: datetime | None, began: float
 ) -> PlannedLoad:
-    """The load of planned rows; `loaded` is what it did before, `began` the second at which planning did."""
+    """The load of planned rows. `loaded` is its outcome so far; planning began at `began` (monotonic)."""
     counts, base = rows.sums.counts, None
     took = round((time.monotonic() - began) * 1000)
     if not work.run.skip_base:

@@ -1,10 +1,7 @@
-"""The sides of a load of a warehouse: its stage, the base and open versions; and versions that ended.
+"""The sides of a load of a warehouse: stage, base, open versions and closed ones; and the terms of its plan.
 
-The driver reads the files of each side that it can read; Spark reads the others, and all of them in tasks.
-
-The stage of a small load as rows of the base, made here: DuckDB computes keys and hashes as Spark does.
-
-What the plan of a load goes by, out of the model and the tables as they are.
+The driver reads the files that it can read exactly, and computes keys and hashes by DuckDB as Spark does.
+Spark reads the other sides, and all of them in tasks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,10 +20,9 @@ from backstory.doors.historize.model import ColumnRole, ModelColumn, business_ke
 from backstory.doors.historize.preflight import collidable_columns
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.scopes import hist_scope, increment_scope
-from backstory.doors.historize.spark_tables import LOAD_COLUMNS, stage_rows_and_load_columns
+from backstory.doors.historize.spark_tables import LOAD_COLUMNS, TablePlan, stage_rows_and_load_columns
 from backstory.doors.historize.spark_work import SparkWork
 from backstory.doors.historize.stage import Stage, column_type, stage_batches
-from backstory.doors.historize.table_plan import TablePlan
 from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import combine_tables
@@ -53,19 +49,22 @@ from backstory.strategies.scd2.parts import counts_of_same
 from backstory.strategies.scd2.plan import earlier_columns
 from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, STAGED, Flag, LoadTerms
 
-# What rows are called in expressions that are computed here.
-GIVEN: Final = "given"
-# An engine is asked for the keys and hashes of so many rows.
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+
+# The alias of rows in expressions that DuckDB computes.
+ROWS_ALIAS: Final = "given"
+# The number of rows whose keys and hashes are computed in one query.
 ROWS_AT_ONCE: Final = 1 << 18
-# Reads columns of a stage, some rows at a time.
-Reading = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
+# Reads columns of a stage, in batches.
+StageReader = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
 
 
 def local_stage_side(work: SparkWork) -> LocalSide | None:
-    """The stage's rows as rows of the base, and of each whether it is live.
+    """The stage's rows as rows of the base, with the flag `LIVE`; None if Spark must read or compute them.
 
-    None where Spark must read or compute them; reading raises Unreadable where that shows later, and what
-    `read_stage` raises.
+    Reading raises Unreadable if Spark turns out to be needed, and the errors of `read_stage`.
     """
     columns = user_columns(work.load.dataset)
     stage = work.run.stage
@@ -75,30 +74,30 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     if read is None:
         return None
     local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
-    values = {**local.base_values(GIVEN, ()), LIVE: "TRUE" + local.live(GIVEN)}
+    values = {**local.base_values(ROWS_ALIAS, ()), LIVE: "TRUE" + local.live(ROWS_ALIAS)}
 
-    def fewer(names: Sequence[str]) -> SideRows:
+    def read_columns(names: Sequence[str]) -> SideRows:
         needed = business_keys(work.load.dataset) if {*names} == {key} else columns
         return _computed_rows(work, read, needed, {name: values[name] for name in names})
 
     rows = _computed_rows(work, read, columns, values)
 
-    def chosen(which: Callable[[pa.Table], pa.Array]) -> SideRows:
+    def select_rows(which: Callable[[pa.Table], pa.Array]) -> SideRows:
         def tables() -> Iterator[pa.Table]:
-            for each in combine_tables(read(columns), ROWS_AT_ONCE):
-                keys = _base_rows(work, business_keys(work.load.dataset), {key: values[key]}, each)
-                if len(few := each.filter(which(keys))):
+            for batch in combine_tables(read(columns), ROWS_AT_ONCE):
+                keys = _base_rows(work, business_keys(work.load.dataset), {key: values[key]}, batch)
+                if len(few := batch.filter(which(keys))):
                     yield _base_rows(work, columns, values, few).cast(rows.schema)
 
         return SideRows(rows.schema, tables)
 
-    return LocalSide(rows, columns=fewer, select=chosen)
+    return LocalSide(rows, columns=read_columns, select=select_rows)
 
 
 def _computed_rows(
-    work: SparkWork, read: Reading, columns: Sequence[ModelColumn], values: Mapping[str, str]
+    work: SparkWork, read: StageReader, columns: Sequence[ModelColumn], values: Mapping[str, str]
 ) -> SideRows:
-    """Rows of these values, made of these columns of the stage."""
+    """Rows of these values (SQL by name), computed from these columns of the stage."""
     types = arrow_schema({each.name: column_type(each) for each in columns})
     schema = _base_rows(work, columns, values, types.empty_table()).schema
 
@@ -119,64 +118,64 @@ def _base_rows(
         ColumnRole.LOADED_AT: pa.repeat(pa.scalar(work.run.instant, pa.timestamp("us", "UTC")), len(rows)),
     }
     known = {**fixed, **dict(zip(rows.column_names, rows.columns, strict=True))}
-    found = compute_locally(work, rows, {name: sql for name, sql in values.items() if name not in known})
-    return pa.table({name: known[name] if name in known else found[name] for name in values})
+    computed = compute_locally(work, rows, {name: sql for name, sql in values.items() if name not in known})
+    return pa.table({name: known[name] if name in known else computed[name] for name in values})
 
 
 def local_expressions(load_: Load) -> Expressions:
-    """Keys and hashes of a load as `compute_locally` computes them."""
+    """Keys and hashes of a load as SQL for `compute_locally`."""
     return Expressions(DuckDB(), schema_of(load_.model, load_.dataset))
 
 
 def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) -> pa.Table:
-    """These expressions of DuckDB's, of `GIVEN` rows and in their order; no statement has the pepper."""
+    """DuckDB's values of these expressions on `ROWS_ALIAS`, in order; the pepper is bound as a secret."""
     dialect = DuckDB()
     secret = dialect.secret_reference("pepper")
     assert secret is not None
-    resolved = {
+    expressions = {
         dialect.quote_ident(name): work.fill_placeholders(sql, dialect, secret)
         for name, sql in values.items()
     }
-    told = ", ".join(f"{sql} AS {name}" for name, sql in resolved.items())
+    listed = ", ".join(f"{sql} AS {name}" for name, sql in expressions.items())
     with open_duckdb("duckdb://") as engine:
         engine.bind_secret("pepper", work.pepper)
-        return engine.rows(f"SELECT {told} FROM {engine.bring(GIVEN, rows, [])}")
+        return engine.rows(f"SELECT {listed} FROM {engine.bring(ROWS_ALIAS, rows, [])}")
 
 
-def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> Reading | None:
-    """Reads a table whose files lie here; None where Spark must read, convert or refuse its rows."""
-    found = load(work.store, TableName(*stage.table))
-    if found is None or not all_are_current(found.shape):
+def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> StageReader | None:
+    """A reader of a stage table's files; None if Spark must read, convert or refuse its rows."""
+    table = load(work.store, TableName(*stage.table))
+    if table is None or not all_are_current(table.shape):
         return None
-    stored = arrow_schema({each.name: each.type for each in found.shape.columns})
+    stored = arrow_schema({each.name: each.type for each in table.shape.columns})
     wanted = arrow_schema({each.name: column_type(each) for each in columns})
     sources = _sources(columns)
     if not {*sources.values()} <= {*stored.names} or not all(
         widens(stored.field(sources[each.name]).type, each.type) for each in wanted
     ):
         return None
-    brought = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
+    load_columns = [stored.field(name) for name in LOAD_COLUMNS if name in stored.names]
 
-    def tables(asked: Sequence[ModelColumn]) -> Iterator[pa.Table]:
-        sources = _sources(asked)
+    def tables(needed: Sequence[ModelColumn]) -> Iterator[pa.Table]:
+        sources = _sources(needed)
         schema = pa.schema([wanted.field(name) for name in sources])
-        if len(asked) == len(columns):
-            sources |= {each.name: each.name for each in brought}
-            schema = pa.schema([*schema, *brought])
+        if len(needed) == len(columns):
+            sources |= {each.name: each.name for each in load_columns}
+            schema = pa.schema([*schema, *load_columns])
         with work.store.memory.lease() as lease:
-            for rows in LocalRows(work.store, found, lease).batches(list(dict.fromkeys(sources.values()))):
+            for rows in LocalRows(work.store, table, lease).batches(list(dict.fromkeys(sources.values()))):
                 yield pa.table([rows[each] for each in sources.values()], names=[*sources]).cast(schema)
 
     return tables
 
 
 def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
-    """What the stage calls the columns."""
+    """The stage's names of the columns."""
     return {each.name: each.input or each.name for each in columns}
 
 
 def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
-    """The terms of a load, whose history knows no instant after `newest`."""
+    """The terms of a load; `newest` is the latest start or end in its history."""
     load, rules = work.load, work.load.dataset.historization
     columns = user_columns(load.dataset)
     compared = [*columns, *foreign_keys(load.dataset)]
@@ -202,7 +201,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
 
 
 def _deletion_flag(work: SparkWork) -> Flag | None:
-    """What a row of the base gets that the stage lacks; None where it is deleted."""
+    """The flag of base rows that are missing from the stage; None if they are deleted."""
     load, soft = work.load, work.load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete" or work.run.skip_base:
         return None
@@ -210,19 +209,12 @@ def _deletion_flag(work: SparkWork) -> Flag | None:
     column = next(each for each in user_columns(load.dataset) if each.name == soft.column)
     value = local.dialect.cast_expression(local.text(soft.deleted_values[0]), local.dialect.type_of(column))
     flagged = compute_locally(work, pa.table({"row": [1]}), {soft.column: value})
-    live = compute_locally(work, flagged, {LIVE: "TRUE" + local.live(GIVEN)})
+    live = compute_locally(work, flagged, {LIVE: "TRUE" + local.live(ROWS_ALIAS)})
     return Flag(soft.column, flagged[soft.column][0].as_py(), soft.deleted_at, live[LIVE][0].as_py())
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-
 def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, Side]:
-    """The sides of a load, with the flags that its plan asks of their rows.
-
-    With a base that is taken as it is there is no stage.
-    """
+    """The sides of a load, with the flags that its plan needs. There is no stage if the base is kept."""
     if work.run.skip_base:
         sides = {BASE: _kept_base_side(work, base)}
     else:
@@ -231,36 +223,36 @@ def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, S
 
 
 def side_schema(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field], *flags: str) -> pa.Schema:
-    """These columns of a table, in the types that it will have, and columns of flags."""
+    """The schema of these columns of a table, in their future types, with places and flags."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
     fields = [*map(types.field, names), *places, *(pa.field(name, pa.bool_()) for name in flags)]
     return pa.schema(fields)
 
 
 def ids_of(plan: TablePlan) -> list[pa.Field]:
-    """The column of the ids of rows, where rows have ids."""
+    """The column of row ids, if rows have ids."""
     return [pa.field(name, pa.int64()) for name in plan.ids]
 
 
 def stage_frame(work: SparkWork) -> "DataFrame":
-    """The stage's rows as rows of the base, keys and hashes computed."""
+    """The stage's rows as rows of the base, with keys and hashes, by Spark."""
     assert work.run.stage is not None
-    rows, brought = stage_rows_and_load_columns(work.store, work.run.stage, work.load, work.secret)
-    values = work.load.base_values("s", brought)
+    rows, load_columns = stage_rows_and_load_columns(work.store, work.run.stage, work.load, work.secret)
+    values = work.load.base_values("s", load_columns)
     return rows.alias("s").select(*(work.sql(sql).alias(name) for name, sql in values.items()))
 
 
 def pruned_versions(work: SparkWork) -> "DataFrame | None":
-    """The versions that were pruned out of the history; None where there is no archive."""
+    """The versions that were pruned from the history; None without an archive."""
     if work.load.archive is None:
         return None
     return work.store.spark.table(work.store.sql_name(TableName(work.load.schema, work.load.archive.table)))
 
 
 def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "DataFrame":
-    """The versions that ended, including archived ones, in the columns that a plan asks of them.
+    """The closed versions, including archived ones, in the columns that a plan needs.
 
-    Times of archived ones are NULL: they were pruned, so they are long before the load.
+    Times of archived versions are NULL: they ended long before the load.
     """
     from pyspark.sql.functions import lit
 
@@ -274,7 +266,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "Dat
 
 
 def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.ChunkedArray) -> pa.Table:
-    """The versions of these records that ended: by the driver where it can read them, else by Spark."""
+    """The closed versions of these records, read by the driver if it can, else by Spark."""
     ended, searched = ColumnRole.ENDED, {terms.key: keys.combine_chunks()}
     if work.load.archive is None and hist.table is not None and hist.as_stored:
         try:
@@ -290,7 +282,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.Ch
 
 @dataclass(frozen=True, slots=True)
 class _StoredRows:
-    """Columns of all rows of a table, or of its open versions, with places and `flags`."""
+    """Columns of all rows of a table, or of its open versions, with places and constant `flags`."""
 
     work: SparkWork
     plan: TablePlan
@@ -299,11 +291,11 @@ class _StoredRows:
     open: bool = False
 
     def side(self) -> LocalSide | None:
-        """The rows from files; None where Spark must read them."""
-        if self.plan.filled and not self.plan.as_stored:
+        """The rows, read from files; None if Spark must read them."""
+        if self.plan.has_rows and not self.plan.as_stored:
             return None
         return LocalSide(
-            self._columns(self.schema.names), columns=self._columns, is_empty=not self.plan.filled
+            self._columns(self.schema.names), columns=self._columns, is_empty=not self.plan.has_rows
         )
 
     def _columns(self, names: Sequence[str]) -> SideRows:
@@ -311,17 +303,17 @@ class _StoredRows:
         return SideRows(schema, partial(self.tables, schema))
 
     def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """These columns of all rows."""
-        if not self.plan.filled:
+        """These columns of the rows, in batches."""
+        if not self.plan.has_rows:
             return
         ended = ColumnRole.ENDED
-        chosen, where = (
+        is_open, where = (
             ((lambda rows: pc.is_null(rows[ended])), is_null(ended)) if self.open else (None, None)
         )
         names = [each for each in schema.names if each not in self.flags]
         with self._read() as rows:
-            for each in rows.batches(names, [ended] if self.open else [], chosen, where=where):
-                yield self._with_flags(each, schema)
+            for batch in rows.batches(names, [ended] if self.open else [], is_open, where=where):
+                yield self._with_flags(batch, schema)
 
     @contextmanager
     def _read(self) -> Iterator[LocalRows]:
@@ -347,7 +339,7 @@ def _stage_side(work: SparkWork, base: TablePlan) -> Side:
 
 
 def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
-    """The columns by which a row is the same in stage, base and history."""
+    """The columns by which rows of stage, base and history are compared."""
     base = ComparedSide(BASE, [ROW_HASH], [ROW_HASH], LIVE)
     pairs = [(base, ComparedSide(OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
     if STAGED in sides:
@@ -357,13 +349,13 @@ def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
 
 
 def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
-    """The counts of a plan of rows that are the same everywhere."""
+    """The plan's counts of rows that are the same on all sides."""
     counts = counts_of_same(OPEN, rows[OPEN].rows)
     return counts if STAGED not in rows else {**counts, **counts_of_same(BASE, rows[STAGED].rows)}
 
 
 def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The base's rows with the columns that a version takes."""
+    """The rows of a base that is kept, with the columns of a version."""
     load = work.load
     names = [
         load.dataset.key,
@@ -381,24 +373,24 @@ def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
 
 
 def _base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The base's rows, with all columns where some get the flag of deletion."""
+    """The base's rows; with all columns if some get the flag of deletion."""
     load, places = work.load, ids_of(base)
     names = base.into.names if _flags_deleted(work) else base.wanted.names
     compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
     flags = {LIVE: True, IN_SCOPE: load.deletes_base}
     rows = _StoredRows(work, base, side_schema(base, compared, [*PLACE_SCHEMA, *places], *flags), flags)
-    asks = base.filled and (load.live("v") or (load.deletes_base and load.delete_scope))
+    needs_spark = base.has_rows and (load.live("v") or (load.deletes_base and load.delete_scope))
 
     def frame() -> "DataFrame":
-        kept = base.rows.select(*map(quote, names), FILE, POSITION, *base.ids).alias("v")
-        return kept.select("*", _live_column(work, "v"), _base_scope(work))
+        rows_ = base.rows.select(*map(quote, names), FILE, POSITION, *base.ids).alias("v")
+        return rows_.select("*", _live_column(work, "v"), _base_scope(work))
 
     schema = side_schema(base, names, [*PLACE, *places], *flags)
-    return _stored_side(schema, frame, None if asks else rows, base)
+    return _stored_side(schema, frame, None if needs_spark else rows, base)
 
 
 def _open_side(work: SparkWork, hist: TablePlan) -> Side:
-    """The open versions: the driver reads the columns that are compared, and others by place."""
+    """The open versions: the driver reads the compared columns first, the other columns by place."""
     load, places = work.load, ids_of(hist)
     dating = load.dataset.historization.effective_dating
     dated = [dating.column] if dating else []
@@ -406,14 +398,16 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     flags = {IN_SCOPE: load.closes_deleted}
     schema = side_schema(hist, [*names], [*PLACE_SCHEMA, *places], *flags)
     rows = _StoredRows(work, hist, schema, flags, open=True)
-    asks = hist.filled and load.closes_deleted and hist_scope(load.dataset, load.hist, load.dialect, "v")
+    needs_spark = (
+        hist.has_rows and load.closes_deleted and hist_scope(load.dataset, load.hist, load.dialect, "v")
+    )
 
     def frame() -> "DataFrame":
         open_ = hist.rows.where(column(ColumnRole.ENDED).isNull())
         return _whole_versions(hist, open_).alias("v").select("*", _versions_scope(work))
 
     whole = side_schema(hist, hist.into.names, [*PLACE, *places], *flags)
-    return _stored_side(whole, frame, None if asks else rows, hist, partial(_all_columns, work, hist))
+    return _stored_side(whole, frame, None if needs_spark else rows, hist, partial(_all_columns, work, hist))
 
 
 def _stored_side(
@@ -423,7 +417,7 @@ def _stored_side(
     plan: TablePlan,
     whole: Callable[[MemoryLease, pa.Table], pa.Table] | None = None,
 ) -> Side:
-    """A side of a table, all of whose rows the driver reads where `rows` are given."""
+    """A side of a table, whose `rows` the driver reads; None if Spark must."""
 
     def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         side = None if rows is None else rows.side()
@@ -438,7 +432,7 @@ def _whole_versions(hist: TablePlan, rows: "DataFrame") -> "DataFrame":
 
 
 def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.Table) -> pa.Table:
-    """All columns of these open versions, in their order, with their places and ids."""
+    """All columns of these open versions, in the same order, with places and ids."""
     key = work.load.dataset.key
     schema = side_schema(hist, hist.into.names, [*PLACE_SCHEMA, *ids_of(hist)])
     if hist.table is None or not len(rows):
@@ -448,14 +442,14 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
         rest = LocalRows(work.store, hist.table, lease).read_at(rows, names)
     except (TooLarge, Unreadable):
         versions = hist.rows.where(column(ColumnRole.ENDED).isNull())
-        found = arrow_of(_whole_versions(hist, rows_of_keys(work.store, versions, rows.select([key]))))
-        return found.take(pc.index_in(rows[key], value_set=found[key].combine_chunks())).cast(schema)
+        whole = arrow_of(_whole_versions(hist, rows_of_keys(work.store, versions, rows.select([key]))))
+        return whole.take(pc.index_in(rows[key], value_set=whole[key].combine_chunks())).cast(schema)
     values = [(rest if name in names else rows)[name] for name in schema.names]
     return pa.table(values, names=schema.names).cast(schema)
 
 
 def _size_and_count(work: SparkWork) -> tuple[int, int | None]:
-    """How much memory the rows of the stage may take, and how many they are; None where Spark must count."""
+    """The estimated bytes of the stage's rows in memory, and their number; None if Spark must count."""
     stage = work.run.stage
     if stage is not None and stage.path is not None:
         size = stage.path.stat().st_size if stage.path.is_file() else 0
@@ -475,13 +469,13 @@ def _live_column(work: SparkWork, alias: str) -> "Column":
 
 
 def _flags_deleted(work: SparkWork) -> bool:
-    """Whether a row of the base that the stage lacks gets a flag instead of being deleted."""
+    """Whether base rows that are missing from the stage are flagged instead of deleted."""
     soft = work.load.dataset.historization.soft_delete
     return soft is not None and soft.on_delete == "flag"
 
 
 def _base_scope(work: SparkWork) -> "Column":
-    """Which stored rows go, or get the flag, when the stage does not have them."""
+    """Whether a stored row is deleted or flagged if it is missing from the stage."""
     load = work.load
     scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
     live = load.live("v") if _flags_deleted(work) else ""
@@ -489,7 +483,7 @@ def _base_scope(work: SparkWork) -> "Column":
 
 
 def _versions_scope(work: SparkWork) -> "Column":
-    """Which open versions a deletion may close."""
+    """Whether a deletion may close an open version."""
     load = work.load
     scope = hist_scope(load.dataset, load.hist, load.dialect, "v") if load.closes_deleted else "FALSE"
     return work.sql(scope or "TRUE").alias(IN_SCOPE)

@@ -1,8 +1,6 @@
-"""The model of a historization, as its YAML has it (section 1 of the specification).
+"""The model of a historization, as its YAML defines it, and the columns of its tables (sections 1 and 2.1).
 
-The classes are the document, its validation and its JSON Schema in one; `resolve` fills in the rest.
-
-The columns of base and history tables, the generated ones included (sections 1 and 2.1).
+The classes are the document, its validation and its JSON Schema in one; `resolve` adds the defaults.
 """
 
 import re
@@ -28,7 +26,7 @@ Label = Annotated[str, StringConstraints(min_length=1, max_length=20, pattern=r"
 
 
 class ColumnRole(StrEnum):
-    """The role of a column; a business attribute has none."""
+    """The role of a column. Business attributes have no role."""
 
     BUSINESS_KEY = "business_key"
     SURROGATE_KEY = "surrogate_key"
@@ -43,7 +41,7 @@ class ColumnRole(StrEnum):
     STATE = layout.STATE
 
 
-# Columns that the tool makes and the user never names.
+# Columns that the tool generates; users never name them.
 _VERSION = {ColumnRole.STARTED, ColumnRole.ENDED, ColumnRole.STATE}
 TECHNICAL = frozenset(
     {ColumnRole.PAYLOAD, ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT, ColumnRole.ROW_HASH, *_VERSION}
@@ -52,13 +50,13 @@ GENERATED = TECHNICAL | {ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, Column
 
 
 class _Part(BaseModel):
-    """A part of the document: unknown keys are an error, and nothing changes after loading."""
+    """A part of the document: unknown keys are an error, and values are immutable."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class TargetSchema(_Part):
-    """A layer and the rules of its keys."""
+    """A layer, and the rules of its keys."""
 
     short_name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,9}$")]
     database_name: str | None = None
@@ -104,11 +102,11 @@ class HashAs(_Part):
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:
-        told = re.fullmatch(HASH_AS, value) if isinstance(value, str) else None
-        return value if told is None else {"precision": int(told[1]), "scale": int(told[2])}
+        match = re.fullmatch(HASH_AS, value) if isinstance(value, str) else None
+        return value if match is None else {"precision": int(match[1]), "scale": int(match[2])}
 
     @model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _refuse_scale(self) -> Self:
         if self.scale > self.precision:
             raise ValueError("the scale is larger than the precision")
         return self
@@ -141,12 +139,12 @@ class ModelColumn(_Part):
 
     @property
     def name(self) -> str:
-        """The name in the table."""
+        """The name of the column in the table."""
         return self.target_column_name
 
 
 class KeyComponent(_Part):
-    """A column of the child with the values of a business key column of the parent."""
+    """A column of the child, and the business key column of the parent that has the same values."""
 
     from_: ColumnName = Field(alias="from")
     to: ColumnName
@@ -155,7 +153,7 @@ class KeyComponent(_Part):
 
 
 class ForeignKey(_Part):
-    """A foreign key: the parent's key, computed from the child's columns; an inactive one adds no column."""
+    """A foreign key: the parent's key, computed from the child's columns. An inactive one adds no column."""
 
     id: int | str
     referenced_dataset: DatasetName
@@ -171,7 +169,7 @@ class ForeignKey(_Part):
 
 
 class EffectiveDating(_Part):
-    """The column with the time from which on a row is true in the world (section 7.1)."""
+    """The column with the time since which a row is true in the world (section 7.1)."""
 
     column: ColumnName
     granularity: Literal["timestamp", "date"] = "timestamp"
@@ -184,7 +182,7 @@ class StateLabels(_Part):
     new: Label = "new"
     changed: Label = "changed"
     deleted: Label = "deleted"
-    reappeared: Label = Field(default_factory=lambda told: told.get("new", "new"))
+    reappeared: Label = Field(default_factory=lambda labels: labels.get("new", "new"))
     mode: Literal["view", "stored"] = "view"
 
 
@@ -198,7 +196,7 @@ class SoftDelete(_Part):
 
 
 class Historization(_Part):
-    """How a history is loaded; every option is optional."""
+    """How a history is loaded."""
 
     engine: Literal["auto", "four_step", "merge"] = "auto"
     snapshot: Literal["full", "partial"] = "full"
@@ -216,7 +214,7 @@ class Historization(_Part):
 
 
 class HistState(_Part):
-    """The history's metadata beyond the base; written by the tool."""
+    """The history's own metadata, written by the tool."""
 
     target_dataset_name: DatasetName
     lineage_key: str
@@ -229,7 +227,7 @@ class HistState(_Part):
 
 
 class StageFile(_Part):
-    """How the CSV file of an input is written, in the words of `snapshot`; None where a reader expects it."""
+    """How the CSV file of an input is written, by the options of `snapshot`. None is the reader's default."""
 
     separator: str | None = None
     encoding: str | None = None
@@ -238,7 +236,7 @@ class StageFile(_Part):
     quote: str | None = None
 
     def options(self) -> FileOptions:
-        """The same as readers take it; UsageError for what none takes."""
+        """The options for a reader. Raises UsageError for values that no reader accepts."""
         return FileOptions(**self.model_dump())
 
 
@@ -300,7 +298,7 @@ class Model(_Part):
 
 HASH_LENGTH = 64
 STATE_LENGTH = 20
-# Between the name of a column that went another way and the instant until which it was in use.
+# Between the name of a forked column and the instant until which it was in use.
 FORKED = "__until_"
 # The order of the history's last columns.
 TAIL = (
@@ -317,7 +315,7 @@ _TIMES = {ColumnRole.STARTED, ColumnRole.ENDED, ColumnRole.LOADED_AT}
 def technical_column(
     name: str, role: ColumnRole, *, nullable: bool = False, former: Sequence[str] = ()
 ) -> ModelColumn:
-    """A generated column; hashes and run ids are STRING(64), states STRING(20), instants TIMESTAMP."""
+    """A generated column: STRING(64) for hashes and run ids, STRING(20) for states, else TIMESTAMP."""
     length = STATE_LENGTH if role is ColumnRole.STATE else HASH_LENGTH
     instant = role in _TIMES
     return ModelColumn(
@@ -332,7 +330,7 @@ def technical_column(
 
 
 def declared_columns(dataset: ModelDataset) -> list[ModelColumn]:
-    """The columns that the model names, inactive ones too."""
+    """The columns that the model names, including inactive ones."""
     return [column for column in dataset.target_columns if column.system_role not in GENERATED]
 
 
@@ -342,12 +340,12 @@ def user_columns(dataset: ModelDataset) -> list[ModelColumn]:
 
 
 def business_keys(dataset: ModelDataset) -> list[ModelColumn]:
-    """The columns that a record goes by."""
+    """The columns that identify a record."""
     return [column for column in user_columns(dataset) if column.system_role is ColumnRole.BUSINESS_KEY]
 
 
 def foreign_keys(dataset: ModelDataset) -> list[ModelColumn]:
-    """A column for each reference."""
+    """A column for each active reference."""
     return [
         technical_column(reference.column, ColumnRole.FOREIGN_KEY, nullable=True).model_copy(
             update={"lineage_key": f"fk:{reference.id}"}
@@ -363,7 +361,7 @@ def base_columns(dataset: ModelDataset) -> list[ModelColumn]:
 
 
 def every_column(dataset: ModelDataset) -> list[ModelColumn]:
-    """The same with inactive columns."""
+    """Every column of the base table, including inactive ones."""
     return _with_technical(dataset, declared_columns(dataset))
 
 
@@ -380,12 +378,12 @@ def _with_technical(dataset: ModelDataset, columns: Sequence[ModelColumn]) -> li
 
 
 def mirrored_columns(columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns that a history copies from its base, by the base's own list."""
+    """The columns that a history copies from its base, out of the base's columns."""
     return [column for column in columns if column.system_role not in TECHNICAL | {ColumnRole.SURROGATE_KEY}]
 
 
 def hashed_columns(dataset: ModelDataset) -> list[ModelColumn]:
-    """What a row hash covers, in the base's order: attributes that are loaded (sections 2.4, 7.3)."""
+    """The columns of a row hash, in the base's order: the loaded attributes (sections 2.4, 7.3)."""
     soft = dataset.historization.soft_delete
     flags = {soft.column, soft.deleted_at} if soft else set()
     return [
@@ -396,10 +394,10 @@ def hashed_columns(dataset: ModelDataset) -> list[ModelColumn]:
 
 
 def key_name(column: ModelColumn) -> str:
-    """The name under which a business key goes into the key: pinned, else that of the stage."""
+    """The name of a business key within the surrogate key: the pinned name, else the stage's."""
     return column.key_name or column.input or column.name
 
 
 def identity(column: ModelColumn) -> str:
-    """The name under which an attribute goes into a strict hash: pinned, else its first name ever."""
+    """The name of an attribute within a strict hash: the pinned name, else its first name ever."""
     return column.key_name or (column.former_names[0] if column.former_names else column.name)

@@ -1,7 +1,4 @@
-"""One dataset's load: its run, its history's metadata, what was decided; then the target's part.
-
-Load the datasets of a model: base, history's schema, history (section 3).
-"""
+"""Load the datasets of a model: base, history's schema, history, with retries and receipts (section 3)."""
 
 import re
 import uuid
@@ -44,7 +41,7 @@ from backstory.upkeep.views import SUFFIXES
 
 CLOCK_LAG = timedelta(seconds=1)
 
-# How Spark, DuckDB and PostgreSQL call a number that a type of decimals cannot hold.
+# Parts of the messages of Spark, DuckDB and PostgreSQL for a number that a decimal type cannot hold.
 MISFITS: Final = (
     "CAST_INVALID_INPUT",
     "CAST_OVERFLOW",
@@ -57,7 +54,7 @@ events = structlog.get_logger()
 
 @dataclass(frozen=True)
 class DatasetLoads:
-    """A batch, at one of its datasets."""
+    """The loads of a batch, one dataset at a time."""
 
     model: Model
     folder: Path
@@ -69,7 +66,7 @@ class DatasetLoads:
     clock: Callable[[], datetime]
 
     def load(self, dataset: ModelDataset) -> HistoryReceipt:
-        """Load a dataset; a conflict is tried again with the same instant."""
+        """Load a dataset. After a conflict the load is retried with the same instant."""
         began = self.clock()
         run: LoadRun | None = None
         try:
@@ -85,14 +82,14 @@ class DatasetLoads:
                 self._refuse_other_instant(known)
                 if known and known.receipt:
                     return replace(stored_receipt(known.receipt), dataset=dataset.name)
-                run = begun = self._plan_run(dataset, known, began)
+                run = current = self._plan_run(dataset, known, began)
 
-                def failed(busy: TryAgain) -> None:
-                    nonlocal run, begun
-                    self.log.add_failure(dataset, begun, began, busy)
-                    run = begun = replace(begun, attempt=begun.attempt + 1)
+                def start_next_attempt(busy: TryAgain) -> None:
+                    nonlocal run, current
+                    self.log.add_failure(dataset, current, began, busy)
+                    run = current = replace(current, attempt=current.attempt + 1)
 
-                return retry(lambda: self._loaded(begun), failed)
+                return retry(lambda: self._load(current), start_next_attempt)
         except BackstoryError as error:
             return self._refuse(dataset, run, began, error)
         except Exception as bug:  # the other datasets still run
@@ -110,7 +107,7 @@ class DatasetLoads:
         return namespace_of(self.model, dataset)
 
     def skip(self, dataset: ModelDataset, upstream: str) -> HistoryReceipt:
-        """The receipt of a dataset that is not begun, because what it is loaded from failed."""
+        """The receipt of a dataset that is skipped because the load of its input failed."""
         error = Refused(
             "BASE_NOT_LOADED",
             f"{dataset.name} is loaded from {upstream}, whose own load failed.",
@@ -143,7 +140,7 @@ class DatasetLoads:
         )
 
     def _allocate_instant(self, dataset: ModelDataset) -> datetime:
-        """The clock's instant, raised a little where the clock is behind by at most a second."""
+        """The clock's instant. If it is at most a second behind the history, an instant after its newest."""
         now = self.clock()
         schema = self._schema(dataset)
         newest = self.target.newest_instant(schema, hist_names(dataset))
@@ -152,15 +149,15 @@ class DatasetLoads:
         if newest - now > CLOCK_LAG:
             raise Refused(
                 "NON_MONOTONIC_TIMESTAMP",
-                f"The clock says {iso(now)}, but the newest time in {dataset.hist_name} is {iso(newest)}.",
+                f"The clock is at {iso(now)}, but the newest time in {dataset.hist_name} is {iso(newest)}.",
                 "Correct the clock, or use `load_timestamp=TIME`.",
             )
         return newest + timedelta(microseconds=1)
 
-    def _loaded(self, run: LoadRun) -> HistoryReceipt:
+    def _load(self, run: LoadRun) -> HistoryReceipt:
         dataset = self._override_rules(run.dataset)
-        found = find_state(dataset, self.folder, run.schema, self.target)
-        state = found or self._adopt_state(dataset)
+        stored = find_state(dataset, self.folder, run.schema, self.target)
+        state = stored or self._adopt_state(dataset)
         refuse_swaps(dataset)
         hist = sync_hist(dataset, state, run.instant)
         assert hist is not None
@@ -169,7 +166,7 @@ class DatasetLoads:
         if not run.dry_run:
             self.target.register(run)
 
-        def finished(outcome: LoadOutcome) -> HistoryReceipt:
+        def make_receipt(outcome: LoadOutcome) -> HistoryReceipt:
             return HistoryReceipt(
                 dataset.name,
                 run.run_id,
@@ -181,11 +178,11 @@ class DatasetLoads:
                 warnings=outcome.warnings,
             )
 
-        outcome = self.target.load(load, run, finished)
-        receipt = finished(outcome)
+        outcome = self.target.load(load, run, make_receipt)
+        receipt = make_receipt(outcome)
         if not run.dry_run:
             self._write_state(dataset, hist)
-            self.log.success(dataset, run, outcome, receipt)
+            self.log.add_success(dataset, run, outcome, receipt)
         return receipt
 
     def _override_rules(self, dataset: ModelDataset) -> ModelDataset:
@@ -197,7 +194,7 @@ class DatasetLoads:
         return dataset.model_copy(update={"historization": rules})
 
     def _adopt_state(self, dataset: ModelDataset) -> HistState | None:
-        """The state that the table itself tells, where no lock file is left."""
+        """The state derived from the table, for a history without a lock file."""
         schema = self._schema(dataset)
         for name in base_names(dataset):
             stored = self.target.columns(schema, f"{name}_hist")
@@ -206,7 +203,7 @@ class DatasetLoads:
         return None
 
     def _write_state(self, dataset: ModelDataset, hist: HistState) -> None:
-        """The load is committed: a lock file that cannot be written is told, and read from the table next."""
+        """Write the lock file. A failure is only logged, because the load is committed already."""
         try:
             write_state(dataset, hist, self.model, self.folder, self.target)
         except BackstoryError as error:
@@ -215,17 +212,17 @@ class DatasetLoads:
     def _settle_changes(
         self, run: LoadRun, state: HistState | None, hist: HistState
     ) -> tuple[LoadRun, HistState]:
-        """What is to be done about another hash profile or other labels than those in force."""
+        """Run and metadata after a change of hash profile or labels. Raises Refused without the option."""
         profile = schema_of(self.model, run.dataset).hash_profile
         before = state.hash_profile if state else None
         if before not in {None, profile} and self.request.hash_change not in {"version", "rehash"}:
             raise Refused(
                 "HASH_DEFINITION_CHANGED",
-                f"{hist.target_dataset_name} was hashed by {before}, but the model says {profile}.",
+                f"{hist.target_dataset_name} was hashed by {before}, but the model specifies {profile}.",
                 "Use `hash_change=version` for a new version of every record, or `hash_change=rehash` for "
                 "none.",
             )
-        # A rehash is also for a column that came or went, which every hash then covers or no longer does.
+        # A rehash also serves a column that was added or removed, and so changes every hash.
         rehash = self.request.hash_change == "rehash" and state is not None
         partly = run.dataset.incremental_strategy == "merge" and not run.skip_base
         run = replace(run, rehash=rehash, rehash_base=partly and (rehash or before not in {None, profile}))
@@ -249,10 +246,10 @@ def _stored_labels(labels: StateLabels | None) -> StateLabels:
 
 
 def _as_hash_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
-    """The refusal of a number that the `hash_as` of its column cannot hold; any other error as it is."""
+    """HASH_VALUE, if the error is about a number that a `hash_as` cannot hold; else the same error."""
     columns = [each.name for each in dataset.target_columns if each.hash_as and each.active]
-    foreign = isinstance(error, Failed) and any(words in error.message for words in MISFITS)
-    if not columns or not foreign:
+    misfit = isinstance(error, Failed) and any(words in error.message for words in MISFITS)
+    if not columns or not misfit:
         return error
     return Refused(
         "HASH_VALUE",
@@ -263,14 +260,14 @@ def _as_hash_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryE
 
 
 LONGEST_RUN_ID = 64
-# A history and the views of it, by what they are called after their base.
+# The suffixes of a history and of its views, after the name of the base.
 HISTORY = re.compile(f"{HIST}({'|'.join(SUFFIXES)})?$")
 
 
 def open_model(path: str | Path) -> tuple[Model, Path]:
-    """A model, resolved, and the folder that its files are relative to; UsageError for a wrong one.
+    """A resolved model, and the folder that its files are relative to. Raises UsageError for a wrong model.
 
-    What is no error and yet worth a word is told as a warning.
+    Findings that are no errors are logged as warnings.
     """
     written, document = read_model(Path(path))
     model = resolve(written, document)
@@ -280,7 +277,7 @@ def open_model(path: str | Path) -> tuple[Model, Path]:
 
 
 def datasets_to_load(model: Model, only: str | None) -> list[ModelDataset]:
-    """The datasets to load, in the model's order; UsageError for an unknown name."""
+    """The datasets to load, in the model's order. Raises UsageError for an unknown name."""
     if only is not None and only not in {dataset.name for dataset in model.target_datasets}:
         names = ", ".join(dataset.name for dataset in model.target_datasets)
         raise UsageError("no-dataset", f"The model has no dataset {only!r}.", f"It has {names}.")
@@ -298,17 +295,17 @@ def run_model(
     model: Model,
     folder: Path,
     target: Target,
-    asked: LoadRequest,
+    request: LoadRequest,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
-    """Load the datasets one after the other; one whose input failed is not begun (R28)."""
-    datasets = datasets_to_load(model, asked.dataset)
-    _refuse_wrong_request(model, folder, target, asked, datasets)
+    """Load the datasets one after the other, without the ones whose input failed (R28)."""
+    datasets = datasets_to_load(model, request.dataset)
+    _refuse_wrong_request(model, folder, target, request, datasets)
     batch = str(uuid.uuid4())
-    run_id = asked.run_id or batch
-    log = RunLog(model, target, batch, run_id, silent=asked.dry_run, clock=clock)
+    run_id = request.run_id or batch
+    log = RunLog(model, target, batch, run_id, silent=request.dry_run, clock=clock)
     loads = DatasetLoads(
-        model, folder, target, asked, log, run_id, optional_instant(asked.load_timestamp), clock
+        model, folder, target, request, log, run_id, optional_instant(request.load_timestamp), clock
     )
     receipts: list[HistoryReceipt] = []
     failed: set[str] = set()
@@ -325,13 +322,13 @@ def run_model(
 
 
 def _refuse_wrong_request(
-    model: Model, folder: Path, target: Target, asked: LoadRequest, datasets: Sequence[ModelDataset]
+    model: Model, folder: Path, target: Target, request: LoadRequest, datasets: Sequence[ModelDataset]
 ) -> None:
-    """What would be found in the middle of a batch, found before it: nothing is started then."""
-    if asked.run_id is not None and not 0 < len(asked.run_id.strip()) <= LONGEST_RUN_ID:
-        told = f"A run id has 1 to {LONGEST_RUN_ID} characters."
-        raise UsageError("wrong-run-id", told, "Leave it out for a new one.")
-    ratio = asked.max_delete_ratio
+    """Refuse, before anything starts, requests that would fail in the middle of the batch."""
+    if request.run_id is not None and not 0 < len(request.run_id.strip()) <= LONGEST_RUN_ID:
+        wrong = f"A run id has 1 to {LONGEST_RUN_ID} characters."
+        raise UsageError("wrong-run-id", wrong, "Leave it out for a new one.")
+    ratio = request.max_delete_ratio
     if ratio is not None and not 0 <= ratio <= 1:
         raise UsageError(
             "wrong-ratio", "`max_delete_ratio=` must be between 0 and 1.", "Use 0.1 for a tenth."
@@ -339,8 +336,8 @@ def _refuse_wrong_request(
     later = {_table(model, dataset).lower() for dataset in datasets}
     for dataset in datasets:
         if (dataset.input or "").lower() in later:
-            told = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
-            raise UsageError("wrong-model", told, "Datasets are loaded in the model's order: move it down.")
+            wrong = f"{dataset.name} is loaded from {dataset.input}, which is not loaded before it."
+            raise UsageError("wrong-model", wrong, "Datasets are loaded in the model's order: move it down.")
         later.remove(_table(model, dataset).lower())
         _refuse_taken(model, target, dataset, datasets)
         prepare_load(model, dataset, _metadata(model, dataset, folder, target), target.dialect)
@@ -351,7 +348,7 @@ def _refuse_wrong_request(
 def _refuse_taken(
     model: Model, target: Target, dataset: ModelDataset, datasets: Sequence[ModelDataset]
 ) -> None:
-    """A name that a dataset has given up is another one's only when the tables have their new names."""
+    """Raises UsageError if a dataset has the former name of another whose tables still have it."""
     schema = namespace_of(model, dataset)
     for other in datasets[datasets.index(dataset) + 1 :]:
         if (
@@ -359,12 +356,12 @@ def _refuse_taken(
             and target.columns(schema, dataset.hist_name) is not None
             and target.columns(schema, other.hist_name) is None
         ):
-            told = f"{other.name} was called {dataset.name} before, and its tables still have that name."
-            raise UsageError("wrong-model", told, f"Move {other.name} before {dataset.name}.")
+            wrong = f"{other.name} was called {dataset.name} before, and its tables still have that name."
+            raise UsageError("wrong-model", wrong, f"Move {other.name} before {dataset.name}.")
 
 
 def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
-    """The history's metadata; what is wrong with a lock file is told by the dataset's own load."""
+    """The history's metadata; without a broken lock file, which the dataset's own load reports."""
     now = datetime.now(UTC)
     try:
         hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset), target), now)
@@ -379,18 +376,18 @@ def _table(model: Model, dataset: ModelDataset) -> str:
 
 
 def _base_of_input(name: str | None) -> str:
-    """The base table that an input is, or is the history of, or a view of one; names compare without case."""
+    """The base table of an input, which may be its history or a view of that; in lower case."""
     return HISTORY.sub("", (name or "").lower())
 
 
 def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
-    """The tables of the model that the dataset is loaded from, and those that they are loaded from."""
-    by_table = {_table(model, each).lower(): each for each in model.target_datasets}
-    found: set[str] = set()
+    """The tables of the model from which the dataset is loaded, directly or indirectly."""
+    by_table = {_table(model, other).lower(): other for other in model.target_datasets}
+    upstream: set[str] = set()
     names = [dataset.input]
     while names:
-        each = by_table.get(_base_of_input(names.pop()))
-        if each is not None and _table(model, each) not in found:
-            found.add(_table(model, each))
-            names.append(each.input)
-    return found
+        source = by_table.get(_base_of_input(names.pop()))
+        if source is not None and _table(model, source) not in upstream:
+            upstream.add(_table(model, source))
+            names.append(source.input)
+    return upstream

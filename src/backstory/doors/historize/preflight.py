@@ -1,15 +1,9 @@
-"""What refuses a load before it writes, as queries for any dialect (section 3.6).
+"""The checks that refuse a load before it writes (section 3.6).
 
-Each query gives the keys that offend, at most ten: business keys where the row is in the base or in
-the history.
-
-Changes that a hash does not see: the default profile's known collisions (section 2.4).
-
-Its text of a row has the values side by side, so ('a|b', 'c') is ('a', 'b|c'), and NULL is the text of the
-null token. Such a record changes in the base and stays unchanged in the history, be it another one whose
-business keys make the same key: that is told.
-
-What a load of a warehouse is refused for, judged on all of its parts (section 3.6).
+On a database they are queries that return up to ten offending keys: business keys, if the row is in the
+base or the history. In a warehouse the counts of all parts of the plan are checked. Another check finds
+changes that a hash misses (section 2.4): in the default profile ('a|b', 'c') and ('a', 'b|c') collide, and so
+do NULL and the null token. Such a change reaches the base, but not the history, and is logged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +23,6 @@ from backstory.doors.historize.model import (
     user_columns,
 )
 from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.spark_work import SparkWork
 from backstory.errors import MAX_KEYS, Refused
 from backstory.model.change import exceeds
 from backstory.model.values import key_text
@@ -85,20 +78,20 @@ NO_BEGINNING = f"The history has open versions without {ColumnRole.STARTED}: ano
 
 
 class Check(NamedTuple):
-    """A query of offending keys, the code of what it finds, and the sentence to tell."""
+    """A query of offending keys, and the code and message of the error."""
 
     code: str
     sql: str
     message: str
 
 
-def rejection(code: str, told: str, keys: Sequence[object] = ()) -> Refused:
-    """The error of a check that found something."""
-    return Refused(code, told, REMEDIES[code], keys)
+def rejection(code: str, message: str, keys: Sequence[object] = ()) -> Refused:
+    """The error of a failed check."""
+    return Refused(code, message, REMEDIES[code], keys)
 
 
 def stage_checks(load: Load) -> Iterator[Check]:
-    """Checks of the stage's rows before they come into the base."""
+    """Checks of the stage's rows before the base load."""
     keys = business_keys(load.dataset)
     for column in user_columns(load.dataset):
         if not column.nullable:
@@ -111,20 +104,20 @@ def stage_checks(load: Load) -> Iterator[Check]:
             )
         if column.max_length and column.datatype is Datatype.STRING:
             long = f"length({load.of('s', column.name)}) > {column.max_length}"
-            told = f"{column.name} is longer than {column.max_length} characters in the stage."
-            yield Check("VALUE_TOO_LONG", _keys(load, keys, load.unique_stage_rows, "s", long), told)
-    told = "Rows of the stage share a business key."
+            message = f"{column.name} is longer than {column.max_length} characters in the stage."
+            yield Check("VALUE_TOO_LONG", _keys(load, keys, load.unique_stage_rows, "s", long), message)
+    message = "Rows of the stage share a business key."
     if load.dataset.historization.duplicate_keys == "reject":
-        yield Check("DUPLICATE_KEY", _repeated_keys(load, keys, load.stage_rows, "s"), told)
+        yield Check("DUPLICATE_KEY", _repeated_keys(load, keys, load.stage_rows, "s"), message)
     else:
         twice = _repeated_keys(
             load, keys, load.stage_rows, "s", load.live, having=_has_conflicts(load, keys, "ss")
         )
-        yield Check("DUPLICATE_KEY", twice, told)
+        yield Check("DUPLICATE_KEY", twice, message)
 
 
 def base_checks(load: Load) -> Iterator[Check]:
-    """A check of stage and base together: a record that is there already has the key that it had."""
+    """The check that records of stage and base with the same business keys have the same key."""
     keys = business_keys(load.dataset)
     same = " AND ".join(f"NOT ({load.other_text(key, 'x', 's')})" for key in keys)
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
@@ -132,16 +125,16 @@ def base_checks(load: Load) -> Iterator[Check]:
     yield Check("KEYS_CHANGED", _keys(load, keys, load.unique_stage_rows, "s", moved), KEYS_CHANGED)
 
 
-def mass_delete(rules: Historization, gone: int, open_: int) -> str | None:
-    """P7: what is told if more than the allowed part of the open versions would be closed as deleted."""
+def mass_delete(rules: Historization, deleted: int, open_: int) -> str | None:
+    """P7: the message if the load would close too large a share of the open versions as deleted."""
     ratio = rules.max_delete_ratio
-    if ratio is None or not exceeds(gone, ratio, open_):
+    if ratio is None or not exceeds(deleted, ratio, open_):
         return None
-    return f"{gone} of {open_} open versions would be closed as deleted."
+    return f"{deleted} of {open_} open versions would be closed as deleted."
 
 
 def hist_checks(load: Load) -> Iterator[Check]:
-    """The checks P1 to P5, in their order, on base and history."""
+    """The checks P1 to P5 on base and history, in order."""
     keys = business_keys(load.dataset)
     base, hist, key = load.base, load.hist_table, load.dataset.key
     null_key = f"{load.of('r', key)} IS NULL{load.live('r')}"
@@ -178,8 +171,8 @@ def hist_checks(load: Load) -> Iterator[Check]:
     yield Check("spoilt-table", _keys(load, mirrored, hist, "h", never), NO_BEGINNING)
     closes = " OR ".join(f"({condition})" for condition in closing_conditions(load.pair).values())
     early = f"{load.pair.is_open('h')} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
-    told = "Versions begin or end at or after the load's timestamp."
-    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", early), told)
+    late_message = "Versions begin or end at or after the load's timestamp."
+    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", early), late_message)
     same = (
         f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {load.pair.is_open('o')}"
         f" AND NOT ({load.pair.other_hash('o', 'r')}))"
@@ -188,19 +181,19 @@ def hist_checks(load: Load) -> Iterator[Check]:
         f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{load.live('r')} AND NOT {same})"
     )
     late = f"({started} >= {LOAD_TIMESTAMP} OR {ended} > {LOAD_TIMESTAMP}) AND {versioned}"
-    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", late), told)
+    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", late), late_message)
     yield from _late_effective(load, mirrored)
 
 
 def require_hist_columns(load: Load, added: Sequence[ModelColumn]) -> None:
-    """P8; raises Refused if a column that every version has would have to be added."""
+    """P8: raises Refused if the table lacks a column that every version must have."""
     lacking = [column.name for column in added if column.system_role in FIXED]
     if lacking:
         raise rejection("HIST_COLUMNS", f"{load.hist_table} has no {', '.join(lacking)}.", lacking)
 
 
 def require_base_key(load: Load, added: Sequence[ModelColumn]) -> None:
-    """Raises Refused if a base that has rows lacks their key: no record would be found again."""
+    """Raises Refused if a base with rows lacks their key, without which no record is found again."""
     lacking = [column.name for column in added if column.system_role is ColumnRole.SURROGATE_KEY]
     if lacking:
         raise Refused(
@@ -230,17 +223,17 @@ def _late_effective(load: Load, keys: Sequence[ModelColumn]) -> Iterator[Check]:
 
 
 def run_checks(engine: Engine, load: Load, checks: Iterator[Check], values: Mapping[str, str]) -> None:
-    """Raises Refused for the first check that finds something."""
+    """Raises Refused for the first check whose query returns keys."""
     names = [column.name for column in business_keys(load.dataset)]
     for check in checks:
-        found = engine.query(check.sql, values)
-        if found:
-            keys = [key_text(names, row) for row in found[:MAX_KEYS]]
+        rows = engine.query(check.sql, values)
+        if rows:
+            keys = [key_text(names, row) for row in rows[:MAX_KEYS]]
             raise rejection(check.code, check.message, keys)
 
 
 def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where: str) -> str:
-    """A query of up to ten business keys of the rows that meet a condition."""
+    """A query for up to ten business keys of the rows that meet a condition."""
     listed = ", ".join(load.of(alias, name) for name in names)
     return (
         f"SELECT DISTINCT {listed} FROM {source} AS {alias} WHERE {where} ORDER BY {listed} LIMIT {MAX_KEYS}"
@@ -248,11 +241,11 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
 
 
 def _has_conflicts(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:
-    """Whether rows of one key are several records or states: the default profile's keys may collide."""
+    """Whether the rows of a key differ in hash or business keys; keys of the default profile may collide."""
     texts = [load.expressions.canonical(key, load.of(alias, key.name)) for key in keys]
     nulls = [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
-    told = [load.of(alias, ColumnRole.ROW_HASH), *texts]
-    return " OR ".join([*(f"COUNT(DISTINCT {text}) > 1" for text in told), *nulls])
+    values = [load.of(alias, ColumnRole.ROW_HASH), *texts]
+    return " OR ".join([*(f"COUNT(DISTINCT {value}) > 1" for value in values), *nulls])
 
 
 def _keys(load: Load, keys: Sequence[ModelColumn], source: str, alias: str, where: str) -> str:
@@ -267,7 +260,7 @@ def _repeated_keys(
     where: Callable[[str], str] = lambda _: "",
     having: str = "COUNT(*) > 1",
 ) -> str:
-    """The business keys of rows whose key stands there more than once; `where` is of an alias, with AND."""
+    """A query for business keys of rows with a repeated key; `where` is a condition with a leading AND."""
     inner, key = f"{alias}{alias}", load.dataset.key
     twice = (
         f"SELECT {load.of(inner, key)} FROM {source} AS {inner}"
@@ -281,24 +274,24 @@ log = structlog.get_logger()
 
 
 def collidable_columns(load: Load) -> list[ModelColumn]:
-    """The columns whose texts stand side by side in a key or a hash; none where hashes tell all apart."""
+    """The columns whose texts are concatenated in a key or a hash; none with the profile strict_v2."""
     if schema_of(load.model, load.dataset).hash_profile == STRICT:
         return []
     return [*business_keys(load.dataset), *hashed_columns(load.dataset)]
 
 
 def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
-    """For each such column whether two rows have other texts of it."""
+    """For each of these columns, whether its texts differ between two rows."""
     return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
 
 
 def same_hash(load: Load, left: str, right: str) -> str:
-    """Whether two rows have one hash."""
+    """Whether two rows have the same hash."""
     return f"{load.of(left, ColumnRole.ROW_HASH)} = {load.of(right, ColumnRole.ROW_HASH)}"
 
 
 def collisions_query(load: Load) -> str | None:
-    """The query of how many records of stage and base have one hash and another text, column by column."""
+    """The query that counts, by column, changed records with the same hash; None if no column is affected."""
     differs = text_differences(load, "s", "b")
     if not differs:
         return None
@@ -309,34 +302,36 @@ def collisions_query(load: Load) -> str | None:
     )
 
 
-def warn_of_collisions(load: Load, found: Mapping[str, int]) -> None:
-    """Log once that records changed, and in which columns, and get no version."""
-    columns = [name for name, count in found.items() if count]
+def warn_of_collisions(load: Load, counts: Mapping[str, int]) -> None:
+    """Log once that records changed without a new version, and in which columns."""
+    columns = [name for name, count in counts.items() if count]
     if columns:
         log.warning(
             "changed records have the same hash as before and get no new version; hash_profile strict_v2 "
             "gives them a new hash",
             dataset=load.dataset.name,
             columns=columns,
-            records=max(found.values()),
+            records=max(counts.values()),
         )
 
 
-def refuse_faults(work: SparkWork, sums: PlanSums, moved: Callable[[], list[str]]) -> None:
-    """Raises Refused for what speaks against the load, with up to ten keys.
+def refuse_faults(
+    load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]], *, skip_base: bool
+) -> None:
+    """Raises Refused for the first fault of a planned load, with up to ten keys.
 
-    `sums` are all parts together, `moved` gives keys of records that appear in the base while records of the
-    same business keys go.
+    `sums` has the counts of all parts. `moved_keys` returns business keys of records that appear in the base
+    while others with the same business keys vanish.
     """
-    if not work.run.skip_base:
-        _refuse_stage(work, sums)
-        _refuse_base(work, sums, moved)
-    _refuse_history(work, sums)
+    if not skip_base:
+        _refuse_stage(load, sums)
+        _refuse_base(load, sums, moved_keys)
+    _refuse_history(load, sums)
 
 
-def _refuse_stage(work: SparkWork, sums: PlanSums) -> None:
-    keys = {each.name for each in business_keys(work.load.dataset)}
-    names = [each.name for each in user_columns(work.load.dataset)]
+def _refuse_stage(load: Load, sums: PlanSums) -> None:
+    keys = {each.name for each in business_keys(load.dataset)}
+    names = [each.name for each in user_columns(load.dataset)]
     for name in names:
         code = "NULL_KEY" if name in keys else "NULL_VALUE"
         _refuse(code, f"{name} is NULL in {{rows}} of the stage.", sums, NULL + name)
@@ -345,31 +340,31 @@ def _refuse_stage(work: SparkWork, sums: PlanSums) -> None:
     _refuse("DUPLICATE_KEY", "Rows of the stage share a business key.", sums, STAGE_TWICE)
 
 
-def _refuse_base(work: SparkWork, sums: PlanSums, moved: Callable[[], list[str]]) -> None:
-    load, dataset = work.load, work.load.dataset
+def _refuse_base(load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]]) -> None:
+    dataset = load.dataset
     _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, BASE_TWICE)
-    compared = counted_match(BASE, sums.counts)
-    appeared, _, vanished, kept, _ = compared.sizes
-    if appeared and (vanished or kept) and (keys := moved()):
+    match = counted_match(BASE, sums.counts)
+    appeared, _, vanished, kept, _ = match.sizes
+    if appeared and (vanished or kept) and (keys := moved_keys()):
         raise rejection("KEYS_CHANGED", KEYS_CHANGED, keys)
     whole = load.deletes_base and not load.delete_scope
-    lost = whole and compared.stored and not compared.delivered
+    lost = whole and match.stored and not match.delivered
     if lost and not dataset.historization.allow_empty_snapshot:
         raise rejection("EMPTY_SNAPSHOT", f"The stage of {dataset.name} is empty.")
 
 
-def _refuse_history(work: SparkWork, sums: PlanSums) -> None:
+def _refuse_history(load: Load, sums: PlanSums) -> None:
     """P1 to P4, P6 and P7."""
-    dataset, rules = work.load.dataset, work.load.dataset.historization
+    dataset, rules = load.dataset, load.dataset.historization
     _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, NO_KEY)
     _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, NO_HASH)
     _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, LIVE_TWICE)
     _refuse("MULTIPLE_OPEN", "Keys have more than one open version.", sums, OPEN_TWICE)
     _refuse("spoilt-table", NO_BEGINNING, sums, NEVER_BEGAN)
-    compared = counted_match(OPEN, sums.counts)
-    if compared.stored and not compared.delivered and not rules.allow_empty_snapshot:
+    match = counted_match(OPEN, sums.counts)
+    if match.stored and not match.delivered and not rules.allow_empty_snapshot:
         raise rejection("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
-    if many := mass_delete(rules, compared.sizes[2], compared.stored):
+    if many := mass_delete(rules, match.sizes[2], match.stored):
         raise rejection("MASS_DELETE", many, sampled_keys(sums, DELETED))
     if rules.effective_dating:
         dated = rules.effective_dating.column
@@ -377,13 +372,13 @@ def _refuse_history(work: SparkWork, sums: PlanSums) -> None:
 
 
 def refuse_late(sums: PlanSums) -> None:
-    """P5: raises Refused where the history knows a later instant of a record that changes."""
+    """P5: raises Refused if a record that changes has a version at the load's instant or later."""
     late = "Versions begin or end at or after the load's timestamp."
     for fault in (ENDS_EARLY, BEGINS_EARLY):
         _refuse("NON_MONOTONIC_TIMESTAMP", late, sums, fault)
 
 
-def _refuse(code: str, told: str, sums: PlanSums, fault: str) -> None:
+def _refuse(code: str, message: str, sums: PlanSums, fault: str) -> None:
     if count := sums.counts.get(fault, 0):
         rows = f"{count} row{'' if count == 1 else 's'}"
-        raise rejection(code, told.replace("{rows}", rows), sampled_keys(sums, fault))
+        raise rejection(code, message.replace("{rows}", rows), sampled_keys(sums, fault))

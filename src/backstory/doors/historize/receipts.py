@@ -1,7 +1,4 @@
-"""What a load did, and what it could not do (design: interface, section 5).
-
-What a caller asks of a load.
-"""
+"""The request of a load, and the receipt of what it did (design: interface, section 5)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -16,11 +13,11 @@ from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """What a caller asks of a load.
+    """The request of a load.
 
-    `hash_change` decides what a switched hash profile means: `version` lets every record have a new
-    version, `rehash` computes the open versions' hashes anew. `relabel` gives stored states the
-    model's labels. `allow_empty` and `max_delete_ratio` override the model's guards once.
+    `hash_change` decides the effect of a changed hash profile: `version` gives every record a new version,
+    `rehash` recomputes the open versions' hashes. `relabel` gives stored states the model's labels.
+    `allow_empty` and `max_delete_ratio` override the model's guards once.
     """
 
     dataset: str | None = None
@@ -39,7 +36,7 @@ Status = Literal["success", "unchanged", "rejected", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class LoadStep:
-    """A step of a load: its rows, and how long it took in milliseconds."""
+    """A step of a load: its rows, and its duration in milliseconds."""
 
     name: str
     rows: int = 0
@@ -50,9 +47,9 @@ class LoadStep:
 class LoadOutcome:
     """The number of records by outcome, the schema changes, and the steps.
 
-    `base` is the count of base rows that were read, `version` what the database calls that state.
-    `changed_base` counts rows of the base that were written or taken away. `warnings` say what other
-    programs did to the history since the load before.
+    `base` is the number of base rows, `version` the snapshot of the history. `changed_base` counts rows of
+    the base that were written or removed. `warnings` report writes of other programs to the history since the
+    last load.
     """
 
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
@@ -66,7 +63,7 @@ class LoadOutcome:
 
     @property
     def status(self) -> Status:
-        """`unchanged` if nothing was written."""
+        """`unchanged` if nothing was written, else `success`."""
         wrote = any(self.counts[name] for name in OUTCOMES if name != UNCHANGED)
         return "success" if wrote or self.schema_changes or self.changed_base else "unchanged"
 
@@ -75,9 +72,9 @@ class LoadOutcome:
 class HistoryReceipt(Receipt):
     """One dataset's load.
 
-    `load_timestamp` is an instant in UTC as ISO text, None if the load ended before it had one.
-    A dry run also gives up to ten `keys` for each outcome. `warnings` say what other programs did to the
-    history since the load before.
+    `load_timestamp` is an instant in UTC as ISO text, None if the load ended before it had one. A dry run
+    also has up to ten `keys` for each outcome. `warnings` report writes of other programs to the history
+    since the last load.
     """
 
     dataset: str
@@ -92,15 +89,15 @@ class HistoryReceipt(Receipt):
 
     def to_dict(self) -> dict[str, Any]:
         """The fields, as `--output json` prints them; keys and warnings only where there are any."""
-        told = Receipt.to_dict(self)
-        left_out = {name for name in ("keys", "warnings") if told[name] in (None, [])}
-        return {name: told[name] for name in told if name not in left_out}
+        values = Receipt.to_dict(self)
+        left_out = {name for name in ("keys", "warnings") if values[name] in (None, [])}
+        return {name: value for name, value in values.items() if name not in left_out}
 
 
-def stored_receipt(told: Mapping[str, Any]) -> HistoryReceipt:
-    """The receipt that was stored with a run; what else is told there is passed over."""
-    known = {each.name for each in fields(HistoryReceipt)}
-    return HistoryReceipt(**{name: value for name, value in told.items() if name in known})
+def stored_receipt(stored: Mapping[str, Any]) -> HistoryReceipt:
+    """The receipt that was stored with a run; other fields are ignored."""
+    known = {receipt_field.name for receipt_field in fields(HistoryReceipt)}
+    return HistoryReceipt(**{name: value for name, value in stored.items() if name in known})
 
 
 def status_of(error: BackstoryError) -> Status:
@@ -110,5 +107,5 @@ def status_of(error: BackstoryError) -> Status:
 
 def refusal(dataset: str, run_id: str, instant: datetime | None, error: BackstoryError) -> HistoryReceipt:
     """The receipt of a load that was refused."""
-    told = None if instant is None else iso(instant)
-    return HistoryReceipt(dataset, run_id, told, status_of(error), error=error)
+    timestamp = None if instant is None else iso(instant)
+    return HistoryReceipt(dataset, run_id, timestamp, status_of(error), error=error)

@@ -1,8 +1,6 @@
-"""Fill in what a model leaves out, and refuse what cannot be loaded (section 1).
+"""Read a model's YAML, fill in its defaults, and refuse models that cannot be loaded (section 1).
 
-Read a model's YAML; errors name path and line.
-
-What columns and references of a model may not be (section 1.1).
+Errors name the path and the line in the document.
 """
 
 from collections import Counter
@@ -36,14 +34,14 @@ MODEL: Final = DocumentKind("model", absent_code="no-model", wrong_code="wrong-m
 
 
 class ModelDocument(documents.Document):
-    """A model's YAML, and on which line each of its parts stands."""
+    """A model's YAML with the line of each of its parts."""
 
     def __init__(self, name: str, tree: Any) -> None:
         super().__init__(name, tree, MODEL)
 
 
 def read_model(path: Path) -> tuple[Model, ModelDocument]:
-    """The model that a file holds, as written, and its document."""
+    """The model of a file, as written, and its document."""
     document = _read(path)
     return validate(Model, document), document
 
@@ -61,13 +59,13 @@ def read_state(path: Path) -> HistState | None:
 
 @lru_cache(maxsize=256)
 def _state(path: Path, _text: bytes) -> HistState:
-    """Read anew only when the text is another: a load asks twice, and YAML with its lines takes long."""
+    """The parsed file, cached by its text: a load reads it twice, and YAML with line numbers is slow."""
     return validate(HistState, _read(path))
 
 
 def _read(path: Path) -> ModelDocument:
-    found = documents.read_document(path, MODEL)
-    return ModelDocument(found.name, found.tree)
+    document = documents.read_document(path, MODEL)
+    return ModelDocument(document.name, document.tree)
 
 
 LONGEST = 63
@@ -75,7 +73,7 @@ Place = tuple[str | int, ...]
 
 
 def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
-    """Names that the tool keeps for itself, that stand there twice, or that are too long."""
+    """Raises UsageError for column names that are reserved, repeated or too long (section 1.1)."""
     reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
     reserved |= {reference.column for reference in dataset.references}
     for number, column in enumerate(dataset.target_columns):
@@ -115,7 +113,7 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
 
 
 def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
-    """Names of the stage that hold what stands for a value in statements."""
+    """Raises UsageError for names that contain a placeholder of statements."""
     for number, column in enumerate(dataset.target_columns):
         for name in (column.input, column.key_name):
             if name is not None and PLACEHOLDER.search(name):
@@ -127,7 +125,7 @@ def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: P
 
 
 def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocument, place: Place) -> None:
-    """References to what is not there, or whose columns would make other keys than the parent's."""
+    """Raises UsageError for references whose columns are missing, or give other keys than the parent's."""
     children = {column.name: column for column in user_columns(dataset)}
     for number, reference in enumerate(dataset.references):
         path = (*place, "references", number)
@@ -156,7 +154,7 @@ def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocume
 
 
 def _key_format(column: ModelColumn) -> tuple[Any, ...]:
-    """What decides how a value is written in a key."""
+    """The properties of a column that determine the text of its values in a key."""
     if column.datatype in {Datatype.INTEGER, Datatype.BIGINT}:
         return (Datatype.BIGINT,)
     return column.datatype, column.decimal_scale, column.hash_as
@@ -165,7 +163,7 @@ def _key_format(column: ModelColumn) -> tuple[Any, ...]:
 def refuse_repeats(
     document: ModelDocument, what: str, names: Iterable[str], place: Sequence[str | int] = ()
 ) -> None:
-    """Names that are not unique."""
+    """Raises UsageError for repeated names."""
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
@@ -180,9 +178,9 @@ DEFAULT_DECIMAL = (38, 10)
 
 
 def resolve(model: Model, document: ModelDocument) -> Model:
-    """The model with every default and every generated column written out; UsageError for what is wrong.
+    """The model with every default and every generated column. Raises UsageError for a wrong model.
 
-    Resolving what was resolved gives the same.
+    Resolving a resolved model changes nothing.
     """
     schemas = [_fill_schema(schema, model) for schema in model.target_schemas]
     by_name = {schema.short_name: schema for schema in schemas}
@@ -213,7 +211,7 @@ def schema_of(model: Model, dataset: ModelDataset) -> TargetSchema:
 
 
 def namespace_of(model: Model, dataset: ModelDataset) -> str:
-    """The namespace that the dataset's tables stand in."""
+    """The namespace of the dataset's tables."""
     schema = schema_of(model, dataset)
     return schema.schema_name or schema.short_name
 
@@ -224,7 +222,7 @@ def is_hist(dataset: ModelDataset) -> bool:
 
 
 def findings(model: Model) -> list[str]:
-    """What is no error and yet worth a word."""
+    """Warnings about the model."""
     suffixes = [
         f"{dataset.name} ends in {HIST} but is not a history."
         for dataset in model.target_datasets
@@ -283,7 +281,7 @@ def _fill_dataset(
 def _find_stage(
     dataset: ModelDataset, document: ModelDocument, place: Place
 ) -> tuple[str | None, list[ModelColumn]]:
-    """The one table or file that the columns come from, and the columns with their names there."""
+    """The one table or file that feeds the columns, and the columns with their names in it."""
     stage, columns = dataset.input, []
     for number, column in enumerate(dataset.target_columns):
         path = (*place, "target_columns", number)
@@ -293,18 +291,18 @@ def _find_stage(
         if column.input and dataset.input and column.input.startswith(f"{dataset.input}."):
             name = column.input[len(dataset.input) + 1 :]
         elif column.input and not dataset.input:
-            found = parse_input(column.input)
-            if found is None or found[1] is None:
+            parsed = parse_input(column.input)
+            if parsed is None or parsed[1] is None:
                 raise document.wrong(
                     (*path, "input"),
                     f"{column.input!r} names no column of a table or file.",
                     "Write it as schema.table.column or file.csv.column, or give the dataset an input.",
                 )
-            if stage not in {None, found[0]}:
+            if stage not in {None, parsed[0]}:
                 raise document.wrong(
-                    (*path, "input"), f"the dataset's other columns come from {stage}.", "Name one input."
+                    (*path, "input"), f"the dataset's other columns are read from {stage}.", "Name one input."
                 )
-            stage, name = found[0], found[1]
+            stage, name = parsed[0], parsed[1]
         columns.append(_fill_column(column.model_copy(update={"input": name}), document, path))
     if dataset.input is not None and parse_input(dataset.input) is None:
         raise document.wrong((*place, "input"), "this names neither a table (schema.table) nor a file.")
@@ -339,7 +337,7 @@ def _fill_column(column: ModelColumn, document: ModelDocument, path: Place) -> M
 
 
 def _with_references(dataset: ModelDataset, known: Collection[str]) -> ModelDataset:
-    """References to datasets of other models are kept, and make no column here."""
+    """The dataset with references to other models' datasets set inactive, so that they add no column."""
     references = tuple(
         each.model_copy(update={"active": each.active and each.referenced_dataset in known})
         for each in dataset.references

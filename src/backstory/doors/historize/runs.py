@@ -1,9 +1,4 @@
-"""The registry of runs and the logs of loads: their tables and rows (section 6).
-
-One dataset's load as the places that run it know it.
-
-What the logs say of a load; what fails here never fails one (R48).
-"""
+"""Runs: one dataset's run, the places that run it, and how registry and logs record it (section 6)."""
 
 import hashlib
 import re
@@ -42,16 +37,16 @@ _TYPES = {
 
 
 def _columns(text: str) -> list[ModelColumn]:
-    """Columns as `name:type`; text by default, and an exclamation mark for one that is never NULL."""
-    found = []
+    """Columns from words `name:type`; the default type is text, and `!` marks a column without NULLs."""
+    columns = []
     for word in text.split():
         name, _, kind = word.rstrip("!").partition(":")
-        found.append(
+        columns.append(
             ModelColumn(
                 target_column_name=name, datatype=_TYPES[kind or "string"], nullable=not word.endswith("!")
             )
         )
-    return found
+    return columns
 
 
 TABLES: Mapping[str, list[ModelColumn]] = {
@@ -77,9 +72,9 @@ TABLES: Mapping[str, list[ModelColumn]] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadEntry:
-    """What is logged of a load: its row, its steps, and what the registry says of its run.
+    """The log of a load: its row, the rows of its steps, and the registry's row of its run.
 
-    The latter two are empty of a load that was not begun.
+    Steps and run are empty for a load that was not begun.
     """
 
     row: Mapping[str, Any]
@@ -89,7 +84,7 @@ class LoadEntry:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredRun:
-    """What the registry says of a run: its instant, and the receipt of a run that ended well."""
+    """A run in the registry: its instant and attempt, and the receipt if it succeeded."""
 
     load_timestamp: datetime
     attempt: int
@@ -97,39 +92,39 @@ class RegisteredRun:
 
 
 def dataset_key(schema: str, dataset: ModelDataset) -> str:
-    """The name of a dataset in the registry of its warehouse or database; it stays when it is renamed.
+    """The name of a dataset in the registry; it stays when the dataset is renamed.
 
-    A run is known by its warehouse or database, schema, dataset and run id (decision H6).
+    A run is identified by its warehouse or database, schema, dataset and run id (decision H6).
     """
     return f"{schema}.{earlier_key(dataset)}"
 
 
 def earlier_key(dataset: ModelDataset) -> str:
-    """The name that rows of earlier versions have: they do not tell the schema."""
+    """The name in rows of earlier versions, which lack the schema."""
     return dataset.lineage_key or f"{dataset.target_schema}:{dataset.name}"
 
 
 def base_names(dataset: ModelDataset) -> list[str]:
-    """The names that the base may have: that of now, and former ones, the latest first."""
+    """The names that the base may have: its current name, then former ones, latest first."""
     return [dataset.name, *reversed(dataset.former_names)]
 
 
 def hist_names(dataset: ModelDataset) -> list[str]:
-    """The names that the history may have."""
+    """The names that the history may have, in the same order."""
     return [f"{name}_hist" for name in base_names(dataset)]
 
 
 def wrote_versions(receipt: Mapping[str, Any]) -> bool:
-    """Whether a run began or ended versions."""
+    """Whether a run began or ended versions, by its receipt."""
     return any(count for name, count in receipt["counts"].items() if name != UNCHANGED)
 
 
 def error_text(message: str) -> str:
-    """An error for a log: on one line, and not too long."""
+    """An error message for a log: on one line, and cut."""
     return re.sub(r"\s+", " ", message).strip()[:LONGEST_ERROR]
 
 
-# The registry's columns are named after what the statements did.
+# The registry's columns, by the name of the statement.
 _REGISTERED = {
     name: name.replace("close_", "closed_").replace("insert_", "inserted_")
     for name in (*CLOSINGS, *BEGINNINGS)
@@ -137,7 +132,7 @@ _REGISTERED = {
 
 
 def registered_counts(outcome: LoadOutcome) -> dict[str, Any]:
-    """The counts of a load as the registry has them."""
+    """The counts of a load, as columns of the registry."""
     rows = {step.name: step.rows for step in outcome.steps}
     return {
         "base_row_count": outcome.base,
@@ -151,10 +146,10 @@ LONGEST_PLACE = 64
 
 @dataclass(frozen=True, slots=True)
 class LoadRun:
-    """A run of one dataset: its id and instant, and what was asked for.
+    """A run of one dataset: its id and instant, and its options.
 
-    `rehash` computes the hashes of open versions anew before the load, `rehash_base` those of the base's
-    rows, which a delta does not all bring; `relabel` has the labels that stand in the table until now.
+    `rehash` recomputes the hashes of open versions before the load, `rehash_base` the hashes of the base's
+    rows. `relabel` has the labels that the table has until now.
     """
 
     dataset: ModelDataset
@@ -178,27 +173,24 @@ class LoadRun:
 
 
 def place_name(address: str) -> str:
-    """A warehouse or database by a word of its address and a digest of all of it.
-
-    Two places never have one name, wherever a model is loaded to.
-    """
+    """A unique name of a warehouse or database: a word of its address, and a digest of the address."""
     words = re.findall(r"[A-Za-z0-9_-]+", re.sub(r"\.\w+$", "", address.rstrip("/")))
     digest = hashlib.sha256(address.encode()).hexdigest()[:8]
     return "-".join([*words[-1:], digest])[-LONGEST_PLACE:]
 
 
 class Target(ABC):
-    """Where tables stand and loads run."""
+    """The warehouse or database that holds the tables and runs the loads."""
 
     dialect: Dialect
     system: ClassVar[str] = ""
-    # Whether runs that changed nothing are logged, too.
+    # Whether runs that changed nothing are logged.
     logs_unchanged: ClassVar[bool] = True
 
     @property
     @abstractmethod
     def place(self) -> str:
-        """The warehouse or database as a part of a file's name; see `place_name`."""
+        """The name of the warehouse or database within a file's name; see `place_name`."""
 
     @abstractmethod
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
@@ -206,33 +198,33 @@ class Target(ABC):
 
     @abstractmethod
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> AbstractContextManager[None]:
-        """While it lasts no other run loads the dataset; TryAgain (CONCURRENT_RUN) if one does now."""
+        """Keep other runs from loading the dataset. Raises TryAgain (CONCURRENT_RUN) if one is loading it."""
 
     @abstractmethod
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        """What is registered of a run; a success only if what it wrote still stands in the tables."""
+        """The registered run; a successful one only if the tables still have what it wrote."""
 
     @abstractmethod
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
-        """The greatest start or end in the first of these tables that is there."""
+        """The latest start or end in the first of these tables that exists."""
 
     @abstractmethod
     def register(self, run: LoadRun) -> None:
-        """Register a run that begins; without it no load starts."""
+        """Register a run that begins, before its load starts."""
 
     @abstractmethod
     def load(
-        self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
+        self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
     ) -> LoadOutcome:
-        """Base, schema and history, committed; with `dry_run` nothing is. Raises Refused with a code."""
+        """Load base, schema and history, and commit, except in a dry run. Raises Refused with a code."""
 
     @abstractmethod
     def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
-        """Register how a run ended that did not end well."""
+        """Register the end of a failed run."""
 
     @abstractmethod
     def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """The rows of log tables that tell of these loads."""
+        """The rows of these loads, by log table."""
 
     @abstractmethod
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -240,7 +232,7 @@ class Target(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what the target holds."""
+        """Release the target's connection."""
 
 
 log = structlog.get_logger()
@@ -248,7 +240,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class RunLog:
-    """The log of a batch, written at its end; silent in a dry run."""
+    """The log of a batch, written at its end, except in a dry run. A failure to log fails no load (R48)."""
 
     model: Model
     target: Target
@@ -259,15 +251,15 @@ class RunLog:
     loads: list[LoadEntry] = field(default_factory=list)
 
     def add_blocked(self, dataset: ModelDataset, upstream: str) -> None:
-        """A dataset that was not begun."""
-        told = {"mode": "orchestration", "run_kind": "orchestration"}
-        told |= {"status_reason": "blocked_by_dependency", "blocked_by": upstream}
-        self.loads.append(LoadEntry({**self._row(dataset, self.clock(), "skipped"), **told}))
+        """Log a dataset that was not begun."""
+        reason = {"mode": "orchestration", "run_kind": "orchestration"}
+        reason |= {"status_reason": "blocked_by_dependency", "blocked_by": upstream}
+        self.loads.append(LoadEntry({**self._row(dataset, self.clock(), "skipped"), **reason}))
 
     def add_failure(
         self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
     ) -> None:
-        """A load that was not made; `run` is None where it did not come to be one."""
+        """Log and register a failed load; `run` is None if it failed before it had one."""
         if self.silent:
             return
         with _log_errors():
@@ -281,14 +273,16 @@ class RunLog:
         ended = {"status": status_of(error), "load_timestamp": instant, "dataset_key": self._key(dataset)}
         self.loads.append(LoadEntry(row, [step], ended))
 
-    def success(
+    def add_success(
         self, dataset: ModelDataset, run: LoadRun, outcome: LoadOutcome, receipt: HistoryReceipt
     ) -> None:
-        """A load and its steps."""
+        """Log a load and its steps."""
         row = self._row(dataset, run.began, "success")
-        rows = sum(step.rows for step in outcome.steps if step.name != "merge")  # it is the four in one
+        rows = sum(
+            step.rows for step in outcome.steps if step.name != "merge"
+        )  # it repeats the rows of the steps
         took = sum(step.milliseconds for step in outcome.steps)
-        told = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
+        totals = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
         steps = [
             {
                 "step_no": number,
@@ -300,7 +294,7 @@ class RunLog:
             for number, step in enumerate(outcome.steps, start=1)
         ]
         ended = {**receipt.to_dict(), "dataset_key": self._key(dataset), **registered_counts(outcome)}
-        self.loads.append(LoadEntry({**row, **told, "delta_cutoff": run.cutoff}, steps, ended))
+        self.loads.append(LoadEntry({**row, **totals, "delta_cutoff": run.cutoff}, steps, ended))
 
     def _key(self, dataset: ModelDataset) -> str:
         return dataset_key(namespace_of(self.model, dataset), dataset)
@@ -326,9 +320,9 @@ class RunLog:
         }
 
     def write(self, *, changed: bool) -> None:
-        """Write what the batch has told, at most once a table; nothing where it changed nothing.
+        """Write the log of the batch, in one write for each table.
 
-        On a database, whose registry has the run anyway, a run that changed nothing is logged as well.
+        A batch that changed nothing is only logged on a database, whose registry has its runs anyway.
         """
         if self.loads and not self.silent and (changed or self.target.logs_unchanged):
             for table, rows in self.target.log_rows(self.loads).items():
@@ -338,6 +332,7 @@ class RunLog:
 
 @contextmanager
 def _log_errors() -> Iterator[None]:
+    """Log errors as warnings instead of raising them."""
     try:
         yield
     except BackstoryError as error:

@@ -26,15 +26,15 @@ _FORBIDDEN = (exp.Query, exp.Exists, exp.AggFunc, exp.Window, exp.Star, exp.Plac
 
 
 def source_of(model: Model, dataset: ModelDataset) -> SourceDataset | None:
-    """The source dataset that scopes the delta."""
+    """The source dataset whose filter limits the delta."""
     return next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
 
 
 def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias: str) -> str | None:
-    """The source's filter on the base's columns; None without a source or a filter.
+    """The source's filter as a condition on the base's columns; None without a source or a filter.
 
-    Identifiers are matched with letters and digits only, whatever their case, by the stage column
-    that feeds each base column. `{{DELTA_CUTOFF}}` stays. UsageError for a name that feeds no column.
+    Identifiers are matched to the stage columns that feed the base, by letters and digits only and regardless
+    of case. `{{DELTA_CUTOFF}}` stays. Raises UsageError for a name that feeds no column.
     """
     source = source_of(model, dataset)
     if source is None or not source.increment_filter:
@@ -45,7 +45,7 @@ def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias
 
 
 def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: str = "h") -> str | None:
-    """The scope of deletes of a partial snapshot; UsageError for what it cannot say."""
+    """The scope of deletes of a partial snapshot. Raises UsageError for a condition that cannot be bound."""
     scope = dataset.historization.delete_scope
     if scope is None:
         return None
@@ -56,7 +56,7 @@ def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: 
 def _bind_condition(
     text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias: str, what: str
 ) -> str:
-    """The condition on the alias's columns; `names` has what users call them, and what they are called."""
+    """The condition on the alias's columns; `names` has pairs of the users' name and the column's name."""
 
     def wrong(why: str) -> UsageError:
         return UsageError("wrong-model", f"{what} {why}", "Fix the model.")
@@ -71,15 +71,15 @@ def _bind_condition(
         raise wrong("is more than a condition on columns.")
 
     def column(name: str) -> exp.Expression:
-        found = [ours for theirs, ours in names if theirs == name]
-        found = found or [ours for theirs, ours in names if _normal(theirs) == _normal(name)]
-        if len(found) != 1:
-            raise wrong(f"names {name!r}, which matches {'several' if found else 'none'} of its columns.")
-        return exp.column(exp.to_identifier(found[0], quoted=True), table=alias)
+        matches = [ours for theirs, ours in names if theirs == name]
+        matches = matches or [ours for theirs, ours in names if _normal(theirs) == _normal(name)]
+        if len(matches) != 1:
+            raise wrong(f"names {name!r}, which matches {'several' if matches else 'none'} of its columns.")
+        return exp.column(exp.to_identifier(matches[0], quoted=True), table=alias)
 
     def bind(node: exp.Expression) -> exp.Expression:
         if isinstance(node, exp.Column | exp.Literal) and node.name == _CUTOFF_NAME:
-            return exp.column(_CUTOFF_NAME)  # in quotes too: the cutoff is a whole literal
+            return exp.column(_CUTOFF_NAME)  # even in quotes: the cutoff replaces the whole literal
         if isinstance(node, exp.Anonymous) and str(node.this).lower() == "col" and len(node.expressions) == 1:
             return column(node.expressions[0].name)
         return column(node.name) if isinstance(node, exp.Column) else node
@@ -93,7 +93,7 @@ def _normal(name: str) -> str:
 
 
 def delta_cutoff(model: Model, dataset: ModelDataset, now: datetime) -> datetime | None:
-    """The instant that a delta reaches back to; None where no policy is active."""
+    """The instant that a delta reaches back to; None if no policy is active."""
     source = source_of(model, dataset)
     policies = source.increment_policies if source else ()
     active = (each for each in policies if each.active and each.environment == model.environment)

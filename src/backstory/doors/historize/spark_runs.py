@@ -1,7 +1,4 @@
-"""The registry of runs on Spark: the commits of base and history that still stand (decision H6).
-
-The log of loads on Spark: one table, and views of its runs and steps (section 6).
-"""
+"""The registry of runs on Spark: commits of base and history, and a log with views (section 6)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -44,17 +41,21 @@ from backstory.stores.iceberg.store import Store, StoredTable, existing, exists,
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
 LOG: Final = TableName(META, LOADS)
-# Earlier versions wrote tables of the views' names; whoever wants the views moves them to such a name.
+# Earlier versions wrote tables under the views' names. Users can rename them with this suffix.
 EARLIER: Final = "_earlier"
-# JSON that the views read: what the registry's row of a run says and its receipt, and the rows of its steps.
-TOLD: Final = ("steps", "receipt")
+# Columns of JSON that the views read: the steps of a run, and its row of the registry with the receipt.
+JSON_COLUMNS: Final = ("steps", "receipt")
 _COLUMNS = (
     *(Column(each.name, column_type(each)) for each in TABLES[LOADS]),
-    *(Column(name, ColumnType(Kind.STRING)) for name in TOLD),
+    *(Column(name, ColumnType(Kind.STRING)) for name in JSON_COLUMNS),
 )
 _SHAPE: Final = Shape(LOG, _COLUMNS, (), Layout.RUN_LOG)
-# Columns of the views that the log has itself.
+# SQL for columns of the views that the log itself has.
 _OF_LOADS = {
     **{name: name for name in ("load_run_id", "attempt_no", "error_message", "started_at", "finished_at")},
     "engine": "target_system",
@@ -67,15 +68,15 @@ _OF_STEPS = {"dataset_key": "told.dataset_key", **{name: name for name in ("load
 
 def log_row(load: LoadEntry) -> Mapping[str, Any]:
     """A load's row of the log."""
-    told = {"steps": load.steps, "receipt": load.run}
-    return {**load.row, **{name: json.dumps(value) for name, value in told.items() if value}}
+    texts = {"steps": load.steps, "receipt": load.run}
+    return {**load.row, **{name: json.dumps(value) for name, value in texts.items() if value}}
 
 
 def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows to the log in one commit; to one of an earlier version the columns that it lacks.
+    """Add rows to the log in one commit, and missing columns to a log of an earlier version.
 
-    A log that is new to its views gets them: raises Refused, with the rows written, where something else
-    has the name of one.
+    A log that is new or got columns also gets its views. Raises Refused, with the rows written, if something
+    else has the name of a view.
     """
     new = False
 
@@ -87,8 +88,8 @@ def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
             missing = (each for each in _COLUMNS if shape.column(each.name) is None)
             into = replace(shape, columns=(*shape.columns, *missing))
         new = log is None or into != log.shape
-        come = rows_as(into.columns, rows)
-        return log, Change({"inserted": len(rows)}, added=come, into=into if new else None)
+        added = rows_as(into.columns, rows)
+        return log, Change({"inserted": len(rows)}, added=added, into=into if new else None)
 
     deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
     for name in (RUNS, STEPS) if new else ():
@@ -97,9 +98,9 @@ def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def log_views(store: Store, *, dry_run: bool = False) -> list[dict[str, Any]]:
-    """Make the views of runs and of steps, anew if they are there; what `make_views` gives.
+    """Make or replace the views of runs and of steps; the result of `make_views`.
 
-    Raises Refused for a name that something else has.
+    Raises Refused if something else has the name of a view.
     """
     queries = {TableName(META, name): _query(store, name) for name in (RUNS, STEPS)}
     wanted = {name: query for name, query in queries.items() if query}
@@ -111,51 +112,48 @@ def _query(store: Store, name: str) -> str:
 
 
 def sources(store: Store, name: str) -> list[tuple[StoredTable, str]]:
-    """The tables that tell of runs or of steps, the log and earlier ones, each with its query."""
-    found, names = [], [each.name for each in TABLES[name]]
+    """The tables that record runs or steps, each with its query: the log, and tables of earlier versions."""
+    queries, names = [], [each.name for each in TABLES[name]]
     log = load(store, LOG)
     if log is not None and log.shape.column("receipt"):
-        found.append((log, _log_query(store, name, names)))
+        queries.append((log, _log_query(store, name, names)))
     others = (TableName(META, each) for each in (name, f"{name}{EARLIER}"))
     for earlier in (existing(store, each) for each in others if exists(store, each)):
-        there = (each if earlier.shape.column(each) else f"NULL AS {each}" for each in names)
-        found.append((earlier, f"SELECT {', '.join(there)} FROM {store.sql_name(earlier.shape.table)}"))
-    return found
+        listed = (each if earlier.shape.column(each) else f"NULL AS {each}" for each in names)
+        queries.append((earlier, f"SELECT {', '.join(listed)} FROM {store.sql_name(earlier.shape.table)}"))
+    return queries
 
 
 def _log_query(store: Store, name: str, names: Sequence[str]) -> str:
     """The query of runs or of steps on the log."""
-    told = f"(SELECT *, from_json(receipt, '{_fields(RUNS)}') AS told FROM {store.sql_name(LOG)})"
+    source = f"(SELECT *, from_json(receipt, '{_fields(RUNS)}') AS told FROM {store.sql_name(LOG)})"
     if name == RUNS:
         listed = (f"{_OF_LOADS.get(each, f'told.{each}')} AS {each}" for each in names)
-        return f"SELECT {', '.join(listed)} FROM {told} WHERE told.load_timestamp IS NOT NULL"
+        return f"SELECT {', '.join(listed)} FROM {source} WHERE told.load_timestamp IS NOT NULL"
     listed = (f"{_OF_STEPS.get(each, f'step.{each}')} AS {each}" for each in names)
     each_step = f"explode(from_json(steps, 'array<struct<{_fields(STEPS)}>>')) AS step"
-    return f"SELECT {', '.join(listed)} FROM {told} LATERAL VIEW {each_step}"
+    return f"SELECT {', '.join(listed)} FROM {source} LATERAL VIEW {each_step}"
 
 
 def _fields(name: str) -> str:
-    """What is read of JSON: the columns of a view, with their types."""
+    """The columns of a view with their types, as a schema for `from_json`."""
     return ", ".join(f"{each.name} {spark_type(column_type(each))}" for each in TABLES[name])
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-# A commit that took a run's rows back says whose they were.
+# The token of a run, in the commit that removed its rows.
 UNDONE = "backstory.undone"
-# The latest start or end that a history knows, as its last load tells it.
+# The latest start or end in a history, in the commit of its last load.
 NEWEST = "backstory.newest"
 COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
 
 
 def first_of(store: Store, schema: str, names: Sequence[str]) -> StoredTable | None:
-    """The first of these tables that is there."""
+    """The first of these tables that exists."""
     return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
 
 
 def newest_of(store: Store, table: StoredTable) -> datetime | None:
-    """No start or end in the history is later: told by the last load, else by the bounds of its files."""
+    """An upper bound of the history's starts and ends, from its last load, else from bounds of its files."""
     from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import unix_micros
 
@@ -171,7 +169,7 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
     ]
     micros = [each for each in files.agg(*map(greatest, bounds)).collect()[0] if each is not None]
     if table.rows and not micros:
-        # Iceberg keeps no bounds for the columns at the end of a wide table.
+        # Iceberg keeps no bounds for the last columns of a wide table.
         rows = store.spark.table(store.sql_name(table.shape.table))
         ends = [greatest(unix_micros(column(role))) for role in (ColumnRole.STARTED, ColumnRole.ENDED)]
         micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
@@ -179,34 +177,34 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
 
 
 def find_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-    """What tables and log tell of a run; what is not in the tables was not loaded.
+    """The registered run, from commits and log; a run whose rows are not in the tables counts as not loaded.
 
-    Only ancestors of the current snapshots count, and the log of a run that made no commit only while
-    the versions stand that it found.
+    Only ancestors of the current snapshots count. The log of a run without a commit counts only while the
+    history still has the versions of that time.
     """
     base = first_of(store, schema, base_names(dataset))
     hist = first_of(store, schema, hist_names(dataset))
     if base is None or hist is None:
         return None
     tokens = {token_of(schema, dataset, run_id), f"{earlier_key(dataset)} {run_id}"}
-    begun = None
+    unfinished = None
     of_base = commits(store, base)
     for past in (commits(store, hist), of_base):
-        standing, gone = _notes_of_run(past, tokens)
-        for told in standing:
-            if told.get(RECEIPT):
-                return _registered_run(told) if _stands(of_base, told) else None
-            begun = begun or _registered_run(told)
-        if gone and not standing:
+        notes, was_undone = _notes_of_run(past, tokens)
+        for note in notes:
+            if note.get(RECEIPT):
+                return _registered_run(note) if _base_remains(of_base, note) else None
+            unfinished = unfinished or _registered_run(note)
+        if was_undone and not notes:
             return None  # it was rolled back
-    return _find_logged_run(store, schema, dataset, run_id, hist) or begun
+    return _find_logged_run(store, schema, dataset, run_id, hist) or unfinished
 
 
 def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
-    """The tokens of runs that only the table's own commits tell of: these must not expire."""
+    """The tokens of runs that only the table's own commits record, which therefore must not expire."""
     from pyspark.sql.functions import concat_ws
 
-    tokens = {told for each in commits(store, table) if (told := each.summary.get(TOKEN))}
+    tokens = {own for commit in commits(store, table) if (own := commit.summary.get(TOKEN))}
     runs = sources(store, RUNS)
     if not runs or not tokens:
         return frozenset(tokens)
@@ -216,47 +214,47 @@ def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
 
 
 def _successful_runs(store: Store, runs: Sequence[tuple[StoredTable, str]]) -> "DataFrame":
-    """What the logs say of runs that ended well."""
-    told = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
-    return told.where(column("status") == "success").where(column("receipt").isNotNull())
+    """The logged runs that succeeded."""
+    logged = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
+    return logged.where(column("status") == "success").where(column("receipt").isNotNull())
 
 
-def _registered_run(told: Mapping[str, str]) -> RegisteredRun:
-    receipt = told.get(RECEIPT)
-    return RegisteredRun(parse_instant(told[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
+def _registered_run(note: Mapping[str, str]) -> RegisteredRun:
+    receipt = note.get(RECEIPT)
+    return RegisteredRun(parse_instant(note[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
 
 def _notes_of_run(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
-    """What a run's commits that stand were told, and whether there are others that do not."""
-    found = [each for each in past if each.summary.get(TOKEN) in tokens]
-    undone = [each for each in past if each.summary.get(UNDONE) in tokens and each.is_ancestor]
-    since = max((each.number for each in undone), default=-1)
-    standing = [each.summary for each in found if each.is_ancestor and each.number > since]
-    return standing, len(standing) < len(found)
+    """The notes of a run's commits in the current state, and whether it has others that were undone."""
+    own = [commit for commit in past if commit.summary.get(TOKEN) in tokens]
+    undoing = [commit for commit in past if commit.summary.get(UNDONE) in tokens and commit.is_ancestor]
+    since = max((commit.number for commit in undoing), default=-1)
+    notes = [commit.summary for commit in own if commit.is_ancestor and commit.number > since]
+    return notes, len(notes) < len(own)
 
 
-def _stands(base: Sequence[CommitNote], told: Mapping[str, str]) -> bool:
-    """Whether the base that a history was made from still stands; an expired snapshot tells nothing."""
-    made_from = {str(each.id): each for each in base}.get(told.get(BASE, ""))
+def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
+    """Whether the snapshot of the base that a history was made from is not undone; it may have expired."""
+    made_from = {str(commit.id): commit for commit in base}.get(note.get(BASE, ""))
     return made_from is None or made_from.is_ancestor
 
 
 def _find_logged_run(
     store: Store, schema: str, dataset: ModelDataset, run_id: str, hist: StoredTable
 ) -> RegisteredRun | None:
-    """A run that changed nothing made no commit, and old commits expire: the log knows them."""
+    """The run in the log, which also has runs without a commit and runs whose commits expired."""
     runs = sources(store, RUNS)
     if not any(may_have_text(store.jvm, table.iceberg, "load_run_id", run_id) for table, _ in runs):
-        return None  # most runs are new, and need no query to be told so
+        return None  # most runs are new: bounds of files show it without a query
     own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
     success = _successful_runs(store, runs)
     mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))
     rows = mine.select("finished_at", "dataset_key", "receipt").collect()
-    found = {row["dataset_key"]: row["receipt"] for row in sorted(rows)}
-    key = own if own in found else earlier
-    if key not in found or (key == earlier and not _log_has_run(store, schema, dataset, run_id)):
+    receipts = {row["dataset_key"]: row["receipt"] for row in sorted(rows)}
+    key = own if own in receipts else earlier
+    if key not in receipts or (key == earlier and not _log_has_run(store, schema, dataset, run_id)):
         return None
-    receipt = json.loads(found[key])
+    receipt = json.loads(receipts[key])
     instant: datetime | None = parse_instant(receipt["load_timestamp"])
     if not wrote_versions(receipt):
         instant = _last_that_wrote(success.where(column("dataset_key") == key), receipt["load_timestamp"])
@@ -265,7 +263,7 @@ def _find_logged_run(
 
 
 def _log_has_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> bool:
-    """Whether the log of loads has the run for this schema: earlier rows of `hist_run` do not tell."""
+    """Whether the log of loads has the run for this schema, which earlier rows of `hist_run` lack."""
     if load(store, LOG) is None:
         return False
     loads = store.spark.table(store.sql_name(LOG))
@@ -274,17 +272,17 @@ def _log_has_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) 
 
 
 def _last_that_wrote(success: "DataFrame", until: str) -> datetime | None:
-    """The instant of the last run up to then that began or ended versions."""
+    """The instant of the last run up to a time that began or ended versions."""
     from pyspark.sql.functions import col, lit
 
     written = reduce(add, (col(name) for name in COUNTS)) > 0
     earlier = success.where(written & (column("load_timestamp") <= lit(until).cast("timestamp")))
-    found = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
-    return parse_instant(json.loads(found[0]["receipt"])["load_timestamp"]) if found else None
+    latest = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
+    return parse_instant(json.loads(latest[0]["receipt"])["load_timestamp"]) if latest else None
 
 
 def _has_versions(store: Store, hist: StoredTable, wrote_at: datetime | None, until: datetime) -> bool:
-    """Whether versions begin or end at an instant; without one, whether the history is not younger."""
+    """Whether versions begin or end at `wrote_at`; without it, whether the history began by `until`."""
     from pyspark.sql.functions import lit
 
     instant = lit(iso(wrote_at or until)).cast("timestamp")

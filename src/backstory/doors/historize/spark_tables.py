@@ -1,38 +1,46 @@
-"""Base, history and log tables of a warehouse: shapes, schema changes, stage rows (section 4.5)."""
+"""Base and history tables of a warehouse: stage rows, shapes, and their changes by a load (section 4.5)."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, ModelColumn, base_columns, user_columns
+from backstory.doors.historize.spark_work import SparkWork, with_values
 from backstory.doors.historize.stage import Stage, column_type, read_stage
 from backstory.errors import Refused
-from backstory.model.layout import DELETED, FILE, POSITION, Layout
+from backstory.model.change import Change
+from backstory.model.layout import DELETED, FILE, POSITION, ROW_ID, Layout
 from backstory.model.table import Column, Shape, TableName
+from backstory.model.types import widens
 from backstory.reading.frames.point_in_time import current_table_rows
-from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.literals import cast_as_shown, column, quote
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
+from backstory.stores.iceberg.literals import cast_as_shown, column, null_columns, quote
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.stores.iceberg.workers import carry_errors
+from backstory.stores.port import require_layout
+from backstory.stores.refusals import conflict
 from backstory.stores.sql import ddl
+from backstory.stores.sql.dialect import Dialect
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
-# Larger stage files are read where Spark runs.
+# The bytes above which a stage file is read by an executor.
 ON_DRIVER = 64 << 20
 LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
 
 def types_of(store: Store, table: TableName) -> dict[str, str] | None:
     """The columns of a table with Spark's types; None if there is no such table."""
-    found = load(store, table)
-    return None if found is None else _types(found.shape)
+    stored = load(store, table)
+    return None if stored is None else _types(stored.shape)
 
 
 def _types(shape: Shape) -> dict[str, str]:
@@ -40,12 +48,12 @@ def _types(shape: Shape) -> dict[str, str]:
 
 
 def base_shape(plan: Load) -> Shape:
-    """The base table: a row for each record, by its business keys."""
+    """The shape of the base table, whose key are the business keys."""
     return _shape(plan, plan.dataset.name, base_columns(plan.dataset), Layout.BASE)
 
 
 def hist_shape(plan: Load) -> Shape:
-    """The history table; retired columns only stand in tables that have them."""
+    """The shape of the history table, without retired columns."""
     return _shape(plan, plan.dataset.hist_name, plan.hist.target_columns, Layout.HIST)
 
 
@@ -56,25 +64,23 @@ def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout
 
 
 def stage_rows_and_load_columns(
-    store: Store, stage: Stage, plan: Load, beside: Mapping[str, str]
+    store: Store, stage: Stage, plan: Load, values: Mapping[str, str]
 ) -> tuple["DataFrame", frozenset[str]]:
-    """The stage's rows under the base's names and types, and the load columns that it brings.
+    """The stage's rows under the base's names and types, and the load columns of the stage.
 
-    Each has these values `beside`, which no plan shows.
-
-    Of a table that keeps a history, or Fivetran's marks of deletion, they are the rows that are true now,
-    unless the model itself takes the mark of deletion for one. Raises Refused for a missing table or column,
-    and for a type that does not fit.
+    Rows get constant `values` as columns, which no plan shows. If the stage keeps a history, or Fivetran's
+    marks of deletion, only the current rows are read, unless the model's own flag of deletion is that mark.
+    Raises Refused for a missing table or column, and for a type that does not fit.
     """
     columns = user_columns(plan.dataset)
     if stage.path:
-        return _file_rows(store, stage, columns, beside), frozenset()
-    found = load(store, TableName(*stage.table))
-    if found is None:
+        return _file_rows(store, stage, columns, values), frozenset()
+    table = load(store, TableName(*stage.table))
+    if table is None:
         raise Refused(
             "no-stage", f"There is no table {stage.name}.", "Load the stage first, or fix the model."
         )
-    stored = _types(found.shape)
+    stored = _types(table.shape)
     for each in columns:
         source = each.input or each.name
         if source not in stored:
@@ -89,35 +95,35 @@ def stage_rows_and_load_columns(
                 "Cast it in the stage, or widen the column.",
                 [each.name],
             )
-    brought = frozenset(name for name in LOAD_COLUMNS if name in stored)
+    load_columns = frozenset(name for name in LOAD_COLUMNS if name in stored)
     rows = (
-        store.spark.table(store.sql_name(found.shape.table))
+        store.spark.table(store.sql_name(table.shape.table))
         if _marks_deletion(plan)
-        else current_table_rows(store, found)
+        else current_table_rows(store, table)
     )
-    rows = rows.select(*_stage_columns(rows, columns), *(column(name) for name in sorted(brought)))
-    return with_values(store, rows, beside), brought
+    rows = rows.select(*_stage_columns(rows, columns), *(column(name) for name in sorted(load_columns)))
+    return with_values(store, rows, values), load_columns
 
 
 def _marks_deletion(plan: Load) -> bool:
-    """Whether the dataset's flag of deletion is Fivetran's own: then flagged rows are needed."""
+    """Whether the dataset's flag of deletion is Fivetran's mark, so that flagged rows are needed."""
     soft = plan.dataset.historization.soft_delete
     flags = [each for each in user_columns(plan.dataset) if soft and each.name == soft.column]
     return any((each.input or each.name) == DELETED for each in flags)
 
 
 def _file_rows(
-    store: Store, stage: Stage, columns: Sequence[ModelColumn], beside: Mapping[str, str]
+    store: Store, stage: Stage, columns: Sequence[ModelColumn], values: Mapping[str, str]
 ) -> "DataFrame":
     assert stage.path is not None
     if not stage.path.exists() or stage.path.stat().st_size <= ON_DRIVER:
         rows = read_stage(stage, columns)
-        for name, value in beside.items():
+        for name, value in values.items():
             rows = rows.append_column(name, pa.repeat(value, len(rows)))
         return frame_of(store, rows)
     typed = ", ".join(f"{quote(each.name)} {spark_type(column_type(each))}" for each in columns)
     once = store.spark.range(1, numPartitions=1)
-    return with_values(store, once.mapInArrow(partial(_read, stage, list(columns)), typed), beside)
+    return with_values(store, once.mapInArrow(partial(_read, stage, list(columns)), typed), values)
 
 
 def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
@@ -126,7 +132,7 @@ def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
 
 
 def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
-    """Stage columns as the base's; naive times are taken for UTC, which is the zone of a load's session."""
+    """Stage columns as the base's; naive times count as UTC, the zone of a load's session."""
     sources = ((each, each.input or each.name) for each in columns)
     return [
         cast_as_shown(column(source), rows.schema[source].dataType, spark_type(column_type(each))).alias(
@@ -136,15 +142,187 @@ def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[S
     ]
 
 
-def with_values(store: Store, rows: "DataFrame", beside: Mapping[str, str]) -> "DataFrame":
-    """The rows, these values beside each; no plan shows them."""
-    from pyspark.sql.functions import broadcast
-
-    one = frame_of(store, pa.table({name: [value] for name, value in beside.items()}))
-    return rows.crossJoin(broadcast(one))
-
-
 def empty_rows(store: Store, shape: Shape) -> "DataFrame":
-    """No rows of a table that is not there yet, with the places that rows have."""
+    """An empty frame for a table that does not exist yet, with the columns of places."""
     typed = [f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns]
     return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))
+
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True)
+class TablePlan:
+    """A table before a load, and its schema after it; nothing is written yet.
+
+    `read` makes the frame `rows`. With `is_preview` these are not the stored rows, but what maintenance will
+    make of them. `snapshot` is the table's current snapshot, `former` its name if it must be renamed.
+    """
+
+    wanted: Shape
+    columns: Sequence[ModelColumn]
+    table: StoredTable | None
+    read: "Callable[[], DataFrame]"
+    plan: ddl.DdlPlan[ModelColumn]
+    snapshot: int | None = None
+    former: str | None = None
+    new_shape: Shape | None = None
+    is_preview: bool = False
+
+    @cached_property
+    def rows(self) -> "DataFrame":
+        """The table's rows; none if there is no table.
+
+        The columns are the wanted ones under their names and types, other columns of the table, `_file`,
+        `_pos` and, if rows have ids, `_row_id`.
+        """
+        return self.read()
+
+    @property
+    def ids(self) -> list[str]:
+        """`_row_id`, if rows have ids."""
+        return [ROW_ID] if self.table is not None and keeps_row_ids(self.table) else []
+
+    @property
+    def into(self) -> Shape:
+        """The shape that the table will have."""
+        return self.new_shape or self.wanted
+
+    @property
+    def changes(self) -> list[str]:
+        """The changes of the schema, in words."""
+        name = self.wanted.table.name
+        if self.table is None:
+            return [f"CREATE_TABLE {name}"]
+        renamed = [f"RENAME_DATASET {self.former} to {name}"] if self.former else []
+        return [*renamed, *(f"{change} ({name})" for change in self.plan.changes_in_words)]
+
+    @property
+    def as_stored(self) -> bool:
+        """Whether `rows` are the stored rows, in the table's current columns."""
+        return not (self.is_preview or self.changes)
+
+    @property
+    def evolves(self) -> bool:
+        """Whether an existing table must change."""
+        return self.table is not None and bool(self.changes)
+
+    @property
+    def has_rows(self) -> bool:
+        """Whether the table has rows."""
+        return self.table is not None and self.table.rows > 0
+
+
+def plan_table(
+    store: Store,
+    wanted: Shape,
+    columns: Sequence[ModelColumn],
+    former: Sequence[str],
+    dialect: Dialect,
+    allowed: Callable[[ddl.DdlPlan[ModelColumn]], None] = lambda _: None,
+) -> TablePlan:
+    """The plan of a table, under its name or a former one.
+
+    Raises Refused for a table of another layout, for changes that `ddl.plan` or `allowed` refuses, and for a
+    type that Iceberg cannot widen in place.
+    """
+    names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
+    table = next(filter(None, (load(store, name) for name in names)), None)
+    if table is None:
+        return TablePlan(wanted, columns, None, partial(empty_rows, store, wanted), ddl.DdlPlan())
+    require_layout(table, wanted.layout)
+    types = {each.name: spark_type(each.type) for each in table.shape.columns}
+    plan = ddl.plan_changes(wanted.table.name, columns, types, dialect)
+    allowed(plan)
+    into = _evolve_shape(_rename_columns(table.shape, plan.renamed), plan, wanted)
+    snapshot = table.iceberg.currentSnapshot()
+    return TablePlan(
+        wanted,
+        columns,
+        table,
+        partial(_rows, store, table, plan, into),
+        plan,
+        None if snapshot is None else int(snapshot.snapshotId()),
+        None if table.shape.table == wanted.table else table.shape.table.name,
+        into,
+    )
+
+
+def _rows(store: Store, table: StoredTable, plan: ddl.DdlPlan[ModelColumn], into: Shape) -> "DataFrame":
+    with translate_faults(table.shape.table):
+        rows = store.spark.table(store.sql_name(table.shape.table))
+        types = {each.name: spark_type(each.type) for each in into.columns}
+        stored = {each.name: spark_type(each.type) for each in table.shape.columns}
+        names = {name: _new_name(name, plan.renamed) for name in stored}
+        columns = (
+            quote(new) if (old, stored[old]) == (new, types[new]) else column(old).cast(types[new]).alias(new)
+            for old, new in names.items()
+        )
+        ids = [ROW_ID] if keeps_row_ids(table) else []
+        added = (nothing.alias(name) for name, nothing in null_columns(into.columns, names.values()).items())
+        return rows.select(*columns, FILE, POSITION, *ids, *added)
+
+
+def _new_name(name: str, renamed: Mapping[str, str]) -> str:
+    """The name of a column after these renames, in order."""
+    for old, new in renamed.items():
+        name = new if name == old else name
+    return name
+
+
+def apply_shape(work: SparkWork, before: TablePlan) -> StoredTable:
+    """Create, rename or evolve the table, each in one commit; the table after that.
+
+    Raises TryAgain if rows were written to it since it was planned.
+    """
+    name, stored, snapshot = before.wanted.table, before.table, before.snapshot
+    if stored is None:
+        return _commit_shape(work, None, Change(into=before.wanted), None)[0]
+    if before.former:
+        renamed = Change(into=replace(stored.shape, table=name))
+        stored, snapshot = _commit_shape(work, stored, renamed, snapshot)
+    for old, new in before.plan.renamed.items():
+        # One at a time, in the plan's order: a name may be free only after another rename.
+        one = {old: new}
+        change = Change(into=_rename_columns(stored.shape, one), renamed=one)
+        stored, snapshot = _commit_shape(work, stored, change, snapshot)
+    into = _evolve_shape(stored.shape, before.plan, before.wanted)
+    if into != stored.shape:
+        stored, snapshot = _commit_shape(work, stored, Change(into=into), snapshot)
+    newest = stored.iceberg.currentSnapshot()
+    if (None if newest is None else int(newest.snapshotId())) != snapshot:
+        raise conflict(name)
+    return stored
+
+
+def _commit_shape(
+    work: SparkWork, table: StoredTable | None, change: Change, snapshot: int | None
+) -> tuple[StoredTable, int | None]:
+    """The table after the change, and its expected snapshot."""
+    assert change.into is not None
+    built = work.commit(table, change, replace(work.note(), token=""))
+    newest = built.snapshot_id if built else None
+    return existing(work.store, change.into.table), newest or snapshot
+
+
+def _rename_columns(shape: Shape, renamed: Mapping[str, str]) -> Shape:
+    columns = tuple(replace(each, name=_new_name(each.name, renamed)) for each in shape.columns)
+    return replace(shape, columns=columns, key=tuple(_new_name(name, renamed) for name in shape.key))
+
+
+def _evolve_shape(shape: Shape, plan: ddl.DdlPlan[ModelColumn], wanted: Shape) -> Shape:
+    types = {each.name: column_type(each) for each, _ in plan.widened}
+    columns = []
+    for each in shape.columns:
+        type_ = types.get(each.name, each.type)
+        if not widens(each.type, type_):
+            raise Refused(
+                "UNSUPPORTED_TYPE_EVOLUTION",
+                f"Iceberg cannot widen {wanted.table.name}.{each.name} from {each.type} to {type_} in place.",
+                "Use a new column for the new values.",
+                [each.name],
+            )
+        columns.append(Column(each.name, type_))
+    added = [Column(each.name, column_type(each)) for each in plan.added]
+    return replace(wanted, columns=(*columns, *added))

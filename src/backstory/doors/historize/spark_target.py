@@ -1,12 +1,8 @@
-"""Loads on Spark; the registry of runs is the properties of the commits (decisions H2 and H6).
+"""Loads on Spark, which commit base and history as one (decision H2, section 3.8); maintenance before them.
 
-What is done on Spark to stored rows before a load when the user asks for it (sections 7.2 and 7.6).
-
-Base and history of a load stand or fall together, though each has a commit of its own (section 3.8).
-
-While a load is between the two, the history's properties say so: whose load it is, until when it is
-waited for, and what the base was before. The history's own commit takes that away. A load that fails
-there, or one that finds it left by a process that was killed, puts the base back.
+Between the two commits the history's properties hold a lease: the load, the time until which others wait for
+it, and the base's snapshot before it. The history's own commit removes the lease. If the load fails or is
+killed, the base is put back: at once, or by the next load.
 """
 
 import json
@@ -37,10 +33,16 @@ from backstory.doors.historize.runs import (
     place_name,
 )
 from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, first_of, log_row, newest_of
-from backstory.doors.historize.spark_tables import base_shape, hist_shape, types_of
+from backstory.doors.historize.spark_tables import (
+    TablePlan,
+    apply_shape,
+    base_shape,
+    hist_shape,
+    plan_table,
+    types_of,
+)
 from backstory.doors.historize.spark_work import DOOR, SparkWork
 from backstory.doors.historize.statements import label_changes, new_hash, new_label
-from backstory.doors.historize.table_plan import TablePlan, apply_shape, plan_table
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.model.change import TOKEN, Change, Note
@@ -58,18 +60,19 @@ from backstory.stores.tables import lock_tables
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+
 # A column of a model has no blank in its name.
-KEY, KNOWN, AT, CONTINUES = "record key", "past known", "past end", "past continues"
+KEY, HAS_PAST, PAST_END, CONTINUES = "record key", "past known", "past end", "past continues"
 
 
 def asks_for_upkeep(run: LoadRun) -> bool:
-    """Whether stored rows are to be changed before the load."""
+    """Whether stored rows must change before the load."""
     return run.rehash or run.rehash_base or run.relabel is not None
 
 
 def maintain(work: SparkWork) -> None:
-    """Make hashes of the base and of open versions anew, or give states other labels, as the run asks."""
-    if work.run.rehash_base:  # a delta brings some of its rows only
+    """Recompute hashes of base and open versions, or relabel states, as the run requires (7.2, 7.6)."""
+    if work.run.rehash_base:  # a delta contains only some of its rows
         every = column(work.load.dataset.key).isNotNull()
         _update(work, base_shape(work.load), every, lambda rows: _rehash_base(work, rows))
     if work.run.rehash:
@@ -87,14 +90,14 @@ def maintain(work: SparkWork) -> None:
 
 
 def preview_base(work: SparkWork, before: TablePlan) -> TablePlan:
-    """The rows of the base with the hashes that they are about to have."""
+    """The base with the hashes that maintenance will give it."""
     if not work.run.rehash_base:
         return before
     return replace(before, read=lambda: _rehash_base(work, before.rows), is_preview=True)
 
 
 def preview_history(work: SparkWork, before: TablePlan) -> TablePlan:
-    """The versions with the hashes and labels that they are about to have."""
+    """The history with the hashes and labels that maintenance will give it."""
     if not (work.run.rehash or work.run.relabel is not None):
         return before
 
@@ -129,9 +132,9 @@ def _renamed_states(work: SparkWork) -> list[str]:
 
 
 def _relabel_versions(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "DataFrame":
-    """The rows with today's labels; `versions` are all of the history.
+    """The rows with the current labels; `versions` has all versions of the history.
 
-    An open version that began when its record came back is told from one that began as new.
+    Open versions that began when their record returned get the label of REAPPEARED.
     """
     from pyspark.sql.functions import lit, when
 
@@ -145,26 +148,26 @@ def _relabel_versions(work: SparkWork, rows: "DataFrame", versions: "DataFrame")
     known = closed.select(key.alias(KEY))
     if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
         known = known.unionByName(pruned.select(column(work.load.archive.key).alias(KEY)))
-    known = known.distinct().withColumn(KNOWN, lit(True))
-    ends = closed.where(changed).select(key.alias(KEY), column(ColumnRole.ENDED).alias(AT)).distinct()
+    known = known.distinct().withColumn(HAS_PAST, lit(True))
+    ends = closed.where(changed).select(key.alias(KEY), column(ColumnRole.ENDED).alias(PAST_END)).distinct()
     rows = rows.join(known, key == column(KEY), "left").drop(KEY)
-    follows = (key == column(KEY)) & (column(ColumnRole.STARTED) == column(AT))
+    follows = (key == column(KEY)) & (column(ColumnRole.STARTED) == column(PAST_END))
     rows = rows.join(ends.withColumn(CONTINUES, lit(True)), follows, "left")
     again = column(ColumnRole.ENDED).isNull() & column(ColumnRole.STATE).isin(before.new, before.reappeared)
-    again &= column(KNOWN).isNotNull() & column(CONTINUES).isNull()
+    again &= column(HAS_PAST).isNotNull() & column(CONTINUES).isNull()
     state = when(again, lit(now.reappeared)).otherwise(label)
     return rows.alias("h").withColumn(ColumnRole.STATE, state).select(*map(column, names))
 
 
 # Writing both tables can take long; a run that was killed goes on at once under its own id.
-LASTS = timedelta(hours=1)
+LEASE_TIME = timedelta(hours=1)
 
 log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class LoadLease:
-    """A load between its two commits: whose it is, its end, and the snapshot that the base had before."""
+    """A load between its two commits: its token and run, the end of the lease, the base's snapshot before."""
 
     load: str
     run_id: str
@@ -173,14 +176,14 @@ class LoadLease:
 
     @property
     def lasts(self) -> bool:
-        """Whether its load may still go on."""
+        """Whether its load may still be running."""
         return parse_instant(self.until) > datetime.now(UTC)
 
 
 def lease_of(table: StoredTable | None) -> LoadLease | None:
-    """The lease that a history's properties tell."""
-    told = table and table.iceberg.properties().get(LOADING)
-    return LoadLease(**json.loads(told)) if told else None
+    """The lease in a history's properties."""
+    text = table and table.iceberg.properties().get(LOADING)
+    return LoadLease(**json.loads(text)) if text else None
 
 
 def refuse_leased(table: StoredTable | None) -> None:
@@ -191,10 +194,10 @@ def refuse_leased(table: StoredTable | None) -> None:
 
 
 def recover(work: SparkWork) -> None:
-    """Put the base back that an interrupted load left ahead of its history.
+    """Put back a base that an interrupted load left newer than its history.
 
-    A run goes on at once where it was killed itself. Raises TryAgain (CONCURRENT_RUN) while another
-    load may go on, and in a dry run.
+    A killed run can continue at once. Raises TryAgain (CONCURRENT_RUN) while another load may be running, and
+    in a dry run.
     """
     store, schema, dataset = work.store, work.load.schema, work.load.dataset
     hist = first_of(store, schema, hist_names(dataset))
@@ -214,18 +217,19 @@ def recover(work: SparkWork) -> None:
 
 @contextmanager
 def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterator[StoredTable]:
-    """Hold the history for a load of both tables, and give it as it then stands.
+    """Hold the lease for a load of both tables; yields the history with it.
 
-    What fails in it puts the base back. Raises TryAgain if the history is not what was planned on.
+    A failure within the context puts the base back. Raises TryAgain if the history changed since it was
+    planned.
     """
-    until = datetime.now(UTC) + LASTS
+    until = datetime.now(UTC) + LEASE_TIME
     lease = LoadLease(work.token, work.run.run_id, iso(until), snapshot_of(base))
-    held = _write_lease(work.store, hist, lease)
+    leased = _write_lease(work.store, hist, lease)
     try:
-        yield held
+        yield leased
     except BaseException:
         try:
-            put_back(work.store, base, held, lease)
+            put_back(work.store, base, leased, lease)
         except BackstoryError as error:
             # The lease stays, and the next load puts the base back.
             log.warning(f"the base {base.shape.table} could not be restored: {error}")
@@ -233,14 +237,14 @@ def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterato
 
 
 def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: LoadLease) -> None:
-    """Give the base the rows that it had before the lease, then end the lease.
+    """Restore the base's rows from before the lease, then end the lease.
 
-    Nothing is done if the history has another lease by now, or none: its load is over.
+    If the history has another lease, or none, its load is over, and nothing is done.
     """
     hist = existing(store, hist.shape.table)
     if lease_of(hist) != lease:
         return
-    # Written anew first: a commit of the leased load that is still on its way cannot hold any more.
+    # Written anew first, so that a pending commit of the leased load fails.
     ended = replace(lease, until=iso(datetime.now(UTC)))
     hist = _write_lease(store, hist, ended)
     _roll_back(store, existing(store, base.shape.table), lease)
@@ -248,24 +252,24 @@ def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: LoadLeas
 
 
 def snapshot_of(table: StoredTable) -> int | None:
-    """The id of a table's snapshot; None for one that never had rows."""
+    """The id of a table's snapshot; None for a table that never had rows."""
     snapshot = table.iceberg.currentSnapshot()
     return None if snapshot is None else int(snapshot.snapshotId())
 
 
 def _write_lease(store: Store, hist: StoredTable, lease: LoadLease | None) -> StoredTable:
-    """The history with the lease, or without one; TryAgain if it was changed meanwhile."""
+    """The history with this lease, or without one. Raises TryAgain if it changed meanwhile."""
     name, before = hist.shape.table, snapshot_of(hist)
-    told = {LOADING: None if lease is None else json.dumps(asdict(lease))}
-    built = _commit(store, hist, Change(properties=told))
-    held = existing(store, name)
-    if lease_of(held) != lease or snapshot_of(held) != (built or before):
+    properties = {LOADING: None if lease is None else json.dumps(asdict(lease))}
+    built = _commit(store, hist, Change(properties=properties))
+    written = existing(store, name)
+    if lease_of(written) != lease or snapshot_of(written) != (built or before):
         raise conflict(name)
-    return held
+    return written
 
 
 def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> int | None:
-    """The snapshot, if the commit made one."""
+    """Commit; the id of the snapshot, if there is a new one."""
     note = Note(DOOR, "", more)
     built = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
     return built.snapshot_id if built else None
@@ -302,9 +306,9 @@ def _interruption(table: StoredTable, lease: LoadLease) -> TryAgain:
 
 
 class SparkTarget(Target):
-    """Tables of a warehouse."""
+    """A warehouse. Its registry of runs is its commits and their properties."""
 
-    # There the log is a commit.
+    # A log entry costs a commit.
     logs_unchanged = False
 
     def __init__(self, store: Store, pepper: str) -> None:
@@ -317,7 +321,7 @@ class SparkTarget(Target):
         return place_name(self._store.address)
 
     def close(self) -> None:
-        """The session is its owner's."""
+        """Does nothing, because the session belongs to the caller."""
 
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
         return types_of(self._store, TableName(schema, table))
@@ -325,7 +329,7 @@ class SparkTarget(Target):
     @contextmanager
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         del run_id
-        # Other processes are kept out by the commits, which hold only on what was read, and by the lease.
+        # Other processes are excluded by the lease, and by commits, which fail if the table changed.
         with lock_tables(self._store, TableName("", dataset_key(schema, dataset))):
             yield
 
@@ -340,13 +344,13 @@ class SparkTarget(Target):
         return None
 
     def register(self, run: LoadRun) -> None:
-        """The commits are the registry."""
+        """Does nothing, because the commits are the registry."""
 
     def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
-        """A load that made no commit is in none."""
+        """Does nothing, because a load without a commit is not registered."""
 
     def load(
-        self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
+        self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
     ) -> LoadOutcome:
         if load.dataset.historization.engine == "four_step":
             raise Refused(
@@ -357,10 +361,10 @@ class SparkTarget(Target):
             )
         work = SparkWork(self._store, with_archive(load, self.columns), run, self._pepper)
         with hold_settings(self._store.session):
-            return self._load(work, finished)
+            return self._load(work, make_receipt)
 
-    def _load(self, work: SparkWork, finished: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
-        """Plan base and history; when nothing speaks against either, bring schemas and rows up to date."""
+    def _load(self, work: SparkWork, make_receipt: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
+        """Plan base and history; if neither is refused, update schemas and rows."""
         before = LoadOutcome(warnings=self._foreign_writes(work))
         recover(work)
         base, hist = self._table_plans(work)
@@ -368,7 +372,7 @@ class SparkTarget(Target):
         if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
             with self._plan(work, base, hist, before) as planned:
                 before = replace(before, schema_changes=planned.history.outcome.schema_changes)
-            # Spark runs no frame any more whose table got other columns: it is planned anew below.
+            # Spark cannot run frames of a table whose columns changed since: the load is planned again below.
             apply_shape(work, base)
             apply_shape(work, hist)
             maintain(work)
@@ -384,13 +388,13 @@ class SparkTarget(Target):
             base_table = apply_shape(work, base)
             hist_table = apply_shape(work, hist)
             if of_base is None or of_base.nothing:
-                return history.commit(work, hist_table, finished)
+                return history.commit(work, hist_table, make_receipt)
             if history.nothing:
                 of_base.commit(work, base_table)
                 return history.outcome
-            with hold_lease(work, base_table, hist_table) as held:
+            with hold_lease(work, base_table, hist_table) as leased:
                 of_base.commit(work, base_table)
-                return history.commit(work, held, finished, {LOADING: None})
+                return history.commit(work, leased, make_receipt, {LOADING: None})
 
     def _foreign_writes(self, work: SparkWork) -> Sequence[str]:
         hist = load(self._store, hist_shape(work.load).table)
@@ -405,7 +409,7 @@ class SparkTarget(Target):
             model_load.dataset.former_names,
             self.dialect,
         )
-        if base.filled:
+        if base.has_rows:
             require_base_key(model_load, base.plan.added)
         hist = plan_table(
             store,
@@ -422,7 +426,7 @@ class SparkTarget(Target):
     def _plan(
         self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
     ) -> Iterator[PlannedLoad]:
-        """Base and history compared; `before` has what the load did and found already."""
+        """The planned load; `before` is its outcome so far."""
         _require_input(work, base)
         changes = [*before.schema_changes, *base.changes, *hist.changes]
         loaded = replace(before, schema_changes=changes, steps=[LoadStep("preflight")])
@@ -442,7 +446,7 @@ class SparkTarget(Target):
 
 
 def _require_input(work: SparkWork, base: TablePlan) -> None:
-    """Raises Refused for a load without a stage, or without the base that is to stay as it is."""
+    """Raises Refused for a load without a stage, or, if the base is kept, without a base."""
     if work.run.skip_base and base.table is None:
         missing = f"There is no table {base.wanted.table}."
         raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
@@ -455,9 +459,9 @@ def _require_input(work: SparkWork, base: TablePlan) -> None:
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:
-    """Tell what a dry run would make of base and history."""
+    """Report the changes of base and history that a dry run would make."""
     for before, counts in tables:
-        told = {name: count for name, count in counts.items() if name != "unchanged"}
+        changed = {name: count for name, count in counts.items() if name != "unchanged"}
         into = before.into if before.changes else None
-        if into or any(told.values()):
-            work.commit(before.table, Change(told, into=into), work.note())
+        if into or any(changed.values()):
+            work.commit(before.table, Change(changed, into=into), work.note())

@@ -1,22 +1,24 @@
-"""What base and history loads on Spark share: expressions, the commit and what it says of itself.
+"""One load of a dataset in a warehouse: its SQL as Spark's expressions, its commits, and its row hashes.
 
-How the rows of a base or a history of a warehouse are hashed, as its table records it for `check`.
+A table records in a property how its rows are hashed, for `check`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from backstory.doors.historize.hashes import row_hash_of
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ModelDataset
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.runs import LoadRun, dataset_key
-from backstory.doors.historize.spark_tables import with_values
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.model.change import Change, Commit, Note
 from backstory.model.instant import iso
 from backstory.model.layout import Layout
+from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
@@ -25,14 +27,18 @@ from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
 from backstory.stores.sql.statements import fill_placeholders
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
 
 def hashes_to_record(
     store: Store, load: Load, table: StoredTable, base: StoredTable | None
 ) -> Mapping[str, str | None]:
-    """What changes of the table's property when the load writes rows; `base` is as it was before the load.
+    """The change of the property of row hashes when a load writes rows; `base` is the base before the load.
 
-    A table that had rows before it kept the property tells nothing, nor does a history of such a base: nobody
-    knows how these rows were hashed. A history is copied from its base, and so tells all that the base tells.
+    A table that had rows before it had the property does not get one, because the hashes of these rows are
+    unknown; neither does a history of such a base. A history copies rows of its base, and so records the
+    base's hashes too.
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
@@ -42,13 +48,15 @@ def hashes_to_record(
         return {}
     of_base = list[RowHash]()
     if table.shape.layout is Layout.HIST and base is not None and base.rows:
-        told = _hashes_of(base, _ids(store, base))
-        if told is None or not {each.name for hashed in told for each in hashed.columns} <= set(ids):
+        recorded = _hashes_of(base, _ids(store, base))
+        if recorded is None or not {column.name for hash_ in recorded for column in hash_.columns} <= set(
+            ids
+        ):
             return {} if text is None else {ROW_HASHES: None}
-        of_base = told
+        of_base = recorded
     today = row_hash_of(schema_of(load.model, load.dataset), load.dataset)
-    kept = hashes_to_keep([*(known or []), *of_base, today], ids)
-    return {} if kept == text else {ROW_HASHES: kept}
+    value = hashes_to_keep([*(known or []), *of_base, today], ids)
+    return {} if value == text else {ROW_HASHES: value}
 
 
 def _hashes_of(table: StoredTable, ids: Mapping[str, int]) -> list[RowHash] | None:
@@ -56,17 +64,14 @@ def _hashes_of(table: StoredTable, ids: Mapping[str, int]) -> list[RowHash] | No
 
 
 def _property_of(table: StoredTable) -> str | None:
-    """One property: all of them would be many calls of Java."""
-    found: str | None = table.iceberg.properties().get(ROW_HASHES)
-    return found
+    """The property of row hashes. Fetching all properties would take many calls of Java."""
+    value: str | None = table.iceberg.properties().get(ROW_HASHES)
+    return value
 
 
 def _ids(store: Store, table: StoredTable) -> Mapping[str, int]:
-    return {each["name"]: int(each["id"]) for each in fields_of(store.jvm, table.iceberg.schema())}
+    return {field["name"]: int(field["id"]) for field in fields_of(store.jvm, table.iceberg.schema())}
 
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 DOOR = "historize"
 # No column of a model has a blank in its name.
@@ -76,8 +81,16 @@ RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 BASE = "backstory.base"
 
 
+def with_values(store: Store, rows: "DataFrame", values: Mapping[str, str]) -> "DataFrame":
+    """The rows with these constant values as columns, which no plan shows."""
+    from pyspark.sql.functions import broadcast
+
+    one = frame_of(store, pa.table({name: [value] for name, value in values.items()}))
+    return rows.crossJoin(broadcast(one))
+
+
 def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
-    """What the commits of a run carry (decision H6)."""
+    """The token in the commits of a run (decision H6)."""
     return f"{dataset_key(schema, dataset)} {run_id}"
 
 
@@ -92,13 +105,13 @@ class SparkWork:
     base: StoredTable | None = None
 
     def sql(self, text: str) -> "Column":
-        """SQL of the dialect as an expression; the pepper is a column beside, never a text in a plan."""
+        """SQL of the dialect as an expression; the pepper is a column, never a text in a plan."""
         from pyspark.sql.functions import expr
 
         return expr(self.fill_placeholders(text, self.load.dialect, quote(PEPPER)))
 
     def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
-        """SQL of a dialect with the values of this run in it; `pepper` is where it finds the secret."""
+        """SQL of a dialect with the values of this run; `pepper` is the SQL that gives the secret."""
         values = {
             "load_timestamp": dialect.timestamp_literal(self.run.instant),
             "load_timestamp_text": dialect.string_literal(instant_text(self.run.instant)),
@@ -110,29 +123,29 @@ class SparkWork:
         return fill_placeholders(text, values)
 
     def with_pepper(self, rows: "DataFrame", alias: str) -> "DataFrame":
-        """The rows under an alias, the pepper beside each."""
+        """The rows under an alias, with the pepper as a column."""
         return with_values(self.store, rows.alias(alias), self.secret)
 
     @property
     def secret(self) -> dict[str, str]:
-        """What must stand beside rows for the keys of `sql`."""
+        """The column that rows need for the keys of `sql`."""
         return {PEPPER: self.pepper}
 
     @property
     def token(self) -> str:
-        """What the commits of this run carry."""
+        """The token in the commits of this run."""
         return token_of(self.load.schema, self.load.dataset, self.run.run_id)
 
     def note(self, **more: str) -> Note:
-        """What a commit says of this run."""
+        """The note of this run in a commit."""
         return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
 
     def commit(self, table: StoredTable | None, change: Change | None, note: Note) -> Commit | None:
-        """Make the one commit of a table of this load, which counts its attempts itself.
+        """Commit a change of a table of this load, without retries, which the load does itself.
 
-        With rows the table tells how they are hashed.
+        With new rows the commit also records how they are hashed.
         """
         if table is not None and change is not None and change.added is not None:
-            told = hashes_to_record(self.store, self.load, table, self.base)
-            change = replace(change, properties={**change.properties, **told})
+            hashes = hashes_to_record(self.store, self.load, table, self.base)
+            change = replace(change, properties={**change.properties, **hashes})
         return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))

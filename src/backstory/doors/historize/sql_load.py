@@ -1,7 +1,4 @@
-"""Base and history tables of a database: the stage's rows, schema changes (sections 3.7 and 4.3).
-
-The history's load on a database: checks, the four steps or one MERGE, counts that add up (section 3).
-"""
+"""The load of a dataset on a database: stage, schema changes, views, and the history (sections 3 and 4.3)."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -34,7 +31,7 @@ LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.val
 
 
 def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
-    """The load with the relation of the stage's rows, and the load columns that it brings.
+    """The load with the relation of the stage's rows, their spellings, and the stage's load columns.
 
     Raises Refused for a stage that is missing, lacks a column, or has one whose values do not fit.
     """
@@ -47,9 +44,9 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
     columns = user_columns(load.dataset)
     if stage.path:
         name = f"backstory_stage_{load.dataset.name}"
-        brought_here = engine.bring(name, read_stage(stage, columns), columns)
+        relation = engine.bring(name, read_stage(stage, columns), columns)
         spelled = {column.input or column.name: column.name for column in columns}
-        return replace(load, stage=brought_here, spellings=spelled)
+        return replace(load, stage=relation, spellings=spelled)
     stored = engine.introspect_table(*stage.table)
     if stored is None:
         raise Refused(
@@ -68,44 +65,44 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
                 [column.name],
             )
     lower = {name.lower() for name in stored}
-    brought = LOAD_COLUMNS & lower
-    spelled |= {name: _spelling(stage, stored, name) for name in brought}
+    load_columns = LOAD_COLUMNS & lower
+    spelled |= {name: _spelling(stage, stored, name) for name in load_columns}
     table = load.dialect.render_table_identifier(*stage.table)
-    found = replace(load, stage=table, stage_load_columns=brought, spellings=spelled)
-    _refuse_null_load_columns(engine, found)
-    return found
+    staged = replace(load, stage=table, stage_load_columns=load_columns, spellings=spelled)
+    _refuse_null_load_columns(engine, staged)
+    return staged
 
 
 def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
-    """The stage's own spelling of a column; where several differ by case only, the very one asked for."""
-    found = [name for name in stored if name.lower() == wanted.lower()]
-    if wanted in found:
+    """The stage's spelling of a column; if several differ only in case, the exact name."""
+    spellings = [name for name in stored if name.lower() == wanted.lower()]
+    if wanted in spellings:
         return wanted
-    if not found:
+    if not spellings:
         raise Refused("missing-column", f"{stage.name} has no column {wanted}.", "Fix the model.", [wanted])
-    if len(found) > 1:
-        told = f"{stage.name} has {', '.join(found)}, but no column spelled {wanted}."
-        raise Refused("repeated-column", told, "Spell the column as the stage does.", [wanted])
-    return found[0]
+    if len(spellings) > 1:
+        ambiguous = f"{stage.name} has {', '.join(spellings)}, but no column spelled {wanted}."
+        raise Refused("repeated-column", ambiguous, "Spell the column as the stage does.", [wanted])
+    return spellings[0]
 
 
 def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
-    """Raises Refused for rows that bring no run or no time of theirs: the base needs both."""
+    """Raises Refused for stage rows without a run id or a load time, if the stage has these columns."""
     keys = [load.in_stage(key.input or key.name) for key in business_keys(load.dataset)]
     for name in sorted(load.stage_load_columns):
         nothing = f"{load.of('i', load.in_stage(name))} IS NULL"
-        found = engine.fetch_all(preflight.keys_query(load, keys, load.stage, "i", nothing))
-        if found:
-            told = [key_text(keys, row) for row in found]
-            raise preflight.rejection("NULL_VALUE", f"{name} is NULL in the stage.", told)
+        rows = engine.fetch_all(preflight.keys_query(load, keys, load.stage, "i", nothing))
+        if rows:
+            offenders = [key_text(keys, row) for row in rows]
+            raise preflight.rejection("NULL_VALUE", f"{name} is NULL in the stage.", offenders)
 
 
 def require_base(engine: Engine, load: Load) -> None:
-    """P10; raises Refused if there is no base to take as it stands."""
+    """P10: raises Refused if a load that keeps the base has no base."""
     names = (load.dataset.name, *load.dataset.former_names)
     if all(engine.introspect_table(load.schema, name) is None for name in names):
-        told = f"There is no table {load.schema}.{load.dataset.name}."
-        raise Refused("BASE_NOT_LOADED", told, "Load the base first.")
+        missing = f"There is no table {load.schema}.{load.dataset.name}."
+        raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
 
 
 def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) -> None:
@@ -120,10 +117,10 @@ def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) ->
 def apply_shape(
     engine: Engine, load: Load, table: str, columns: Sequence[ModelColumn], former: Sequence[str]
 ) -> list[str]:
-    """Bring a table to its columns, and tell what changed."""
+    """Give a table its columns; the changes, in words."""
     dialect = load.dialect
     stored = engine.introspect_table(load.schema, table)
-    told: list[str] = []
+    changes: list[str] = []
     if stored is None:
         old = next((name for name in former if engine.introspect_table(load.schema, name) is not None), None)
         if old is None:
@@ -132,7 +129,7 @@ def apply_shape(
             live = [column for column in columns if column.active]
             engine.execute(dialect.render_create_table_if_not_exists_from_columns(name, live))
             return [f"CREATE_TABLE {table}"]
-        told = _rename_table(engine, load, old, table)
+        changes = _rename_table(engine, load, old, table)
         stored = engine.introspect_table(load.schema, table)
     plan = ddl.plan_changes(table, columns, stored or {}, dialect)
     if table == load.dataset.hist_name:
@@ -141,11 +138,11 @@ def apply_shape(
             # PostgreSQL changes no column that a view shows.
             _drop_views(engine, _history(engine, load))
     _run(engine, plan.statements(dialect, load.schema, table))
-    return [*told, *(f"{change} ({table})" for change in plan.changes_in_words)]
+    return [*changes, *(f"{change} ({table})" for change in plan.changes_in_words)]
 
 
 def _rename_table(engine: Engine, load: Load, old: str, table: str) -> list[str]:
-    """Rename a table, a history with its archive, and tell it; the views of the old name go."""
+    """Rename a table, and a history with its archive and without its old views; the changes, in words."""
     names = {old: table}
     if table == load.dataset.hist_name:
         hist = load.hist.model_copy(update={"target_dataset_name": old})
@@ -159,7 +156,7 @@ def _rename_table(engine: Engine, load: Load, old: str, table: str) -> list[str]
 
 
 def refresh_views(engine: Engine, load: Load) -> None:
-    """Make the history's views those that the model asks for; if they are, nothing is done."""
+    """Make the history's views that the model defines, unless they are up to date."""
     history = _history(engine, load)
     in_force = stored_view_marks(engine, history)
     if in_force != defined_view_marks(history):
@@ -173,8 +170,8 @@ def _history(engine: Engine, load: Load) -> StoredHistory:
     archive = engine.introspect_table(load.schema, name)
     columns = tuple(column for column in load.hist.target_columns if column.name in stored)
     hist = load.hist.model_copy(update={"target_columns": columns})
-    found = Archive(name, frozenset(archive)) if archive else None
-    return stored_history(load.dialect, load.schema, hist, load.dataset.historization, found)
+    known = Archive(name, frozenset(archive)) if archive else None
+    return stored_history(load.dialect, load.schema, hist, load.dataset.historization, known)
 
 
 def _drop_views(engine: Engine, history: StoredHistory) -> None:
@@ -188,49 +185,51 @@ def _run(engine: Engine, statements: Sequence[str]) -> None:
 
 
 def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_run: bool) -> LoadOutcome:
-    """Bring the base's state into the history: the outcome of that, in the transaction that is open.
+    """Load the base's state into the history, within the open transaction; the outcome.
 
     Raises Refused with the codes of section 3.6, Failed if the counts of the steps do not add up.
     """
     started, pair = time.monotonic(), load.pair
     preflight.run_checks(engine, load, preflight.hist_checks(load), values)
-    found = count_cases(pair, lambda sql: engine.query(sql, values))
-    _guard(load, found)
+    tally = count_cases(pair, lambda sql: engine.query(sql, values))
+    _guard(load, tally)
     keys = _sample(engine, load, values) if dry_run else {}
     steps = [LoadStep("preflight", 0, _milliseconds(started))]
     steps += (
-        _merge(engine, load, found, values)
+        _merge(engine, load, tally, values)
         if load.merges
         else run_statements(engine, hist_steps(pair), values)
     )
     after = engine.query(f"SELECT COUNT(*) FROM {pair.table} AS h WHERE {pair.is_open('h')}", values)
-    _require_sum(load, found, {step.name: step.rows for step in steps}, int(after[0][0]))
-    return LoadOutcome(found.counts, steps=steps, base=found.base_records, keys=keys)
+    _require_sum(load, tally, {step.name: step.rows for step in steps}, int(after[0][0]))
+    return LoadOutcome(tally.counts, steps=steps, base=tally.base_records, keys=keys)
 
 
-def _guard(load: Load, found: Tally) -> None:
+def _guard(load: Load, tally: Tally) -> None:
     """P6 and P7."""
-    rules, gone = load.dataset.historization, found.counts[State.DELETED]
-    if not found.base_records and found.open_records and not rules.allow_empty_snapshot:
+    rules, deleted = load.dataset.historization, tally.counts[State.DELETED]
+    if not tally.base_records and tally.open_records and not rules.allow_empty_snapshot:
         raise preflight.rejection("EMPTY_SNAPSHOT", f"The base {load.dataset.name} is empty.")
-    if told := preflight.mass_delete(rules, gone, found.open_records):
-        raise preflight.rejection("MASS_DELETE", told)
+    if message := preflight.mass_delete(rules, deleted, tally.open_records):
+        raise preflight.rejection("MASS_DELETE", message)
 
 
-def _merge(engine: Engine, load: Load, found: Tally, values: Mapping[str, str]) -> list[LoadStep]:
-    """The single MERGE, told as the four steps and itself."""
-    kept = engine.keep("backstory_actions", actions(load.pair), values)
-    merged = run_statements(engine, [hist_merge(load.pair, kept)], values)
-    return [*(LoadStep(name, count) for name, count in found.rows.items()), *merged]
+def _merge(engine: Engine, load: Load, tally: Tally, values: Mapping[str, str]) -> list[LoadStep]:
+    """Run the MERGE; its steps are the four steps and itself."""
+    actions_table = engine.keep("backstory_actions", actions(load.pair), values)
+    merged = run_statements(engine, [hist_merge(load.pair, actions_table)], values)
+    return [*(LoadStep(name, count) for name, count in tally.rows.items()), *merged]
 
 
-def _require_sum(load: Load, found: Tally, rows: Mapping[str, int], after: int) -> None:
-    """The identities of section 6.3: each statement touched the rows that the table of transitions tells."""
-    told = found.rows
+def _require_sum(load: Load, tally: Tally, rows: Mapping[str, int], after: int) -> None:
+    """Raises Failed unless each statement touched the rows that were counted before (section 6.3)."""
+    expected = tally.rows
     opened = (
-        found.open_records - sum(told[name] for name in CLOSINGS) + sum(told[name] for name in BEGINNINGS)
+        tally.open_records
+        - sum(expected[name] for name in CLOSINGS)
+        + sum(expected[name] for name in BEGINNINGS)
     )
-    if after != opened or any(rows.get(name, 0) != count for name, count in told.items()):
+    if after != opened or any(rows.get(name, 0) != count for name, count in expected.items()):
         raise Failed("COUNTS", f"The counts of {load.dataset.name} do not add up; nothing was written.")
 
 
@@ -242,23 +241,23 @@ def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, 
     for now, condition in closing_conditions(pair).items():
         counted = TRANSITIONS[Past.OPEN, now].counted
         wheres[str(counted)] = (pair.table, "h", f"{pair.is_open('h')} AND {condition}")
-    found: dict[str, Sequence[object]] = dict.fromkeys((State.NEW, State.CHANGED, State.DELETED), ())
+    samples: dict[str, Sequence[object]] = dict.fromkeys((State.NEW, State.CHANGED, State.DELETED), ())
     for outcome, (source, alias, where) in wheres.items():
         sql = preflight.keys_query(load, names, source, alias, where)
-        found[outcome] = [key_text(names, row) for row in engine.query(sql, values)]
-    return found
+        samples[outcome] = [key_text(names, row) for row in engine.query(sql, values)]
+    return samples
 
 
 def run_statements(
     engine: Engine, statements: Sequence[Statement], values: Mapping[str, str]
 ) -> list[LoadStep]:
     """Run statements one after the other; a step for each."""
-    done = []
+    steps = []
     for statement in statements:
         started = time.monotonic()
         rows = engine.run(statement.sql, values)
-        done.append(LoadStep(statement.step, rows, _milliseconds(started)))
-    return done
+        steps.append(LoadStep(statement.step, rows, _milliseconds(started)))
+    return steps
 
 
 def _milliseconds(since: float) -> int:

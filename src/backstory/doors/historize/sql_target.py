@@ -1,7 +1,4 @@
-"""Loads on a database: one transaction for a dataset, its registry row in it (sections 3.8 and 6.3).
-
-The registry of runs and the logs of loads in a database (section 6.3).
-"""
+"""Loads on a database: one transaction for a dataset, with its row of the registry (sections 3.8 and 6.3)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -54,43 +51,44 @@ from backstory.upkeep.pruning import in_utc
 
 
 class Registry:
-    """The tables of the schema `meta`; what is written belongs to the transaction that is open."""
+    """The registry of runs and the logs: tables of the schema `meta`, written in the open transaction."""
 
     def __init__(self, dialect: Dialect, engine: Engine) -> None:
         self.dialect = dialect
         self._engine = engine
 
     def find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
-        """Another run that loads the dataset now; one of an earlier version may be of another schema."""
+        """Another run that is loading the dataset; one of an earlier version may belong to another schema."""
         if self._engine.introspect_table(META, "hist_run") is None:
             return None
         text = self.dialect.string_literal
-        found = self._engine.fetch_all(
+        rows = self._engine.fetch_all(
             f"SELECT load_run_id FROM {self._meta('hist_run')} WHERE {self._is_dataset(schema, dataset)} "
             f"AND status = 'running' AND load_run_id <> {text(run_id)} "
             f"AND lease_until > {self.dialect.timestamp_literal(datetime.now(UTC))}"
         )
-        return found[0][0] if found else None
+        return rows[0][0] if rows else None
 
     def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
-        """The rows of a dataset, those of earlier versions among them."""
+        """A condition for the rows of a dataset, including rows of earlier versions."""
         keys = (dataset_key(schema, dataset), earlier_key(dataset))
         return f"dataset_key IN ({', '.join(map(self.dialect.string_literal, keys))})"
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        """What is registered of a run, whether or not it still stands."""
+        """The registered run, even if the tables no longer have what it wrote."""
         stored = self._engine.introspect_table(META, "hist_run")
         if stored is None:
             return None
         text = self.dialect.string_literal
-        told = "receipt" if "receipt" in stored else "NULL"
-        found = self._engine.fetch_all(
-            f"SELECT load_timestamp, attempt_no, status, {told}, dataset_key FROM {self._meta('hist_run')} "
+        receipt_column = "receipt" if "receipt" in stored else "NULL"
+        rows = self._engine.fetch_all(
+            f"SELECT load_timestamp, attempt_no, status, {receipt_column}, dataset_key "
+            f"FROM {self._meta('hist_run')} "
             f"WHERE {self._is_dataset(schema, dataset)} AND load_run_id = {text(run_id)}"
         )
-        own = [row for row in found if row[-1] == dataset_key(schema, dataset)]
-        if not own and found and self._log_has_run(schema, dataset, run_id):
-            own = found
+        own = [row for row in rows if row[-1] == dataset_key(schema, dataset)]
+        if not own and rows and self._log_has_run(schema, dataset, run_id):
+            own = rows
         if not own:
             return None
         instant, attempt, status, receipt, _ = own[0]
@@ -98,7 +96,7 @@ class Registry:
         return RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
 
     def _log_has_run(self, schema: str, dataset: ModelDataset, run_id: str) -> bool:
-        """Whether the log of loads has the run for this schema: the registry's earlier rows do not tell."""
+        """Whether the log of loads has the run for this schema, which the registry's earlier rows lack."""
         if self._engine.introspect_table(META, "load_run_log") is None:
             return False
         text = self.dialect.string_literal
@@ -110,21 +108,21 @@ class Registry:
         return bool(self._engine.fetch_all(sql))
 
     def last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
-        """The instant of the last run up to then that began or ended versions."""
+        """The instant of the last run up to a time that began or ended versions."""
         key = self.dialect.string_literal(dataset_key(schema, dataset))
         counts = "closed_changed + closed_deleted + inserted_changed + inserted_new"
-        (found,) = self._engine.fetch_all(
+        (latest,) = self._engine.fetch_all(
             f"SELECT MAX(load_timestamp) FROM {self._meta('hist_run')} WHERE dataset_key = {key} "
             f"AND status = 'success' AND {counts} > 0 "
             f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
         )
-        return found[0] and in_utc(found[0])
+        return latest[0] and in_utc(latest[0])
 
     def _meta(self, table: str) -> str:
         return self.dialect.render_table_identifier(META, table)
 
     def ensure(self, table: str) -> None:
-        """Make a table, or add the columns that it lacks."""
+        """Create a table, or add missing columns."""
         self._engine.execute(self.dialect.render_create_schema_if_not_exists(META))
         stored = self._engine.introspect_table(META, table)
         if stored is None:
@@ -138,7 +136,7 @@ class Registry:
                 self._engine.execute(self.dialect.render_add_column(self._meta(table), column))
 
     def write(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
-        """Register a run, in the place of what was registered of it."""
+        """Register a run, replacing its earlier row."""
         row = {
             "dataset_key": run.key,
             "load_run_id": run.run_id,
@@ -165,7 +163,7 @@ class Registry:
 
 
 class _TakenBack(Exception):
-    """A dry run is over: the transaction goes."""
+    """The end of a dry run, which rolls the transaction back."""
 
 
 class SqlTarget(Target):
@@ -202,15 +200,15 @@ class SqlTarget(Target):
             yield
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        found = self._registry.find_run(schema, dataset, run_id)
-        if found is None or found.receipt is None or self._stands(schema, dataset, found):
-            return found
-        return None  # what is not in the tables was not loaded
+        known = self._registry.find_run(schema, dataset, run_id)
+        if known is None or known.receipt is None or self._is_in_tables(schema, dataset, known):
+            return known
+        return None  # a run whose versions are not in the tables counts as not loaded
 
-    def _stands(self, schema: str, dataset: ModelDataset, known: RegisteredRun) -> bool:
+    def _is_in_tables(self, schema: str, dataset: ModelDataset, known: RegisteredRun) -> bool:
         """Whether the versions that a run began or ended are in the history or its archive.
 
-        Of a run that wrote none: those of the last one before it that did.
+        If the run wrote none, the versions of the last run before it that did.
         """
         histories = [name for name in hist_names(dataset) if self.columns(schema, name) is not None]
         if not histories or all(self.columns(schema, name) is None for name in base_names(dataset)):
@@ -219,16 +217,16 @@ class SqlTarget(Target):
         if not wrote_versions(known.receipt or {}):
             instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
         started, moment = ColumnRole.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
-        # Where none wrote before it: the history is not younger than the run.
-        told = (
+        # If none wrote before it, the history must not be younger than the run.
+        condition = (
             f"{started} = {moment} OR {ColumnRole.ENDED} = {moment}" if instant else f"{started} <= {moment}"
         )
         tables = [histories[0], f"{histories[0]}{ARCHIVE_SUFFIX}"]
         there = [table for table in tables if self.columns(schema, table) is not None]
-        return self._any(schema, there, told) or not (instant or self._any(schema, there, "1 = 1"))
+        return self._any(schema, there, condition) or not (instant or self._any(schema, there, "1 = 1"))
 
     def _any(self, schema: str, tables: Sequence[str], condition: str) -> bool:
-        """Whether one of the tables has a row for which the condition holds."""
+        """Whether one of the tables has a row that meets the condition."""
         names = (self.dialect.render_table_identifier(schema, table) for table in tables)
         return any(
             self._engine.fetch_all(f"SELECT 1 FROM {name} WHERE {condition} LIMIT 1") for name in names
@@ -239,14 +237,14 @@ class SqlTarget(Target):
             columns = self.columns(schema, table)
             if columns and {ColumnRole.STARTED, ColumnRole.ENDED} <= set(columns):
                 name = self.dialect.render_table_identifier(schema, table)
-                found = self._engine.fetch_all(
+                rows = self._engine.fetch_all(
                     f"SELECT MAX({ColumnRole.STARTED}), MAX({ColumnRole.ENDED}) FROM {name}"
                 )
-                return max((in_utc(each) for each in found[0] if each is not None), default=None)
+                return max((in_utc(instant) for instant in rows[0] if instant is not None), default=None)
         return None
 
     def register(self, run: LoadRun) -> None:
-        """The registry row of a running load, in a transaction of its own: without it no load starts."""
+        """Write the registry's row of a running load, in a transaction of its own."""
         with self._engine.transaction():
             self._registry.ensure("hist_run")
             self._registry.write(
@@ -254,22 +252,24 @@ class SqlTarget(Target):
             )
 
     def load(
-        self, load: Load, run: LoadRun, finished: Callable[[LoadOutcome], HistoryReceipt]
+        self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
     ) -> LoadOutcome:
         outcome = LoadOutcome()
         with suppress(_TakenBack), self._engine.transaction():
             outcome = self._load(load, run)
             if run.dry_run:
                 raise _TakenBack
-            told = finished(outcome).to_dict()
-            self._registry.write(run, "success", {"receipt": json.dumps(told), **registered_counts(outcome)})
+            receipt = make_receipt(outcome).to_dict()
+            self._registry.write(
+                run, "success", {"receipt": json.dumps(receipt), **registered_counts(outcome)}
+            )
         return outcome
 
     def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
         with self._engine.transaction():
             self._registry.ensure("hist_run")
-            told = {"error_code": error.code, "error_message": error_text(error.message)}
-            self._registry.write(run, status_of(error), told)
+            failure = {"error_code": error.code, "error_message": error_text(error.message)}
+            self._registry.write(run, status_of(error), failure)
 
     def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         steps = []

@@ -1,7 +1,4 @@
-"""The stage input of a base table: a table, or a file, and which of its columns (decision H7).
-
-The columns of a model in the words of `formats`: rows of a stage file (decision H7).
-"""
+"""The stage input of a base: a table, or a file whose rows are read here (decision H7)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -38,7 +35,7 @@ TABLE = re.compile(r"(?P<table>[^.]+\.[^.]+)(?:\.(?P<column>.+))?", re.DOTALL)
 
 @dataclass(frozen=True)
 class Stage:
-    """`schema.table`, or the path of a file and how it is written."""
+    """`schema.table`, or a file and its options."""
 
     name: str
     path: Path | None = None
@@ -46,35 +43,35 @@ class Stage:
 
     @property
     def format(self) -> Format:
-        """What a file holds."""
+        """The format of a file, by its extension."""
         return Format.PARQUET if self.name.lower().endswith(".parquet") else Format.CSV
 
     @cached_property
     def stamp(self) -> Stamp:
-        """The file as it stands when a load first reads it; the load may read it more than once."""
+        """The state of the file at its first read; a load may read it several times."""
         assert self.path is not None
         return stamp_of(self.path)
 
     @property
     def table(self) -> tuple[str, str]:
-        """The schema and the name of a table."""
+        """Schema and name of a table."""
         schema, _, name = self.name.partition(".")
         return schema, name
 
 
 def parse_input(text: str) -> tuple[str, str | None] | None:
-    """The table or file that an `input` names, and its column if it names one; None if it names none."""
-    if told := FILE.fullmatch(text):
-        return told["file"], told["column"]
-    if "/" not in text and (told := TABLE.fullmatch(text)):
-        return told["table"], told["column"]
+    """The table or file that an `input` names, and the column, if any. None if it names neither."""
+    if match := FILE.fullmatch(text):
+        return match["file"], match["column"]
+    if "/" not in text and (match := TABLE.fullmatch(text)):
+        return match["table"], match["column"]
     return None
 
 
 def stage_of(dataset: ModelDataset, folder: Path) -> Stage | None:
-    """The stage input of a resolved dataset; a file's path is relative to the model's folder.
+    """The stage input of a resolved dataset. A file's path is relative to the model's folder.
 
-    Raises UsageError for a `read` block that no reader takes, or that the input does not have.
+    Raises UsageError for a `read` block that no reader accepts, or that does not apply to the input.
     """
     if dataset.input is None:
         return None
@@ -106,34 +103,34 @@ BELOW: Final = "below `input`"
 ENCODED: Final = (
     f"Nothing was written; fix the file, or add `read: {{encoding: cp1252}}` or its like {BELOW}."
 )
-# Types of which an empty text is a value.
+# Types for which an empty text is a value.
 _TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
 
 
 def column_type(column: ModelColumn) -> ColumnType:
-    """The type that a table of ours has for the column."""
+    """The type of the column in a table of the warehouse."""
     if column.datatype is Datatype.DECIMAL:
         return ColumnType.decimal(column.decimal_precision or 0, column.decimal_scale or 0)
     return ColumnType(_KINDS[column.datatype])
 
 
 def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
-    """The rows of a stage file under the base's names; those of a file may differ by case only.
+    """The rows of a stage file, under the base's names and types.
 
-    In CSV an empty cell is NULL; quoted, in a column of text, it is an empty text. The columns are found
-    by the header, and others than those that the model names are passed over. Raises Refused for a
-    missing file or column, broken CSV and an unreadable cell, with the line.
+    In CSV an empty cell is NULL; if it is quoted, in a text column, it is an empty text. Columns are matched
+    by the header, and other columns of the file are ignored. Raises Refused for a missing file or column, and
+    for broken CSV and unreadable cells, with the line.
     """
     types = arrow_schema({each.name: column_type(each) for each in columns})
     return pa.concat_tables([types.empty_table(), *stage_batches(stage, columns)]).combine_chunks()
 
 
 def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.Table]:
-    """The same rows, some at a time."""
+    """The rows of `read_stage`, in batches."""
     assert stage.path is not None
     if not stage.path.is_file():
-        told = f"The stage input {stage.path} does not exist."
-        raise Refused("no-stage", told, "Provide the file, or fix the model.")
+        missing = f"The stage input {stage.path} does not exist."
+        raise Refused("no-stage", missing, "Provide the file, or fix the model.")
     wanted = _stage_types(stage, columns)
     file, stamp = BatchFile(stage.path), stage.stamp
     if stage.format is Format.PARQUET:
@@ -164,21 +161,23 @@ def _stage_types(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, Colu
 def _csv(
     stage: Stage, file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]
 ) -> Iterator[Rows]:
-    """The rows of a CSV file; in a column that is none of the `texts` an empty cell is NULL (O27)."""
+    """The rows of a CSV file. Empty cells are NULL, except quoted ones in `texts` (O27)."""
     options = stage.written.csv()
     source = file_source(file.path, file.name, options.encoding, FIX_FILE, ENCODED)
     table = csv_table(source, options)
     if table.names is None:
         raise _unreadable(file, "it is empty" if table.empty else "line 1 is not a header")
     if stage.written.separator is None:
-        refuse_whole_header(source, options, lambda told: f"add `read: {{separator: {told!r}}}` {BELOW}")
+        refuse_whole_header(
+            source, options, lambda separator: f"add `read: {{separator: {separator!r}}}` {BELOW}"
+        )
     refuse_repeated(file.name, table.names, FIX_FILE)
     _refuse_missing(file, wanted, table.names)
     return _with_points(typed_rows(table, WantedTable(wanted, texts, leniency=EXACT), file), table, wanted)
 
 
 def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
-    """The rows; where numbers have decimal commas that nobody named, the refusal says so."""
+    """The rows. If numbers have unexpected decimal commas, the error names the option to set."""
     try:
         yield from rows
     except Refused as stop:
@@ -186,29 +185,29 @@ def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, Col
         commas = with_commas(table, numbers) if stop.code == "unreadable-cell" else ()
         if not commas:
             raise
-        told = f"{stop.message} Column {', '.join(commas)} has decimal commas."
+        message = f"{stop.message} Column {', '.join(commas)} has decimal commas."
         raise Refused(
-            stop.code, told, f"Nothing was written; add `read: {{decimal: ','}}` {BELOW}."
+            stop.code, message, f"Nothing was written; add `read: {{decimal: ','}}` {BELOW}."
         ) from None
 
 
 def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
-    def chosen(names: Sequence[str]) -> Mapping[str, ColumnType]:
+    def choose_columns(names: Sequence[str]) -> Mapping[str, ColumnType]:
         _refuse_missing(file, wanted, names)
         return wanted
 
     if not file.size():
         raise _unreadable(file, "it is not Parquet")
     try:
-        yield from parquet.typed_rows(file, PLAIN, chosen, EXACT, _ignore_size)
+        yield from parquet.typed_rows(file, PLAIN, choose_columns, EXACT, _ignore_size)
     except Refused as refused:
-        if refused.code == "unreadable-file":  # in the words of a stage: nobody sent it, and it has no key
+        if refused.code == "unreadable-file":  # a stage file has no sender and no cipher
             raise _unreadable(file, "it is not Parquet") from None
         raise
 
 
 def _ignore_size(_size: int) -> None:
-    """A stage file is the operator's own: what it takes is not held against it."""
+    """The size of a stage file is not limited, because it is the operator's own."""
 
 
 def _unreadable(file: BatchFile, why: str) -> Refused:

@@ -1,7 +1,4 @@
-"""The steps of a base's load: what each statement does; a dialect gives it its shape (section 3.7).
-
-What is done to stored versions before a load when the user asks for it (sections 7.2 and 7.6).
-"""
+"""The statements of a load besides the history's own: the base's, and maintenance that users ask for."""
 
 from collections.abc import Iterator, Mapping
 
@@ -16,7 +13,7 @@ from backstory.strategies.scd2.transitions import State
 
 
 def base_steps(load: Load) -> list[Statement]:
-    """Delete what is gone, delete what changed, insert what is not there."""
+    """The statements of a base's load: delete vanished rows and changed rows, then insert (section 3.7)."""
     columns = [load.name(column.name) for column in base_columns(load.dataset)]
     stage_key = f"SELECT 1 FROM {load.unique_stage_rows} AS s WHERE {load.same_key('s', 'b')}"
     steps = []
@@ -45,7 +42,7 @@ def _deletion(load: Load, condition: str) -> str:
 
 
 def maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
-    """Statements that make the open versions' hashes anew, and that give states other labels."""
+    """The statements that recompute hashes of open versions and relabel states (sections 7.2 and 7.6)."""
     if run.rehash:
         yield _rehash(load)
     if run.relabel is not None:
@@ -60,7 +57,7 @@ def _rehash(load: Load) -> Statement:
 
 
 def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
-    """The statement that makes the base's hashes anew; a delta brings some of its rows only."""
+    """The statement that recomputes the base's hashes; a delta contains only some of its rows."""
     if run.rehash_base:
         values = {load.name(ColumnRole.ROW_HASH): new_hash(load, "b")}
         every = f"{load.of('b', load.dataset.key)} IS NOT NULL"
@@ -68,12 +65,12 @@ def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
 
 
 def new_hash(load: Load, alias: str = "h") -> str:
-    """The hash of a row by today's definition, of its own columns."""
+    """The hash of a stored row by the current definition."""
     return Expressions(load.dialect, schema_of(load.model, load.dataset)).row_hash(load.dataset, alias)
 
 
 def label_changes(before: StateLabels, after: StateLabels) -> dict[str, str]:
-    """For each label that is another now, the new one; a returned record's own is the weakest."""
+    """The new label for each changed one; if two states shared a label, the one of REAPPEARED yields."""
     old, new = words_of(before), words_of(after)
     pairs = {old[state]: new[state] for state in reversed(State)}
     return {old: new for old, new in pairs.items() if old != new}
@@ -93,7 +90,7 @@ def _relabel(load: Load, before: StateLabels) -> Statement:
 
 
 def _is_return(load: Load, before: StateLabels) -> str:
-    """Whether a version is open and began when its record came back; its alias is `h`."""
+    """Whether a version (alias `h`) is open and began when its record returned."""
     state, started = load.of("h", ColumnRole.STATE), load.of("h", ColumnRole.STARTED)
     earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
     continued = f"{load.of('p', ColumnRole.ENDED)} = {started} AND {load.of('p', ColumnRole.STATE)} = "
@@ -106,7 +103,7 @@ def _is_return(load: Load, before: StateLabels) -> str:
 
 
 def new_label(load: Load, pairs: Mapping[str, str]) -> str:
-    """A version's state by its new label; its alias is `h`."""
+    """The state of a version (alias `h`) under its new label."""
     state = load.of("h", ColumnRole.STATE)
     cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
     return f"CASE {state} {cases} ELSE {state} END" if cases else state

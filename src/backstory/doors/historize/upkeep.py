@@ -1,4 +1,4 @@
-"""Ask a history, prune it, erase a record of it, make its views: what a command line calls (section 7)."""
+"""Query a history, prune it, erase a record, make its views, as the command line does (section 7)."""
 
 import time
 import uuid
@@ -31,9 +31,9 @@ def _now() -> datetime:
 
 @dataclass(frozen=True)
 class Upkeep:
-    """One dataset's history at its place: the model, its folder, and the connection.
+    """One dataset's history in its warehouse or database.
 
-    `engine` is the connection of `target`. `catalog` goes before the schema where a session has several.
+    `engine` is the connection of `target`. `catalog` qualifies the schema if a session has several catalogs.
     """
 
     model: Model
@@ -46,11 +46,11 @@ class Upkeep:
 
     @cached_property
     def dataset(self) -> ModelDataset:
-        """The dataset; UsageError for one that the model does not have, or that has no history."""
-        found = datasets_to_load(self.model, self.name)
-        if not found:
+        """The dataset. Raises UsageError if the model lacks it, or if it has no history."""
+        datasets = datasets_to_load(self.model, self.name)
+        if not datasets:
             raise UsageError("no-history", f"{self.name} keeps no history.", "Name a historized dataset.")
-        return found[0]
+        return datasets[0]
 
     @cached_property
     def schema(self) -> str:
@@ -59,18 +59,18 @@ class Upkeep:
 
     @cached_property
     def state(self) -> HistState:
-        """The history's metadata, by its lock file, else by its table."""
-        found = find_state(self.dataset, self.folder, self.schema, self.target)
+        """The history's metadata, from its lock file, else from its table."""
+        state = find_state(self.dataset, self.folder, self.schema, self.target)
         stored = self.target.columns(self.schema, self.dataset.hist_name)
-        if found is None and stored is not None:
-            told = adopt_state(self.dataset, self.dataset.name, stored, self.target.dialect)
-            found = sync_hist(self.dataset, told, self.clock())
-        if found is None:
+        if state is None and stored is not None:
+            adopted = adopt_state(self.dataset, self.dataset.name, stored, self.target.dialect)
+            state = sync_hist(self.dataset, adopted, self.clock())
+        if state is None:
             raise UsageError("no-history", f"{self.name} has no history yet.", "Load it first.")
-        return found
+        return state
 
     def history(self) -> StoredHistory:
-        """The history as it is now, with the time from which on it is complete."""
+        """The history in its current shape, with the time since which it is complete."""
         name = self.state.target_dataset_name
         stored = self.target.columns(self.schema, name)
         if stored is None:
@@ -82,19 +82,19 @@ class Upkeep:
         there = (Archive(each, frozenset(stored)) for each, stored in archives.items() if stored)
         archive = next(there, None)
         rules = self.dataset.historization
-        found = stored_history(self.target.dialect, self.schema, hist, rules, archive, self.catalog)
+        history = stored_history(self.target.dialect, self.schema, hist, rules, archive, self.catalog)
         newest = (
-            self.engine.execute_scalar(f"SELECT MAX({found.model.span.end}) FROM {found.archive}")
+            self.engine.execute_scalar(f"SELECT MAX({history.model.span.end}) FROM {history.archive}")
             if archive
             else None
         )
-        since = found.model.whole_since
+        since = history.model.whole_since
         if newest is None or (since and in_utc(newest) <= since):
-            return found
-        return replace(found, model=replace(found.model, whole_since=in_utc(newest)))
+            return history
+        return replace(history, model=replace(history.model, whole_since=in_utc(newest)))
 
     def ask(self, query: Query) -> list[dict[str, Any]]:
-        """The rows of a query; times are aware."""
+        """The rows of a query, as dictionaries; times are in UTC."""
         return [
             {
                 name: in_utc(value) if isinstance(value, datetime) else value
@@ -122,18 +122,18 @@ class Upkeep:
         run_id: str | None = None,
         apply: bool = False,
     ) -> Pruned:
-        """Archive closed versions that ended before a time; without `apply` only return their number.
+        """Archive closed versions that ended before a time; without `apply` only count them.
 
-        Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without `allow_prune`. The lock file gets the
-        watermark.
+        Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without `allow_prune`. The watermark is written to
+        the lock file.
         """
         rules = self.dataset.historization
         cut = Cut(instant_of(before), rules.keep_last if keep_last is None else keep_last, tuple(legal_hold))
         history = self.history()
         if not apply:
             count, newest = self.engine.fetch_all(pruning.preview_query(history, cut))[0]
-            known = [each for each in (newest and in_utc(newest), history.watermark) if each]
-            return Pruned(count, max(known, default=None))
+            ends = [end for end in (newest and in_utc(newest), history.watermark) if end]
+            return Pruned(count, max(ends, default=None))
         if not rules.allow_prune:
             raise Refused(
                 "PRUNE_NOT_ALLOWED",
@@ -159,7 +159,7 @@ class Upkeep:
         write_state(self.dataset, state, self.model, self.folder, self.target)
 
     def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
-        """Erase a record's values, or with `rows` the record; the count of its versions.
+        """Erase a record's values, or with `rows` its rows; the number of its versions.
 
         Without `apply` nothing is written. Raises Refused (KEY_PRESENT) while the base has the record.
         """
@@ -192,14 +192,14 @@ class Upkeep:
 
 
 def is_in_base(load: Load, history: StoredHistory, key: Key) -> str:
-    """The query of how many rows of the base would give the record a new version at the next load."""
-    keys = (each for each in load.hist.target_columns if each.system_role is ColumnRole.BUSINESS_KEY)
-    condition = history.is_record("r", key, {each.name: each.input or each.name for each in keys})
+    """The query that counts the base's live rows of a record, which the next load would add again."""
+    keys = (column for column in load.hist.target_columns if column.system_role is ColumnRole.BUSINESS_KEY)
+    condition = history.is_record("r", key, {column.name: column.input or column.name for column in keys})
     return f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
 
 
 def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key) -> None:
-    """Refused while the base has the record, because the next load would add it again."""
+    """Raises Refused while the base has the record, because the next load would add it again."""
     if engine.introspect_table(load.schema, load.dataset.name) and engine.execute_scalar(
         is_in_base(load, history, key)
     ):
