@@ -10,8 +10,7 @@ from backstory.stores.iceberg.erasures import Erasure, UnfinishedErasure, column
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.maintenance import LATEST
 from backstory.stores.iceberg.maintenance import compact as compact_as_loaded
-from backstory.stores.iceberg.places import Surroundings
-from backstory.stores.iceberg.reachable import is_metadata, listed_files, named_files, strays
+from backstory.stores.iceberg.storage import Surroundings, is_metadata, listed_files, named_files, strays
 from backstory.stores.tables import existing
 from backstory.upkeep.maintaining import carried_properties
 

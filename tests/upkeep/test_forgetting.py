@@ -23,8 +23,8 @@ from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.places import BLIND
 from backstory.stores.iceberg.scripts import neighbours_of
+from backstory.stores.iceberg.storage import BLIND
 from backstory.stores.tables import existing
 from backstory.table import Table
 from backstory.upkeep.maintaining import carried_properties

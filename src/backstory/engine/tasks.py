@@ -189,7 +189,7 @@ class TaskPlan:
         if rows is None:
             return None
         positions = positions_of(rows, self.sums.added[kind])
-        return positions_by_path(self.terms.spark_store, table, positions, self.terms.salt)
+        return positions_by_path(self.terms.spark_store, table.shape.table, positions, self.terms.salt)
 
 
 def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> PlanResult:

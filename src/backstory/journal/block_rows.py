@@ -18,8 +18,7 @@ from backstory.journal.row_hash import Slice, slice_hashes
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.spark_types import spark_schema
+from backstory.stores.iceberg.schema import fields_of, spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import spark_name
@@ -40,7 +39,7 @@ class SparkRows:
     @property
     def columns(self) -> list[tuple[str, str]]:
         """The columns in their order, each with its type as Spark's `simpleString`."""
-        schema = spark_schema(self.store, self.table.iceberg.schema())
+        schema = spark_schema(self.store.jvm, self.table.iceberg.schema())
         return [(each.name, each.dataType.simpleString()) for each in schema]
 
     def slices(

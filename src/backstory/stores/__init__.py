@@ -1,1 +1,1 @@
-"""Where tables stand: the only rooms that write."""
+"""Tables and their stores: the only rooms that write them."""

@@ -1,4 +1,4 @@
-"""The one way to change a table of any store; only the engine may take it."""
+"""The one way to change a table of any store; only the engine may use it."""
 
 from functools import singledispatch
 
@@ -10,11 +10,11 @@ from backstory.stores.port import Store, StoredTable
 
 @singledispatch
 def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
-    """Make the one commit; without a table the change makes it.
+    """Commit a change once; without a table the change creates it.
 
-    It holds only if nothing was written to the table since it was loaded. Raises TryAgain if another writer
-    came first, or if other rows come than were counted, and Refused for a name that no table can have. What
-    failed leaves nothing.
+    Succeeds only if nothing was written to the table since it was loaded. Raises TryAgain if another writer
+    committed first, or if the number of added rows is not the counted one. Raises Refused for a name that no
+    table can have. A failed commit leaves no files.
     """
     raise NotImplementedError(store)
 

@@ -1,4 +1,4 @@
-"""Positions of deleted rows as the bytes of a deletion vector, as Iceberg specifies Puffin's blobs."""
+"""Deletion vectors as bytes: positions of deleted rows in the form of Iceberg's Puffin specification."""
 
 import struct
 import zlib
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
 _MAGIC: Final = bytes.fromhex("d1d33964")
 
 
-def vector_bytes(marked: "BitMap64") -> bytes:
-    """The bytes that hold these positions: length, bitmap, checksum."""
-    bitmap = _MAGIC + marked.serialize()
+def vector_bytes(positions: "BitMap64") -> bytes:
+    """The bytes of a deletion vector: length, bitmap, checksum."""
+    bitmap = _MAGIC + positions.serialize()
     return struct.pack(">I", len(bitmap)) + bitmap + _checksum(bitmap)
 
 
 def vector_positions(content: bytes) -> "BitMap64 | None":
-    """The positions that the bytes hold; None where these are no whole deletion vector."""
+    """The positions in a deletion vector; None if the bytes are damaged or not a deletion vector."""
     from pyroaring import BitMap64
 
-    bitmap, checked = content[4:-4], content[-4:]
-    if bitmap[:4] != _MAGIC or checked != _checksum(bitmap):
+    bitmap, checksum = content[4:-4], content[-4:]
+    if bitmap[:4] != _MAGIC or checksum != _checksum(bitmap):
         return None
     return BitMap64.deserialize(bitmap[4:])
 

@@ -1,11 +1,9 @@
-"""The database of an embedded warehouse's catalog, read as SQLite: what Iceberg and backstory keep in it.
+"""The catalog of an embedded warehouse, a SQLite file, and the folders in which the warehouse was and is.
 
-Where an embedded warehouse stands, and where it stood when its tables were put there.
-
-Iceberg writes whole paths: the tables of a folder that was copied or moved still name the files of the former
-one, and who reads or deletes them does so to the original's. So the catalog remembers every folder that
-tables were put below, as it was spelled. A table below one of these which is not this folder is
-neither read nor written; any other table is where its owner put it.
+Iceberg writes whole paths. After a folder was copied or moved, its tables still name the files of the former
+folder. A reader or writer of the copy would use the original's files. The catalog therefore records each
+folder below which tables were created. A table below a recorded folder other than the present one is neither
+read nor written. Any other table is where its owner put it.
 """
 
 import json
@@ -24,7 +22,7 @@ from backstory.settings import CATALOG_FILE
 
 PATIENCE: Final = 60  # seconds, while another program writes
 TABLE: Final = "TABLE"
-FOLDERS: Final = "backstory_folders"  # backstory's own, beside Iceberg's
+FOLDERS: Final = "backstory_folders"  # backstory's own table in Iceberg's database
 
 
 class CatalogEntry(NamedTuple):
@@ -37,14 +35,14 @@ class CatalogEntry(NamedTuple):
 
 
 class CatalogFile(NamedTuple):
-    """What the database holds: every table and view, and the folders that were remembered."""
+    """The content of the database: every table and view, and the recorded folders."""
 
     entries: list[CatalogEntry]
     folders: list[str]
 
 
 def read_catalog(folder: Path) -> CatalogFile:
-    """What the catalog of the warehouse in a folder holds; nothing where there is no catalog yet."""
+    """The catalog of the warehouse in a folder; empty if there is no catalog yet."""
     file = folder / CATALOG_FILE
     if not file.exists() or not file.stat().st_size:
         return CatalogFile([], [])
@@ -53,7 +51,7 @@ def read_catalog(folder: Path) -> CatalogFile:
 
 
 def catalog_contents(connection: sqlite3.Connection) -> CatalogFile:
-    """The same of an open database."""
+    """The catalog in an open database."""
     columns = {row[1] for row in connection.execute("PRAGMA table_info(iceberg_tables)")}
     rows: list[tuple[str, str, str, str, str]] = []
     if columns:
@@ -65,21 +63,21 @@ def catalog_contents(connection: sqlite3.Connection) -> CatalogFile:
         CatalogEntry(catalog, TableName(schema, name), kind, place)
         for catalog, schema, name, kind, place in rows
     ]
-    remembers = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [FOLDERS]).fetchone()
-    folders = connection.execute(f"SELECT folder FROM {FOLDERS}") if remembers else ()  # noqa: S608
+    has_folders = connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", [FOLDERS]).fetchone()
+    folders = connection.execute(f"SELECT folder FROM {FOLDERS}") if has_folders else ()  # noqa: S608
     return CatalogFile(entries, [folder for (folder,) in folders])
 
 
 @contextmanager
 def open_to_read(file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that changes nothing, neither the file nor those beside it."""
+    """A connection that neither changes the file nor creates others next to it."""
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as connection:
         yield connection
 
 
 @contextmanager
 def begin_change(file: Path) -> Iterator[sqlite3.Connection]:
-    """A transaction that no other writer comes between; what raises undoes it. No file is made."""
+    """A transaction that excludes other writers, and is rolled back on an exception. Creates no file."""
     address = f"{file.as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -93,7 +91,7 @@ def begin_change(file: Path) -> Iterator[sqlite3.Connection]:
 
 WAREHOUSE_MOVED: Final = "warehouse-moved"
 METADATA_FILES: Final = "*.metadata.json"
-# What in a table's properties is a place for its files.
+# Properties of a table that are folders for its files.
 LOCATION_PROPERTIES: Final = (
     "write.data.path",
     "write.metadata.path",
@@ -105,18 +103,18 @@ _AT_LEAST: Final = 3  # a table's folder, `metadata` and a file
 
 @dataclass(frozen=True, slots=True)
 class WarehouseFolders:
-    """The folder of a warehouse, all spellings of it, and the folders in which it stood before."""
+    """The folder of a warehouse, all spellings of it, and the folders in which it was before."""
 
     folder: Path
     spellings: frozenset[str]
     former: frozenset[str]
 
     def former_of(self, location: str) -> str | None:
-        """The former folder that a location is below; None for one here, or anywhere else."""
-        ways = path_spellings(location)
-        here = max(map(len, enclosing_folders(ways, self.spellings)), default=0)
-        there = max(enclosing_folders(ways, self.former), key=len, default="")
-        return there if len(there) > here else None
+        """The former folder that contains a location; None if this folder does, or neither."""
+        spellings = path_spellings(location)
+        present = max(map(len, enclosing_folders(spellings, self.spellings)), default=0)
+        former = max(enclosing_folders(spellings, self.former), key=len, default="")
+        return former if len(former) > present else None
 
     def is_here(self, location: str) -> bool:
         """Whether a location is below this folder."""
@@ -125,60 +123,60 @@ class WarehouseFolders:
         )
 
     def present_location(self, location: str) -> str:
-        """Where a location below a former folder is in this one, in its own spelling; any other as it is."""
+        """A location below a former folder as one below this folder; any other location unchanged."""
         former = self.former_of(location)
         if former is None:
             return location
-        way = next(each for each in sorted(path_spellings(location)) if _is_below(each, former))
-        scheme = next((each for each in ("file://", "file:") if location.startswith(each)), "")
-        return f"{scheme}{str(self.folder).rstrip('/')}{way[len(former.rstrip('/')) :]}"
+        path = next(spelling for spelling in sorted(path_spellings(location)) if _is_below(spelling, former))
+        scheme = next((prefix for prefix in ("file://", "file:") if location.startswith(prefix)), "")
+        return f"{scheme}{str(self.folder).rstrip('/')}{path[len(former.rstrip('/')) :]}"
 
     def require(self, table: TableName, *locations: str) -> None:
-        """Raise UsageError if one of a table's places is where the warehouse stood before."""
+        """Raise UsageError if one of a table's locations is in a former folder."""
         for location in locations:
             if (former := self.former_of(location)) is not None:
                 raise warehouse_moved(self.folder, former, table)
 
     def require_table(self, table: TableName, location: str, properties: Mapping[str, str]) -> None:
-        """The same of a table by its metadata: of its location, and where its properties put files."""
-        self.require(table, location, *(properties.get(each) or "" for each in LOCATION_PROPERTIES))
+        """Raise UsageError if a table's location, or a folder in its properties, is in a former folder."""
+        self.require(table, location, *(properties.get(name) or "" for name in LOCATION_PROPERTIES))
 
 
 def home_of(folder: Path | None, address: str) -> Path | None:
-    """The folder of a warehouse whose catalog, at an address of JDBC, is a file in it; None for any other."""
+    """The folder of a warehouse whose JDBC catalog is a file in that folder; None for any other."""
     file = address.partition("?")[0].removeprefix("jdbc:sqlite:").removeprefix("file:")
     return folder if folder is not None and file == f"{folder}/{CATALOG_FILE}" else None
 
 
 def warehouse_folders(folder: Path, catalog: CatalogFile | None = None) -> WarehouseFolders:
-    """Where the warehouse in a folder stands, by what its catalog holds."""
+    """The present and former folders of the warehouse in a folder, by its catalog."""
     catalog = read_catalog(folder) if catalog is None else catalog
     folders = {*catalog.folders} if catalog.folders else _infer_former_folders(folder, catalog.entries)
-    same = {each for each in folders if _is_same_folder(each, folder)}
+    same = {path for path in folders if _is_same_folder(path, folder)}
     spellings = frozenset({*same, str(folder), os.path.realpath(folder)})
     return WarehouseFolders(folder, spellings, frozenset(folders - spellings))
 
 
 def require_here(folder: Path, table: TableName) -> WarehouseFolders:
-    """Where a warehouse stands; UsageError if this table or view is in a former folder."""
+    """The folders of a warehouse; UsageError if this table or view is in a former one."""
     catalog = read_catalog(folder)
-    stands = warehouse_folders(folder, catalog)
-    stands.require(table, *(each.location for each in catalog.entries if each.table == table))
-    return stands
+    folders = warehouse_folders(folder, catalog)
+    folders.require(table, *(entry.location for entry in catalog.entries if entry.table == table))
+    return folders
 
 
 def remember(folder: Path, table: TableName | None = None) -> None:
-    """Store that tables are put below a folder; TryAgain if its catalog cannot be written now."""
+    """Record that tables are created below a folder; TryAgain if its catalog cannot be written now."""
     try:
-        catalog, ways = read_catalog(folder), {str(folder), os.path.realpath(folder)}
-        if ways <= {*catalog.folders}:
+        catalog, spellings = read_catalog(folder), {str(folder), os.path.realpath(folder)}
+        if spellings <= {*catalog.folders}:
             return
         with begin_change(folder / CATALOG_FILE) as connection:
             catalog = catalog_contents(connection)
             folders = (
                 {*catalog.folders} if catalog.folders else _infer_former_folders(folder, catalog.entries)
             )
-            replace_folders(connection, folders | ways)
+            replace_folders(connection, folders | spellings)
     except sqlite3.Error as stop:
         what = f"the catalog of the warehouse {folder}" + (f", for {table}" if table else "")
         raise no_room_by(getattr(stop, "sqlite_errorname", ""), what) or TryAgain(
@@ -189,17 +187,17 @@ def remember(folder: Path, table: TableName | None = None) -> None:
 
 
 def remember_if_writable(folder: Path | None) -> None:
-    """The same of an embedded warehouse that can be written; reading one needs no right to write."""
+    """Record the folder of an embedded warehouse whose catalog can be written; readers may lack the right."""
     with suppress(TryAgain, OSError):
         if folder is not None and (folder / CATALOG_FILE).exists():
             remember(folder)
 
 
 def replace_folders(connection: sqlite3.Connection, folders: set[str]) -> None:
-    """Let a catalog remember these folders and no others."""
+    """Replace the recorded folders of a catalog by these."""
     connection.execute(f"CREATE TABLE IF NOT EXISTS {FOLDERS} (folder VARCHAR(1000) NOT NULL PRIMARY KEY)")
     connection.execute(f"DELETE FROM {FOLDERS}")  # noqa: S608
-    rows = [[each] for each in sorted(folders)]
+    rows = [[path] for path in sorted(folders)]
     connection.executemany(f"INSERT INTO {FOLDERS} (folder) VALUES (?)", rows)  # noqa: S608
 
 
@@ -214,7 +212,7 @@ def warehouse_moved(folder: Path, former: str, table: TableName) -> UsageError:
 
 
 def path_spellings(location: str) -> set[str]:
-    """The ways in which a path may be written: as it is, without detours, and without links."""
+    """The spellings of a path: as given, normalized, and with links resolved."""
     bare = bare_path(location)
     if not bare.startswith("/"):  # no file of this machine
         return {bare}
@@ -222,26 +220,26 @@ def path_spellings(location: str) -> set[str]:
 
 
 def bare_path(location: str) -> str:
-    """The path of a location of this machine, without its scheme; nothing in it is encoded."""
+    """The path of a location of this machine, without its scheme; Iceberg encodes no characters in it."""
     if not location.startswith("file:"):
         return location
     path = location.removeprefix("file:")
     return "/" + path.lstrip("/") if path.startswith("//") else path
 
 
-def enclosing_folders(ways: set[str], folders: frozenset[str]) -> Iterator[str]:
-    """Those of the folders that a path, in one of its spellings, is below."""
+def enclosing_folders(spellings: set[str], folders: frozenset[str]) -> Iterator[str]:
+    """The folders that contain a path, in one of its spellings."""
     for folder in folders:
-        if any(_is_below(way, folder) for way in ways):
+        if any(_is_below(path, folder) for path in spellings):
             yield folder
 
 
-def _is_below(way: str, folder: str) -> bool:
-    return way == folder or way.startswith(folder.rstrip("/") + "/")
+def _is_below(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(folder.rstrip("/") + "/")
 
 
 def _is_same_folder(one: str, other: Path) -> bool:
-    """Whether two paths are one folder, under whatever name or mount."""
+    """Whether two paths are one folder, by device and inode."""
     try:
         return Path(one).samefile(other)
     except OSError:
@@ -249,16 +247,16 @@ def _is_same_folder(one: str, other: Path) -> bool:
 
 
 def _infer_former_folders(folder: Path, entries: list[CatalogEntry]) -> set[str]:
-    """The former folders of a warehouse whose catalog remembers none, by its tables' locations.
+    """The former folders of a warehouse whose catalog records none, by its tables' locations.
 
-    A location elsewhere is in a former folder if the same file, or metadata that names the table's former
-    place, is here at the same place; otherwise its owner put the table there.
+    A location elsewhere is in a former folder in two cases: this folder has the same file at the same
+    relative path, or metadata there that names the former location. Otherwise the table's owner put it there.
     """
     here = frozenset({str(folder), os.path.realpath(folder)})
     former: set[str] = set()
     for entry in entries:
-        ways = path_spellings(entry.location)
-        if not any(enclosing_folders(ways, here)) and not any(enclosing_folders(ways, frozenset(former))):
+        spellings = path_spellings(entry.location)
+        if not any(enclosing_folders(spellings, here | former)):
             former |= set(filter(None, [_former_folder_of(folder, entry.location)]))
     return former
 
@@ -270,7 +268,7 @@ def _former_folder_of(folder: Path, location: str) -> str | None:
     for start in range(2, len(parts) - _AT_LEAST + 1):
         former, file = Path(*parts[:start]), Path(folder, *parts[start:])
         if file.is_file() or any(
-            _names_place(each, former.joinpath(*parts[start:-2])) for each in _metadata_files(file)
+            _names_place(metadata, former.joinpath(*parts[start:-2])) for metadata in _metadata_files(file)
         ):
             return str(former)
     return None
@@ -281,7 +279,7 @@ def _metadata_files(file: Path) -> list[Path]:
 
 
 def _names_place(metadata: Path, place: Path) -> bool:
-    """Whether a metadata file says that its table is in a place."""
+    """Whether a metadata file gives this location for its table."""
     with suppress(OSError, ValueError):
         document = json.loads(metadata.read_text("utf-8"))
         return isinstance(document, dict) and bare_path(str(document.get("location"))).rstrip("/") == str(

@@ -1,7 +1,4 @@
-"""What every store of tables answers, wherever the tables stand.
-
-The names that columns can have in a table.
-"""
+"""The contract of every store: its tables, their columns' names, and the checks before a table is used."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,41 +9,41 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape
 
-# The property of a table to which a sender once brought versions that do not stand one after the other.
+# A sender once brought this table versions of a key that overlap.
 DISORDER: Final = "backstory.disorder"
-# The property of a history whose base is ahead of it, because a load stands between its two commits.
+# A load of this history has committed its base, and not yet the history.
 LOADING: Final = "backstory.loading"
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The rows of a table after a commit, by their number, and what that commit said of itself."""
+    """A state of a table: the id of its commit, and the properties that the commit recorded."""
 
     id: int
     properties: Mapping[str, str]
 
 
 class Store(Protocol):
-    """A place of tables."""
+    """A catalog of tables."""
 
     @property
     def catalog(self) -> str:
-        """Its name, by which the locks of its tables are known."""
+        """The name of the catalog, part of the key of its tables' locks."""
 
     @property
     def memory(self) -> Memory:
-        """What deliveries may hold of this process."""
+        """The memory of this process that deliveries may use."""
 
     @property
     def searched(self) -> str:
-        """What it is and who named it, for people who may have meant another one."""
+        """The warehouse and the origin of its name, for errors: people may have meant another one."""
 
     def reserves(self, name: str) -> bool:
-        """Whether it keeps this name of a column for itself."""
+        """Whether the store reserves this name of a column."""
 
 
 class TableLike(Protocol):
-    """A table as far as it tells what its rows mean, whoever reads it."""
+    """A table by the meaning of its rows, for every reader."""
 
     @property
     def shape(self) -> Shape:
@@ -62,7 +59,7 @@ class TableLike(Protocol):
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """What other programs did to it since its door last wrote, in words."""
+        """Descriptions of writes by other programs since its door last wrote."""
 
 
 class StoredTable(Protocol):
@@ -74,15 +71,15 @@ class StoredTable(Protocol):
 
     @property
     def schema_id(self) -> int:
-        """The number of its columns' state: another one after every change of them."""
+        """The id of its columns' state, which differs after every change of them."""
 
     @property
     def rows(self) -> int:
-        """At least the number of its rows; 0 when there are surely none."""
+        """An upper bound of its rows; 0 if there are surely none."""
 
     @property
     def disorderly(self) -> bool:
-        """Whether a sender once brought versions of a key that do not stand one after the other."""
+        """Whether a sender once brought versions of a key that overlap."""
 
     @property
     def newest_token(self) -> str | None:
@@ -90,11 +87,11 @@ class StoredTable(Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What commits have set of its own properties."""
+        """Its properties, as commits have set them."""
 
     @property
     def tags(self) -> Mapping[str, int]:
-        """Names for snapshots, by which these are kept."""
+        """Names of snapshots, which do not expire as long as they have one."""
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
@@ -102,24 +99,24 @@ class StoredTable(Protocol):
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """What other programs did to it since its door last wrote, in words."""
+        """Descriptions of writes by other programs since its door last wrote."""
 
 
-Found = TypeVar("Found", bound=StoredTable)
-Told = TypeVar("Told", bound=TableLike)
+Loaded = TypeVar("Loaded", bound=StoredTable)
+Readable = TypeVar("Readable", bound=TableLike)
 
 
-def require_columns(table: Told, *own: str) -> Told:
-    """The table, if it has its key and its layout's own columns; Refused where another tool took one.
+def require_columns(table: Readable, *own: str) -> Readable:
+    """The table, if it has its key and its layout's columns; Refused if another tool dropped one.
 
-    `own` are further columns that a door needs. Without them a row means something else: nothing is read or
-    written then. Only `check` goes on.
+    `own` are further columns that a door needs. Without one of them a row means something else, so nothing is
+    read or written. Only `check` continues.
     """
     shape = table.shape
     if shape.layout is Layout.FOREIGN or (shape.layout is Layout.ODF and not table.rows):
         return table  # a dataset has its columns from its first delivery on
     needed = dict.fromkeys((*shape.key, *shape.layout.required_columns, *own))
-    lacking = [each for each in needed if not shape.column(each)]
+    lacking = [name for name in needed if not shape.column(name)]
     if lacking:
         one = len(lacking) == 1
         raise Refused(
@@ -133,9 +130,9 @@ def require_columns(table: Told, *own: str) -> Told:
     return table
 
 
-def require_layout(found: Found, *layouts: Layout) -> Found:
-    """The table, for a door that writes tables of these layouts; Refused for any other table."""
-    shape = found.shape
+def require_layout(table: Loaded, *layouts: Layout) -> Loaded:
+    """The table, if its layout is one of these, which the calling door writes; Refused for any other."""
+    shape = table.shape
     if shape.layout is Layout.FOREIGN:
         raise Refused(
             "other-layout",
@@ -149,23 +146,23 @@ def require_layout(found: Found, *layouts: Layout) -> Found:
             f"{shape.table} has the layout {shape.layout}, which only the {shape.layout.door} door writes.",
             f"Nothing was written; use another name, or a table of layout {' or '.join(layouts)}.",
         )
-    return require_columns(found)
+    return require_columns(table)
 
 
-# Whether a store keeps a name for itself.
+# Whether a store reserves a name.
 Reserves = Callable[[str], bool]
 
 
 def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:
-    """The names that a table has for a source's columns, those of the `known` columns included (F21).
+    """The stored name of each column of a source, including the `known` columns (F21).
 
-    A name that the store keeps for itself gets an underscore behind, one more while that is taken; any
-    other is stored as it is unless such a one took it.
+    A reserved name gets an underscore as its last letter, and further ones while the result is taken. Any
+    other name is stored as it is, unless a reserved one has taken it.
     """
     names = {column.source: column.name for column in known}
-    kept = {source: reserves(source) for source in sources if source not in names}
-    for source in sorted(kept, key=kept.__getitem__):
-        name = f"{source}_" if kept[source] else source
+    is_reserved = {source: reserves(source) for source in sources if source not in names}
+    for source in sorted(is_reserved, key=is_reserved.__getitem__):
+        name = f"{source}_" if is_reserved[source] else source
         while name in names.values():
             name += "_"
         names[source] = name
@@ -173,7 +170,7 @@ def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Col
 
 
 def refuse_names(reserves: Reserves, names: Sequence[str]) -> None:
-    """Raises Refused for column names that no table can have."""
+    """Raise Refused for column names that no table can have."""
     for name in names:
         if not name or reserves(name):
             raise Refused(

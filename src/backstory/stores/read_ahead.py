@@ -1,4 +1,4 @@
-"""Several readers one after the other, each of which works in a thread while others are waited for."""
+"""Several readers in sequence, which work in threads ahead of the consumer."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -10,35 +10,35 @@ Item = TypeVar("Item")
 
 
 def read_ahead(pool: Executor, readers: Iterable[Callable[[], Iterator[Item]]], count: int) -> Iterator[Item]:
-    """What the readers give, in their order; `count` of them have begun, each one item ahead."""
+    """The items of the readers, in order; `count` readers have begun, each one item ahead."""
     rest = iter(readers)
-    begun = deque[tuple[Iterator[Item], Future[Item | None]]]()
+    started = deque[tuple[Iterator[Item], Future[Item | None]]]()
 
     def begin() -> None:
         for reader in rest:
             items = reader()
-            begun.append((items, pool.submit(next, items, None)))
+            started.append((items, pool.submit(next, items, None)))
             return
 
     for _ in range(count):
         begin()
     try:
-        while begun:
-            items, first = begun[0]
+        while started:
+            items, first = started[0]
             item = first.result()
             if item is None:
-                begun.popleft()
+                started.popleft()
                 begin()
             else:
-                begun[0] = items, pool.submit(next, items, None)
+                started[0] = items, pool.submit(next, items, None)
                 yield item
     finally:
-        for items, ahead in begun:
-            ahead.add_done_callback(partial(_close, items))
+        for items, pending in started:
+            pending.add_done_callback(partial(_close, items))
 
 
 def _close(items: Iterator[Item], _done: object) -> None:
-    """A reader that nobody needs any more ends where it is."""
+    """Close a reader that is no longer needed."""
     close = getattr(items, "close", None)
     if close is not None:
         close()

@@ -1,4 +1,4 @@
-"""What stores say of tables that are not there, are there already, or were changed meanwhile."""
+"""The errors of stores: tables that are missing, exist already, were changed meanwhile, or are damaged."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -8,9 +8,9 @@ from backstory.model.table import TableName
 
 
 def no_table(table: TableName, known: Iterable[TableName] = (), searched: str = "") -> UsageError:
-    """The error for a table that is not there; of the `known` ones it names that which is most alike.
+    """The error for a missing table, which suggests the most similar of the `known` ones.
 
-    `searched` says which warehouse was searched, and where its name came from.
+    `searched` describes the warehouse that was searched, and the origin of its name.
     """
     near = get_close_matches(str(table), map(str, known), 1)
     remedy = f"Did you mean {near[0]}?" if near else "Create it first, or check its name."
@@ -18,19 +18,19 @@ def no_table(table: TableName, known: Iterable[TableName] = (), searched: str = 
 
 
 def table_exists(table: TableName) -> Refused:
-    """The error for a table that cannot be made, since there is one."""
+    """The error for a new table whose name another table has."""
     return Refused("table-exists", f"The table {table} already exists.", "Alter it, or drop it first.")
 
 
 def view_exists(table: TableName) -> Refused:
-    """The error for a table that cannot be made, since a view has its name."""
+    """The error for a new table whose name a view has."""
     return Refused(
         "table-exists", f"{table} is the name of a view.", "Drop the view, or give the table another name."
     )
 
 
 def require_some(tables: Sequence[object], *, every: bool) -> None:
-    """Raise UsageError if no table is meant at all."""
+    """Raise UsageError if neither tables nor `every` table is meant."""
     if not tables and not every:
         raise UsageError(
             "no-table", "No table is named.", f"Name tables, or use {option('all', value=True)}."
@@ -47,7 +47,7 @@ def conflict(table: TableName | str) -> TryAgain:
 
 
 def file_lost(table: TableName | str, file: str) -> Failed:
-    """The error for a file of a table that is gone."""
+    """The error for a missing file of a table."""
     return Failed(
         "file-lost",
         f"A file of {table} is missing or cannot be reached: {file}.",
@@ -56,7 +56,7 @@ def file_lost(table: TableName | str, file: str) -> Failed:
 
 
 def file_garbled(table: TableName | str, file: str) -> Failed:
-    """The error for a file of a table that does not hold what it should."""
+    """The error for a file of a table that does not have the expected content."""
     return Failed(
         "file-garbled",
         f"A file of {table} does not have the expected content: {file}.",
@@ -65,7 +65,7 @@ def file_garbled(table: TableName | str, file: str) -> Failed:
 
 
 def property_garbled(table: TableName, name: str) -> Failed:
-    """The error for a property of backstory's that somebody wrote something else into."""
+    """The error for a property of backstory's with a value that backstory did not write."""
     return Failed(
         "property-garbled",
         f"The property {name} of {table} has an unexpected value.",
@@ -74,7 +74,7 @@ def property_garbled(table: TableName, name: str) -> Failed:
 
 
 def repeated_key(table: TableName, key: Sequence[str], keys: int, rows: int) -> Refused:
-    """The error for a key that so many rows would share so many values of."""
+    """The error for columns that are not a key: so many rows would share so many keys."""
     return Refused(
         "repeated-key",
         f"({', '.join(key)}) is not a key of {table}: {rows} rows would share {keys} keys.",

@@ -1,16 +1,9 @@
-"""Manifests and lists of manifests with other paths in them, by Avro's own reader and writer.
+"""The relocation of a table: its metadata for the folder in which its warehouse is now.
 
-Iceberg's procedure `rewrite_table_path` reads each file where the metadata says that it lies: in the former
-folder, where the original's are, or none. These are read where they lie now. All else in them stays: the
-schema is the file's own.
-
-Files that hide rows, with other paths of the files whose rows they hide.
-
-A table's metadata for the folder where its warehouse is now: new files beside the old ones.
-
-Nothing that is there is changed: until the catalog names the new metadata, the old stand as they stood. New
-files have the old one's name and a mark, the same in a second attempt, which so writes over what the first
-left.
+New files of metadata, manifests and deletes are written next to the old ones. These do not change, and hold
+until the catalog names the new metadata. A new file has the old one's name and a mark. A second attempt uses
+the same mark, and so overwrites the files of the first. Iceberg's procedure `rewrite_table_path` is of no use
+here: it reads files at the paths in the metadata, in the former folder.
 """
 
 import gzip
@@ -37,15 +30,15 @@ _READER: Final = f"""
 {_AVRO}.file.DataFileReader reader = new {_AVRO}.file.DataFileReader(
   new java.io.File(path), new {_AVRO}.generic.GenericDatumReader());
 """
-# A line for each file that is named: kind, status, content, format, whether it is encrypted, and its path.
+# Returns a line for each file: kind, status, content, format, whether it is encrypted, and its path.
 _PATHS: Final = f"""
-StringBuilder told = new StringBuilder();
+StringBuilder text = new StringBuilder();
 {_READER}
 try {{
   while (reader.hasNext()) {{
     {_AVRO}.generic.GenericRecord entry = ({_AVRO}.generic.GenericRecord) reader.next();
     if (entry.getSchema().getField("manifest_path") != null) {{
-      told.append("manifest\\t\\t\\t\\t").append(
+      text.append("manifest\\t\\t\\t\\t").append(
           entry.getSchema().getField("key_metadata") != null && entry.get("key_metadata") != null)
         .append('\\t').append(entry.get("manifest_path")).append('\\n');
       continue;
@@ -54,17 +47,17 @@ try {{
     Object content = file.getSchema().getField("content") == null ? null : file.get("content");
     Object hidden = file.getSchema().getField("referenced_data_file") == null
       ? null : file.get("referenced_data_file");
-    told.append("file\\t").append(entry.get("status")).append('\\t').append(content == null ? "0" : content)
+    text.append("file\\t").append(entry.get("status")).append('\\t').append(content == null ? "0" : content)
       .append('\\t').append(file.get("file_format")).append('\\t')
       .append(file.get("key_metadata") != null).append('\\t').append(file.get("file_path")).append('\\n');
-    if (hidden != null) told.append("hidden\\t\\t\\t\\tfalse\\t").append(hidden).append('\\n');
+    if (hidden != null) text.append("hidden\\t\\t\\t\\tfalse\\t").append(hidden).append('\\n');
   }}
 }} finally {{ reader.close(); }}
-return told.toString();
+return text.toString();
 """
 _REWRITE: Final = f"""
 java.util.Map moves = new java.util.HashMap();
-String[] lines = told.split("\\n");
+String[] lines = text.split("\\n");
 for (int place = 0; place < lines.length; place++) {{
   String[] parts = lines[place].split("\\t", 3);
   if (parts.length == 3) moves.put(parts[0], parts);
@@ -124,7 +117,7 @@ _JAVA_TEXT: Final = "java.lang.String"
 
 @dataclass(frozen=True, slots=True)
 class AvroEntry:
-    """A file that a manifest or a list of them names; `hidden` is one whose rows a vector hides."""
+    """A file that a manifest or a manifest list names; of kind `hidden` one whose rows a vector hides."""
 
     kind: str
     live: bool
@@ -135,42 +128,42 @@ class AvroEntry:
 
 
 def read_entries(jvm: Any, file: Path) -> list[AvroEntry]:
-    """What a manifest, or a list of manifests, names."""
-    told: str = script(jvm, _PATHS, _JAVA_TEXT, path=_JAVA_TEXT)(str(file))
-    found = []
-    for line in told.split("\n")[:-1]:
+    """The files that a manifest, or a manifest list, names."""
+    lines: str = script(jvm, _PATHS, _JAVA_TEXT, path=_JAVA_TEXT)(str(file))
+    entries = []
+    for line in lines.split("\n")[:-1]:
         kind, status, content, format_, encrypted, location = line.split("\t", 5)
-        found.append(
+        entries.append(
             AvroEntry(kind, status != "2", int(content or 0), format_, encrypted == "true", location)
         )
-    return found
+    return entries
 
 
 def rewrite_avro(jvm: Any, file: Path, target: Path, moves: Mapping[str, tuple[str, int | None]]) -> None:
-    """Write a manifest or a list anew; `moves` are the new places and sizes of what it names.
+    """Write a manifest or manifest list with new locations and sizes of its files, from `moves`.
 
-    A bound that is the path of no such file goes: it would no longer be one.
+    A bound that is the path of any other file is left out: it would no longer be a bound.
     """
     lines = (f"{old}\t{new}\t{'' if size is None else size}" for old, (new, size) in moves.items())
-    types = {"path": _JAVA_TEXT, "target": _JAVA_TEXT, "told": _JAVA_TEXT}
+    types = {"path": _JAVA_TEXT, "target": _JAVA_TEXT, "text": _JAVA_TEXT}
     script(jvm, _REWRITE, "java.lang.Object", **types)(str(file), str(target), "\n".join(lines))
 
 
 REFERENCED: Final = "referenced-data-file"
 _MAGIC: Final = b"PFA1"
-_TAIL: Final = 12  # the payload's length, flags and the magic, behind it
+_TAIL: Final = 12  # the bytes after the payload: its length, flags, and the magic
 Move = Callable[[str], str]
 
 
 def rewrite_vectors(file: Path, target: Path, move: Move) -> None:
-    """A Puffin file of deletion vectors: its footer alone has paths, so that all offsets stay."""
+    """Rewrite a Puffin file of deletion vectors: only its footer contains paths, so offsets do not change."""
     content = file.read_bytes()
     (length,) = struct.unpack("<i", content[-_TAIL:-8])
     flags, start = content[-8:-4], len(content) - _TAIL - length
     if content[:4] != _MAGIC or content[-4:] != _MAGIC or content[start - 4 : start] != _MAGIC:
         raise not_relocatable(file)
     if flags != bytes(4):
-        raise not_relocatable(file)  # a compressed footer: nobody writes one beside vectors
+        raise not_relocatable(file)  # a compressed footer, which no known writer of vectors makes
     footer = json.loads(content[start : start + length])
     for blob in footer["blobs"]:
         properties = blob.get("properties") or {}
@@ -181,27 +174,27 @@ def rewrite_vectors(file: Path, target: Path, move: Move) -> None:
 
 
 def rewrite_positions(file: Path, target: Path, move: Move) -> dict[str, str]:
-    """A Parquet file of positions, sorted by the new paths; gives the new path of each that it has."""
+    """Rewrite a Parquet file of positions, sorted by the new paths; returns new paths by old ones."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE
 
-    with pq.ParquetFile(file) as opened:
-        groups = opened.metadata.num_row_groups
-        rows = opened.read()
-        compression = opened.metadata.row_group(0).column(0).compression if groups else "ZSTD"
+    with pq.ParquetFile(file) as parquet:
+        groups = parquet.metadata.num_row_groups
+        rows = parquet.read()
+        compression = parquet.metadata.row_group(0).column(0).compression if groups else "ZSTD"
     paths = rows[FILE_PATH].to_pylist()
-    moves = {each: move(each) for each in dict.fromkeys(paths)}
-    place, kept = rows.schema.get_field_index(FILE_PATH), rows.schema.field(FILE_PATH)
-    rows = rows.set_column(place, kept, pa.array([moves[each] for each in paths], kept.type))
+    moves = {path: move(path) for path in dict.fromkeys(paths)}
+    index, path_field = rows.schema.get_field_index(FILE_PATH), rows.schema.field(FILE_PATH)
+    rows = rows.set_column(index, path_field, pa.array([moves[path] for path in paths], path_field.type))
     rows = rows.sort_by([(FILE_PATH, "ascending"), (POSITION_IN_FILE, "ascending")])
     pq.write_table(rows, target, compression=compression, store_schema=False)
     return moves
 
 
 def paths_in(file: Path) -> list[str]:
-    """The files whose rows a Parquet file of positions hides."""
+    """The data files whose rows a Parquet file of positions hides."""
     import pyarrow.parquet as pq
 
     from backstory.stores.iceberg.data_files import FILE_PATH
@@ -219,8 +212,8 @@ def not_relocatable(file: Path) -> Failed:
 
 
 ENDINGS: Final = (".gz.metadata.json", ".metadata.json.gz", ".metadata.json")
-POSITIONS: Final = 1  # the content of files that hide rows by position
-# backstory's own properties that are paths: the folder of a dataset's manifest.
+POSITIONS: Final = 1  # the content of position delete files and deletion vectors
+# With backstory's own property that is a path: the folder of a dataset's manifest.
 PATH_PROPERTIES: Final = (*LOCATION_PROPERTIES, "backstory.odf.folder")
 _MARK: Final = re.compile(r"-r[0-9a-f]{8}$")
 _STATISTICS: Final = {"statistics": "statistics-path", "partition-statistics": "statistics-path"}
@@ -228,11 +221,12 @@ _STATISTICS: Final = {"statistics": "statistics-path", "partition-statistics": "
 
 @dataclass(frozen=True, slots=True)
 class TableRelocation:
-    """The files of a table or view: `moves` are new locations, and sizes where these are other ones.
+    """The relocation of one table or view, with its progress.
 
-    `java` gives the Java that reads and writes Avro. With `dry_run` all is checked, and nothing written.
-    `written` are the new files, `replaced` those of this folder that nobody will name any more; `outside` are
-    files of the table that lie elsewhere, and stay there.
+    `java` returns the JVM that reads and writes Avro. A `dry_run` checks everything and writes nothing.
+    `moves` are new locations by old ones, with the new size if it differs. `written` are the new files, and
+    `replaced` the files in this folder that they replace. `present` are checked locations. `outside` are the
+    table's files in other folders, which stay there.
     """
 
     table: TableName
@@ -247,47 +241,50 @@ class TableRelocation:
     outside: set[str] = field(default_factory=set)
 
     def relocate(self, location: str) -> str:
-        """The location of the new metadata of a table or view, by that of its present metadata."""
+        """Write new metadata for the table or view with metadata at `location`; returns its new location."""
         metadata = self._read_json(location)
         for snapshot in metadata.get("snapshots") or []:
             self._relocate_snapshot(snapshot)
-        for each in metadata.get("metadata-log") or []:
-            former = each["metadata-file"]
+        for entry in metadata.get("metadata-log") or []:
+            former = entry["metadata-file"]
             if self.folders.former_of(former) is not None and self._present_file(former).exists():
                 self._write_metadata(former, self._read_json(former), former=True)
         return self._write_metadata(location, metadata)
 
     def _write_metadata(self, location: str, metadata: dict[str, Any], *, former: bool = False) -> str:
-        """Write new metadata; what `former` ones name may be gone.
+        """Write new metadata; files that only `former` metadata names may be missing.
 
-        Former metadata outside of the folder is no more named: Iceberg deletes what it names, one by one.
+        The metadata log leaves out files outside of the folder: Iceberg deletes those in it, one by one.
         """
-        place = self._new_location if former else self._check_location
+        relocated = self._new_location if former else self._check_location
         self._choose_name(location)
-        logged = [
-            {**each, "metadata-file": self._new_location(each["metadata-file"])}
-            for each in metadata.get("metadata-log") or []
-            if self._is_within(each["metadata-file"]) and self._present_file(each["metadata-file"]).exists()
+        log = [
+            {**entry, "metadata-file": self._new_location(entry["metadata-file"])}
+            for entry in metadata.get("metadata-log") or []
+            if self._is_within(entry["metadata-file"]) and self._present_file(entry["metadata-file"]).exists()
         ]
         changed = {
             **metadata,
             "location": self._new_location(str(metadata["location"])),
-            **({"metadata-log": logged} if "metadata-log" in metadata else {}),
+            **({"metadata-log": log} if "metadata-log" in metadata else {}),
         }
         if metadata.get("snapshots"):
             changed["snapshots"] = [
-                {**each, "manifest-list": self._new_location(each["manifest-list"])}
-                for each in metadata["snapshots"]
+                {**snapshot, "manifest-list": self._new_location(snapshot["manifest-list"])}
+                for snapshot in metadata["snapshots"]
             ]
         for name, path in _STATISTICS.items():
             if metadata.get(name):
-                changed[name] = [{**each, path: place(each[path])} for each in metadata[name]]
+                changed[name] = [
+                    {**statistics, path: relocated(statistics[path])} for statistics in metadata[name]
+                ]
         if metadata.get("properties"):
-            told = (value for name, value in metadata["properties"].items() if name in LOCATION_PROPERTIES)
-            self._note_outside(() if former else told)
+            properties = metadata["properties"].items()
+            folders = (value for name, value in properties if name in LOCATION_PROPERTIES)
+            self._note_outside(() if former else folders)
             changed["properties"] = {
                 name: self._new_location(value) if name in PATH_PROPERTIES else value
-                for name, value in metadata["properties"].items()
+                for name, value in properties
             }
         content = json.dumps(changed, ensure_ascii=False).encode()
         zipped = ".gz" in Path(bare_path(location)).name
@@ -298,28 +295,28 @@ class TableRelocation:
     def _relocate_snapshot(self, snapshot: Mapping[str, Any]) -> None:
         location = snapshot.get("manifest-list")
         if location is None:
-            raise not_relocatable(Path(str(self.table)))  # of Iceberg's first days: without lists
+            raise not_relocatable(Path(str(self.table)))  # an early Iceberg's snapshot, without a list
         if location in self.moves:
             return
         manifests = self._read_entries(location)
-        for each in manifests:
-            if each.location not in self.moves:
-                self._relocate_manifest(each.location)
+        for manifest in manifests:
+            if manifest.location not in self.moves:
+                self._relocate_manifest(manifest.location)
         self._write_avro(location, manifests)
 
     def _relocate_manifest(self, location: str) -> None:
         files, moves = self._read_entries(location), dict[str, tuple[str, int | None]]()
-        for each in files:
-            if each.encrypted:
-                raise not_relocatable(Path(each.location))
-            if each.kind == "file" and each.content == POSITIONS and each.live:
-                moves |= {old: (new, None) for old, new in self._relocate_deletes(each).items()}
-            elif each.kind == "file" and each.live:
-                self._check_location(each.location)
+        for file in files:
+            if file.encrypted:
+                raise not_relocatable(Path(file.location))
+            if file.kind == "file" and file.content == POSITIONS and file.live:
+                moves |= {old: (new, None) for old, new in self._relocate_deletes(file).items()}
+            elif file.kind == "file" and file.live:
+                self._check_location(file.location)
         self._write_avro(location, files, moves)
 
     def _relocate_deletes(self, file: AvroEntry) -> dict[str, str]:
-        """Move a file that hides rows; gives the paths that it has inside."""
+        """Relocate a delete file; returns new paths by old ones of the data files that it names."""
         vectors, inside = file.format.upper() == "PUFFIN", dict[str, str]()
         if not vectors and file.format.upper() != "PARQUET":
             raise not_relocatable(Path(file.location))
@@ -334,9 +331,9 @@ class TableRelocation:
             if not vectors or file.location not in self.moves:
                 self._choose_name(file.location)
                 self._write(file.location, write)
-        elif not vectors:  # its owner put it elsewhere, with the files that it is of
-            inside.update({each: each for each in paths_in(Path(bare_path(file.location)))})
-            if any(self.folders.former_of(each) for each in inside):
+        elif not vectors:  # its owner put it elsewhere, with its data files
+            inside.update({path: path for path in paths_in(Path(bare_path(file.location)))})
+            if any(self.folders.former_of(path) for path in inside):
                 raise not_relocatable(Path(file.location))
         return inside
 
@@ -347,20 +344,20 @@ class TableRelocation:
         more: Mapping[str, tuple[str, int | None]] | None = None,
     ) -> None:
         moves = dict(more or {})
-        for each in files:
-            moves[each.location] = self.moves.get(each.location, (self._new_location(each.location), None))
+        for file in files:
+            moves[file.location] = self.moves.get(file.location, (self._new_location(file.location), None))
         self._choose_name(location)
         self._write(location, lambda old, new: rewrite_avro(self.java(), old, new, moves))
 
     def _read_entries(self, location: str) -> list[AvroEntry]:
         file = self._require(location)
         with translate_faults(self.table):
-            named = read_entries(self.java(), file)
-        self._note_outside(each.location for each in named if each.live)
-        return named
+            entries = read_entries(self.java(), file)
+        self._note_outside(entry.location for entry in entries if entry.live)
+        return entries
 
     def _note_outside(self, locations: Iterable[str]) -> None:
-        self.outside.update(each for each in locations if not self._is_within(each))
+        self.outside.update(location for location in locations if not self._is_within(location))
 
     def _is_within(self, location: str) -> bool:
         return self.folders.former_of(location) is not None or self.folders.is_here(location)
@@ -376,7 +373,7 @@ class TableRelocation:
         return metadata
 
     def _check_location(self, location: str) -> str:
-        """The present location of a file that must exist and keeps its name."""
+        """The new location of a file that keeps its name; raises an error if it does not exist here."""
         if location not in self.present and self.folders.former_of(location) is not None:
             self._require(location)
             self.present.add(location)
@@ -395,7 +392,7 @@ class TableRelocation:
         return Path(bare_path(self.folders.present_location(location)))
 
     def _new_location(self, location: str) -> str:
-        """Where a location is now, under its new name if it has one."""
+        """The location in this folder, with the file's new name if it has one."""
         return self.moves[location][0] if location in self.moves else self.folders.present_location(location)
 
     def _choose_name(self, location: str) -> None:
@@ -407,7 +404,7 @@ class TableRelocation:
             self.moves[location] = (f"{folder}/{_MARK.sub('', stem)}-r{self.mark}{ending}", None)
 
     def _write(self, location: str, write: Callable[[Path, Path], object]) -> str:
-        """Rewrite a file in its folder under its new name; gives its new location."""
+        """Rewrite a file in its folder under its new name; returns its new location."""
         old, (new, _) = self._require(location), self.moves[location]
         target = Path(bare_path(new))
         _require_inside(self.folders.folder, target)
@@ -435,18 +432,18 @@ def read_metadata(file: Path) -> dict[str, Any]:
 
 
 def name_mark(folder: Path, location: str) -> str:
-    """What the names of new files end with: a second attempt of the same names the same."""
+    """The ending of new files' names, which is the same for a second attempt."""
     return hashlib.sha256(f"{folder}\n{location}".encode()).hexdigest()[:8]
 
 
 def _split_ending(name: str) -> tuple[str, str]:
     """The stem and the ending of a file's name."""
-    ending = next((each for each in ENDINGS if name.endswith(each)), Path(name).suffix)
+    ending = next((suffix for suffix in ENDINGS if name.endswith(suffix)), Path(name).suffix)
     return name[: len(name) - len(ending)], ending
 
 
 def _require_inside(folder: Path, place: Path) -> None:
-    """Raise UsageError if a file of the warehouse is outside of it, for example by a link."""
+    """Raise UsageError if a file of the warehouse is outside of it, for example because of a link."""
     root = os.path.realpath(folder)
     if not os.path.realpath(place).startswith(root.rstrip("/") + "/"):
         raise UsageError(

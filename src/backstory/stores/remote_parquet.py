@@ -1,4 +1,4 @@
-"""A Parquet file of an object store: before row groups are read, what is read of them is fetched."""
+"""A Parquet file of an object store: the columns of row groups are fetched before they are decoded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from backstory.stores.table_files import ENDING, RemoteFile, Span
 
 
 class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
-    """A Parquet file whose columns come in few requests, side by side; its ending is read once.
+    """A Parquet file whose columns are fetched in few concurrent requests; its footer is read once.
 
-    Arrow's own fetching asks for column after column as it decodes them.
+    Arrow's own fetching requests column after column as it decodes them.
     """
 
     def __init__(self, remote: RemoteFile) -> None:
@@ -26,7 +26,7 @@ class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no type
     def read_row_groups(
         self, row_groups: Sequence[int], columns: Sequence[str] | None = None, **more: Any
     ) -> pa.Table:
-        """What the class above gives; row groups of an earlier call are let go."""
+        """The rows of these groups; releases the bytes of groups of an earlier call."""
         spans = [span for group in row_groups for span in self._spans(group, columns)]
         whole = [span for group in row_groups for span in self._spans(group, None)]
         if spans:
@@ -35,9 +35,9 @@ class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no type
         return super().read_row_groups(row_groups, columns=columns, **more)
 
     def _spans(self, group: int, columns: Sequence[str] | None) -> Iterator[Span]:
-        told = self.metadata.row_group(group)
-        for place in range(told.num_columns):
-            column = told.column(place)
+        row_group = self.metadata.row_group(group)
+        for place in range(row_group.num_columns):
+            column = row_group.column(place)
             if columns is None or _is_of(column.path_in_schema, columns):
                 first = column.dictionary_page_offset
                 start = column.data_page_offset if not first else min(first, column.data_page_offset)
@@ -46,7 +46,7 @@ class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no type
 
 @contextmanager
 def open_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
-    """The file, for a reader; what was fetched of its rows is let go behind it."""
+    """The file, opened; its fetched rows are released at the end."""
     if remote.is_whole:
         with pq.ParquetFile(remote.raw(), metadata=remote.metadata) as file:
             remote.metadata = file.metadata
@@ -60,5 +60,5 @@ def open_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
 
 
 def _is_of(path: str, columns: Sequence[str]) -> bool:
-    """Whether a column of values is one of the columns that are asked for, or a part of one."""
-    return any(path == each or path.startswith(f"{each}.") for each in columns)
+    """Whether the path of a leaf column is one of these columns, or a part of one."""
+    return any(path == name or path.startswith(f"{name}.") for name in columns)

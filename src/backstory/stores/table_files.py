@@ -1,11 +1,7 @@
-"""The properties by which Iceberg's Java reaches S3, as Arrow's file system takes them.
+"""The files of tables, opened by this process: on this machine, or in S3 with the table's own credentials.
 
-A file of an object store: opened by one request, and read in as few more as can be, side by side.
-
-Where a file opens: on this machine, or in an object store by what the table's own FileIO is told.
-
-Every reader of a table's files opens them here. What does not open here as it would for Iceberg's Java is
-left to Spark, which reads it or says what is wrong with it.
+Every reader of a table's files opens them here. A file that does not open here as it does in Iceberg's Java
+is left to Spark, which reads it or reports the error.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -23,15 +19,17 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
     from pyarrow.fs import FileSystem
 
 S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
-# What files are read with; the secrets among them are named in no representation.
+# Credentials; no representation shows their values.
 _KEYS: Final = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 _ENDPOINT, _PATH_STYLE, _REGION = "s3.endpoint", "s3.path-style-access", "client.region"
-# Only a key that is not ours to send makes an object's bytes other ones.
+# Objects encrypted with a key of the customer's, which Arrow cannot send.
 _OWN_KEY: Final = ("s3.sse.type", "custom")
-# What changes how files are written, or how fast they are read, and never what is in them.
+# Properties that affect how files are written, or how fast they are read, but not their content.
 _READS_ALIKE: Final = (
     "client.refresh-credentials",
     "http-client.apache.",
@@ -60,14 +58,14 @@ _OFF: Final = frozenset(
 )
 _OF_S3: Final = ("client.", "http-client.", "s3.")
 _AMAZON: Final = "s3.amazonaws.com"
-# Seconds; what does not answer by then is left to Spark, which asks more patiently.
+# Seconds. Spark, with longer timeouts, reads files of a storage that does not answer by then.
 _CONNECTING: Final = 5.0
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """Where S3 is, and who asks it; without keys Arrow finds them where Amazon's programs do."""
+    """The address of S3, and credentials; without keys Arrow looks for them where Amazon's programs do."""
 
     endpoint: str | None
     path_style: bool
@@ -75,41 +73,43 @@ class S3Options:
     keys: tuple[str | None, str | None, str | None] = field(repr=False)
 
     def file_system(self) -> "FileSystem":
-        """The file system whose files are named BUCKET/KEY."""
+        """Arrow's file system of S3, in which a file's name is BUCKET/KEY."""
         from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
         access, secret, token = self.keys
         parts = urlsplit(self.endpoint or "")
-        there = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts.netloc else {}
+        override = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts.netloc else {}
         host = parts.hostname or _AMAZON
-        # As Java does it: a way out that the environment names is the only one.
+        # As in Java: if the environment names a proxy, all requests use it.
         proxy = None if proxy_bypass(host) else getproxies().get(parts.scheme or "https")
         return S3FileSystem(
             access_key=access,
             secret_key=secret,
             session_token=token,
-            region=self.region or ("us-east-1" if there else None),
+            region=self.region or ("us-east-1" if override else None),
             connect_timeout=_CONNECTING,
             retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_TRIES),
-            force_virtual_addressing=bool(there) and not self.path_style and not _is_address(parts.hostname),
+            force_virtual_addressing=bool(override)
+            and not self.path_style
+            and not _is_address(parts.hostname),
             proxy_options=proxy,
-            **there,
+            **override,
         )
 
 
-def s3_options(told: Mapping[str, str]) -> S3Options | None:
-    """The options that a FileIO's properties tell; None where one of them has no counterpart here."""
-    if any(_has_no_counterpart(name, value) for name, value in told.items()):
+def s3_options(properties: Mapping[str, str]) -> S3Options | None:
+    """The options in a FileIO's properties; None if one of these has no counterpart in Arrow."""
+    if any(_has_no_counterpart(name, value) for name, value in properties.items()):
         return None
-    endpoint = told.get(_ENDPOINT)
+    endpoint = properties.get(_ENDPOINT)
     parts = urlsplit(endpoint or "")
     if endpoint and (parts.scheme not in {"http", "https"} or parts.path.strip("/") or not parts.netloc):
         return None
-    access, secret, token = (told.get(name) for name in _KEYS)
+    access, secret, token = (properties.get(name) for name in _KEYS)
     if (access is None) != (secret is None) or (token is not None and access is None):
         return None
-    path_style = told.get(_PATH_STYLE, "").lower() == "true"
-    return S3Options(endpoint or None, path_style, told.get(_REGION), (access, secret, token))
+    path_style = properties.get(_PATH_STYLE, "").lower() == "true"
+    return S3Options(endpoint or None, path_style, properties.get(_REGION), (access, secret, token))
 
 
 def _has_no_counterpart(name: str, value: str) -> bool:
@@ -123,7 +123,7 @@ def _has_no_counterpart(name: str, value: str) -> bool:
 
 
 def _is_address(host: str | None) -> bool:
-    """Whether a host is an address: no bucket can stand before it."""
+    """Whether a host is an IP address, which cannot have a bucket as its subdomain."""
     try:
         ip_address(host or "")
     except ValueError:
@@ -131,29 +131,25 @@ def _is_address(host: str | None) -> bool:
     return True
 
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    from pyarrow.fs import FileSystem
-
-# A smaller file is read whole: one request more would take longer than its bytes.
+# A smaller file is read whole: a second request would take longer than its bytes.
 WHOLE: Final = 1 << 20
 # Requests wait for the network, not for this machine's cores.
 AT_ONCE: Final = 16
-# So many bytes that nobody asked for cost less than another request does.
+# Spans with a smaller gap between them are one request, which costs less than two.
 HOLE: Final = 512 << 10
-# What one request asks for: more are sent side by side.
+# The bytes of one request; larger spans are several concurrent requests.
 PIECE: Final = 8 << 20
-# A Parquet file ends with what it says of itself, which mostly is shorter.
+# The last bytes of a Parquet file, which mostly contain its whole footer.
 ENDING: Final = 256 << 10
 
 Span = tuple[int, int]
 
 
 class RemoteFile:
-    """A file of an object store. What was fetched of it stays until `keep` lets it go; a small one stays.
+    """A file of an object store, opened by one request and read by few, concurrent ones.
 
-    `file` is Arrow's, opened. Reading raises the OSError of the storage.
+    Fetched bytes are held until `keep` releases them; a small file is held whole. `file` is Arrow's open
+    file. Reading raises the OSError of the storage.
     """
 
     def __init__(self, file: "pa.NativeFile") -> None:
@@ -166,7 +162,7 @@ class RemoteFile:
             self._pieces = [(0, self._request((0, self.size)))]
 
     def read(self, offset: int, length: int) -> bytes:
-        """A piece of it, shorter where it ends: out of what was fetched, else by a request."""
+        """Bytes of the file, fewer at its end: from fetched bytes, else by a request."""
         end = min(offset + length, self.size)
         for start, piece in self._pieces:
             if start <= offset and end <= start + len(piece):
@@ -174,17 +170,17 @@ class RemoteFile:
         return self._request((offset, end)) if offset < end else b""
 
     def fetch(self, spans: Iterable[Span]) -> None:
-        """Have these parts of it, from their first byte to behind their last, side by side."""
-        missing = [each for each in spans if not self._has(each)]
+        """Fetch these spans, each from its first byte to the byte after its last, concurrently."""
+        missing = [span for span in spans if not self._has(span)]
         requests = [part for span in merge_spans(missing, HOLE) for part in _parts(span)]
         if not requests:
             return
         with ThreadPoolExecutor(min(AT_ONCE, len(requests))) as pool:
-            found = list(pool.map(self._request, requests))
-        self._pieces += _join_pieces(requests, found)
+            pieces = list(pool.map(self._request, requests))
+        self._pieces += _join_pieces(requests, pieces)
 
     def keep(self, span: Span) -> None:
-        """Let go what was fetched of other parts."""
+        """Release fetched bytes outside of a span."""
         if not self.is_whole:
             least, most = span
             self._pieces = [
@@ -192,11 +188,11 @@ class RemoteFile:
             ]
 
     def open(self) -> IO[bytes]:
-        """A reader of it that may be closed."""
+        """A buffered reader, which the caller may close."""
         return BytesIO(self._pieces[0][1]) if self.is_whole else BufferedReader(self.raw(), WHOLE)
 
     def raw(self) -> RawIOBase:
-        """A reader of it that asks for no more than its reader does."""
+        """An unbuffered reader, which requests no more bytes than it is asked for."""
         return _RemoteReader(self)
 
     def _has(self, span: Span) -> bool:
@@ -207,7 +203,7 @@ class RemoteFile:
 
 
 class _RemoteReader(RawIOBase):
-    """A remote file for whoever reads files as Python does."""
+    """A remote file as a Python file object."""
 
     def __init__(self, remote: RemoteFile) -> None:
         super().__init__()
@@ -228,29 +224,29 @@ class _RemoteReader(RawIOBase):
         return self._place
 
     def read(self, size: int = -1) -> bytes:
-        found = self._remote.read(self._place, self._remote.size if size < 0 else size)
-        self._place += len(found)
-        return found
+        content = self._remote.read(self._place, self._remote.size if size < 0 else size)
+        self._place += len(content)
+        return content
 
     def readinto(self, buffer: Any) -> int:
-        found = self.read(len(buffer))
-        buffer[: len(found)] = found
-        return len(found)
+        content = self.read(len(buffer))
+        buffer[: len(content)] = content
+        return len(content)
 
 
 def merge_spans(spans: Iterable[Span], hole: int) -> list[Span]:
-    """Spans in their order; those that lie no further apart than a hole are one."""
-    found: list[Span] = []
+    """Spans in ascending order; spans with no larger gap than `hole` between them are merged."""
+    merged: list[Span] = []
     for start, end in sorted(spans):
-        if found and start - found[-1][1] <= hole:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if merged and start - merged[-1][1] <= hole:
+            merged[-1] = (merged[-1][0], max(merged[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            merged.append((start, end))
+    return merged
 
 
 def _parts(span: Span) -> list[Span]:
-    """A span in parts of about the same size, none larger than a request's."""
+    """A span in parts of about the same size, each at most as large as one request."""
     start, end = span
     number = max(1, -(-(end - start) // PIECE))
     bounds = [start + (end - start) * place // number for place in range(number + 1)]
@@ -258,31 +254,27 @@ def _parts(span: Span) -> list[Span]:
 
 
 def _join_pieces(spans: Sequence[Span], pieces: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Pieces with the place of each; those of one span are one again, for a column may lie across them."""
-    found: list[tuple[int, list[bytes]]] = []
-    behind = -1
+    """Pieces with their offsets; adjacent pieces are joined, since a column may extend over several."""
+    joined: list[tuple[int, list[bytes]]] = []
+    previous_end = -1
     for (start, end), piece in zip(spans, pieces, strict=True):
-        if start == behind:
-            found[-1][1].append(piece)
+        if start == previous_end:
+            joined[-1][1].append(piece)
         else:
-            found.append((start, [piece]))
-        behind = end
-    return [(start, parts[0] if len(parts) == 1 else b"".join(parts)) for start, parts in found]
+            joined.append((start, [piece]))
+        previous_end = end
+    return [(start, parts[0] if len(parts) == 1 else b"".join(parts)) for start, parts in joined]
 
 
 @lru_cache(maxsize=8)
 def file_system(options: S3Options) -> "FileSystem":
-    """The file system of these options, with its connections."""
+    """The file system of these options, with its connections, created once."""
     return options.file_system()
 
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
 Properties = Mapping[str, str]
 
-# Bytes of small files that are kept, lest they be read twice; others are read again.
+# Bytes of small files that are kept for a second reading; other files are fetched again.
 KEPT: Final = 64 << 20
 
 
@@ -291,20 +283,20 @@ class OpensElsewhere(OSError):
 
 
 def local_path(location: str) -> Path:
-    """The path of a location as Iceberg writes it."""
+    """The path of a location on this machine, as Iceberg writes it."""
     return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
 def is_remote(location: str) -> bool:
-    """Whether a location names a storage and not a path."""
+    """Whether a location is in a storage, and not a path of this machine."""
     return "://" in location and not location.startswith("file:")
 
 
 class TableFiles:
-    """The files of a table as one command opens them: a remote one once, whatever is asked of it.
+    """The files of a table as one command opens them, each remote file once.
 
-    `properties` gives those of the table's FileIO when a file of S3 is met, None where the FileIO opens files
-    in a way of its own. `others` opens what does not open so.
+    `properties` returns the properties of the table's FileIO, for the first file in S3. It returns None for a
+    FileIO that opens files in a way of its own. `others` opens all other remote files.
     """
 
     def __init__(
@@ -327,7 +319,7 @@ class TableFiles:
 
     @contextmanager
     def parquet(self, location: str) -> "Iterator[pq.ParquetFile]":
-        """The same of a Parquet file, whose ending is read once; of others raises ArrowInvalid."""
+        """A Parquet file, whose footer is read once; ArrowInvalid for a file of another format."""
         if is_remote(location):
             from backstory.stores.remote_parquet import open_parquet
 
@@ -340,7 +332,7 @@ class TableFiles:
             yield file
 
     def read(self, location: str, offset: int, length: int) -> bytes:
-        """A piece of a file; raises what opening it raises."""
+        """Bytes of a file; raises the errors of opening it."""
         if is_remote(location):
             return self._remote(location).read(offset, length)
         with self(location) as file:
@@ -348,18 +340,18 @@ class TableFiles:
             return file.read(length)
 
     def open_ahead(self, locations: Iterable[str]) -> None:
-        """Open files that are about to be read, side by side; what is wrong with one, its reader is told."""
-        remote = [each for each in dict.fromkeys(locations) if is_remote(each)]
+        """Open files that will be read, concurrently; the reader of a file meets its error again."""
+        remote = [location for location in dict.fromkeys(locations) if is_remote(location)]
         if len(remote) < 2:  # noqa: PLR2004 - the reader itself opens one
             return
         with ThreadPoolExecutor(min(AT_ONCE, len(remote))) as pool:
             for first in range(0, len(remote), AT_ONCE):
-                if self._kept > KEPT // 2:  # more would be let go before it is read
+                if self._kept > KEPT // 2:  # further ones would be dropped before they are read
                     return
                 some = remote[first : first + AT_ONCE]
-                for each in [pool.submit(self._remote, location) for location in some]:
+                for opening in [pool.submit(self._remote, location) for location in some]:
                     with suppress(OSError):
-                        each.result()
+                        opening.result()
 
     def _remote(self, location: str) -> RemoteFile:
         with self._lock:
@@ -385,7 +377,7 @@ class TableFiles:
     def _native(self, location: str) -> "pa.NativeFile":
         """Arrow's file of a location, which costs a request."""
         scheme, _, name = location.partition("://")
-        # Iceberg's Java ends a name at these letters.
+        # In Iceberg's Java a name ends at these letters.
         options = self._s3() if scheme in S3_SCHEMES and not {*"?#"} & {*name} else None
         if options is not None:
             return file_system(options).open_input_file(name)

@@ -1,6 +1,6 @@
-"""What can be asked of a store, whichever it is: its tables, and their rows.
+"""The tables of any store: whether they exist, their rows, and their locks.
 
-One writer a table in this process; writers of different tables do not wait for each other.
+A table has one writer at a time in this process. Writers of different tables do not wait for each other.
 """
 
 import os
@@ -24,8 +24,8 @@ _locks: dict[tuple[str, TableName], threading.Lock] = {}
 
 
 def _reset_after_fork() -> None:
-    """Forget all locks: no thread that holds one lives on in a forked process."""
-    global _guard  # noqa: PLW0603 - it may be held, too
+    """Forget all locks: a forked process has none of the threads that hold one."""
+    global _guard  # noqa: PLW0603 - a thread may hold it as well
     _guard = threading.Lock()
     _locks.clear()
 
@@ -35,18 +35,18 @@ os.register_at_fork(after_in_child=_reset_after_fork)
 
 @contextmanager
 def lock_tables(store: Store, *tables: TableName) -> Iterator[None]:
-    """Hold the tables' locks, taken in the order of their names so that nobody waits in a ring."""
-    with ExitStack() as held:
+    """Hold the locks of tables, acquired in the order of their names to avoid deadlocks."""
+    with ExitStack() as locks:
         for table in sorted(set(tables)):
             with _guard:
                 lock = _locks.setdefault((store.catalog, table), threading.Lock())
-            held.enter_context(lock)
+            locks.enter_context(lock)
         yield
 
 
 @singledispatch
 def load(store: Store, table: TableName) -> StoredTable | None:
-    """The table as it stands now, or None if there is no such table or schema."""
+    """The table as it is now, or None if there is no such table or schema."""
     raise NotImplementedError(store)
 
 
@@ -60,24 +60,24 @@ def tables(store: Store, schema: str | None = None) -> list[TableName]:
 def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
     """The rows of these keys, with `_file` and `_pos`.
 
-    `keys` has the key's columns and may repeat keys. With `since`, in microseconds, versions that were closed
-    before it are left out.
+    `keys` has the key's columns and may repeat keys. `since`, in microseconds, leaves out versions that were
+    closed before it.
     """
     raise NotImplementedError(store)
 
 
 @singledispatch
 def rows_of(store: Store, table: StoredTable) -> Any:
-    """Every row of the table, as the store's own Change takes rows that come: a frame, or an Arrow table."""
+    """Every row of the table, in the form in which its store takes new rows: a frame, or an Arrow table."""
     raise NotImplementedError(store)
 
 
 def existing(store: Store, table: TableName) -> StoredTable:
-    """The table as it stands now; UsageError if there is none."""
-    found = load(store, table)
-    if found is None:
+    """The table as it is now; UsageError if there is none."""
+    loaded = load(store, table)
+    if loaded is None:
         raise no_table(table, searched=store.searched)
-    return found
+    return loaded
 
 
 load.register(iceberg.Store)(iceberg.load)

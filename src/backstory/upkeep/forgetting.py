@@ -35,10 +35,17 @@ from backstory.stores.iceberg.erasures import (
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.places import Surroundings, bare_location, places_of, surroundings
-from backstory.stores.iceberg.reachable import HIDING, NamedFiles, named_files
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import newest_snapshot, references
+from backstory.stores.iceberg.storage import (
+    HIDING,
+    NamedFiles,
+    Surroundings,
+    bare_location,
+    named_files,
+    places_of,
+    surroundings,
+)
 from backstory.stores.iceberg.store import Store, StoredTable, existing, load
 from backstory.upkeep.certificate import Certificate, ForgottenRecord
 from backstory.upkeep.maintaining import GC, carried_properties

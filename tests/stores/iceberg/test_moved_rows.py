@@ -12,7 +12,7 @@ from backstory.model.layout import Layout
 from backstory.reading.changes.ranges import lineage_of
 from backstory.reading.changes.rule import changes_of_commits, net
 from backstory.stores.iceberg.moved_rows import moved_rows
-from backstory.stores.iceberg.moves import row_groups
+from backstory.stores.iceberg.positions import row_groups
 from backstory.stores.iceberg.store import Store
 
 MERGE = """MERGE INTO {t} t USING (SELECT * FROM VALUES (5L, 'e2'), (60L, 'z') AS v(id, v)) s ON t.id = s.id

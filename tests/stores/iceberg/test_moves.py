@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from backstory.errors import Refused
-from backstory.stores.iceberg.moves import BY_VALUE, ROWS, FilesOfCommit, moves_by_file, touched_files
+from backstory.stores.iceberg.positions import BY_VALUE, ROWS, FilesOfCommit, moves_by_file, touched_files
 from backstory.stores.iceberg.scripts import FileLine
 
 VECTOR, DELETES = "PUFFIN", "PARQUET"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from backstory.stores.iceberg.places import Places, bare_location, is_inside
+from backstory.stores.iceberg.storage import Places, bare_location, is_inside
 
 
 @pytest.mark.parametrize(

@@ -273,7 +273,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.Ch
             with work.store.memory.lease() as lease:
                 here = LocalRows(work.store, hist.table, lease)
                 columns = earlier_columns(terms)
-                return here.read(columns, [ended], lambda rows: pc.is_valid(rows[ended]), among=searched)
+                return here.read(columns, [ended], lambda rows: pc.is_valid(rows[ended]), values=searched)
         except (TooLarge, Unreadable):
             pass
     with translate_faults(hist.wanted.table):

@@ -309,7 +309,7 @@ class _VersionReader:
             scope = (self.name(name) for name, _ in terms.scope or ())
             own = [VALID_FROM, *OF_TOUCHED, *dict.fromkeys([*map(self.name, terms.key), *scope])]
         bounds = self._bounds(wanted)
-        for rows in self.here.batches([*names.values()], own, chosen, among=bounds, where=where):
+        for rows in self.here.batches([*names.values()], own, chosen, values=bounds, where=where):
             yield in_schema(rows.rename_columns([*names]), schema)
 
     def _bounds(self, wanted: Mapping[str, pa.Array]) -> dict[str, pa.Array]:

@@ -21,8 +21,7 @@ from backstory.model.table import (
 )
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind, added_fields, common_type, widens
 from backstory.model.versions_layout import OWN_COLUMNS, RESERVED
-from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.spark_types import column_type
+from backstory.stores.iceberg.schema import column_type, fields_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
 if TYPE_CHECKING:

@@ -52,8 +52,8 @@ from backstory.reading.frames.versions import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.schema import spark_schema
 from backstory.stores.iceberg.search_bounds import is_null
-from backstory.stores.iceberg.spark_types import spark_schema
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def rows_of_table(store: Store, table: TableName) -> SourceRows:
         return rows_of_frame(_current(store, table), size)
     if not in_files and not all_are_current(stored.shape):
         return rows_of_frame(current(store, table), size)
-    schema = spark_schema(store, stored.iceberg.schema())
+    schema = spark_schema(store.jvm, stored.iceberg.schema())
     fields = [
         StructField(column.source, schema[column.name].dataType, metadata=schema[column.name].metadata)
         for column in stored.shape.user_columns

@@ -167,7 +167,7 @@ def _read_here(
     if low is not None:  # bounds of files cover positions in the log, too
         behind = {"type": "gt-eq", "term": ".".join(_leading_part(schema)), "value": low[1]}
         where, may_have = any_of(where, behind), None
-    rows = here.read(names, of, chosen, among=wanted, where=where, may_have=may_have)
+    rows = here.read(names, of, chosen, values=wanted, where=where, may_have=may_have)
     return in_schema(rows, schema)
 
 

@@ -24,7 +24,7 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape
-from backstory.stores.iceberg.spark_types import columns_from
+from backstory.stores.iceberg.schema import columns_from
 from backstory.stores.iceberg.store import Store, StoredTable, load
 
 Status = Literal["added", "updated", "unchanged", "failed"]

@@ -38,7 +38,7 @@ from backstory.engine.staging import PARTLY_VOID
 from backstory.errors import Refused
 from backstory.model.types import fits
 from backstory.stores.iceberg.literals import cast_as_shown, quote
-from backstory.stores.iceberg.spark_types import column_type
+from backstory.stores.iceberg.schema import column_type
 from backstory.strategies.events.terms import EventEncoding
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from backstory.model.change import NOTHING, TOKEN, Change, Note, RowBatches
 from backstory.model.instant import iso
 from backstory.model.table import Column, Shape, TableName
 from backstory.stores.iceberg.literals import literal, null_columns
-from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.spark_types import columns_from, spark_schema
+from backstory.stores.iceberg.schema import columns_from, spark_schema, spark_type
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.strategies.events.numbering import number_events, sort_order
 from backstory.strategies.events.plan import EventSummary
@@ -164,7 +163,9 @@ def block_change(
 
     def block_properties(pending: StoredTable) -> Mapping[str, str]:
         event["logical_hash"] = hash_text()
-        types = [(f.name, f.dataType.simpleString()) for f in spark_schema(store, pending.iceberg.schema())]
+        types = [
+            (f.name, f.dataType.simpleString()) for f in spark_schema(store.jvm, pending.iceberg.schema())
+        ]
         event.update(schema_hash=schema_hash(types), counts=dict(counts))
         block = Block(sequence, previous, ingestion.now, "AddData", event)
         return {TOKEN: ingestion.file.token or block.hash, **block.properties()}

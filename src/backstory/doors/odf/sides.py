@@ -59,7 +59,7 @@ def logged_tables(
     op_columns = op_columns_by_encoding[columns.encoding] if columns.encoding else []
     names = [vocab.offset_column, columns.time, *op_columns, *data]
     local_rows = LocalRows(store, table, lease)
-    for rows in local_rows.batches(names, among=_values_of_keys(table, keys)):
+    for rows in local_rows.batches(names, values=_values_of_keys(table, keys)):
         system = {
             OP: _ops(columns, rows, op_columns),
             TIME: rows[columns.time],

@@ -1,1 +1,1 @@
-"""The store: the only room that talks to Iceberg and the only one that writes."""
+"""Tables in Iceberg, by Spark and its Java: no other room talks to Iceberg, and only the engine commits."""

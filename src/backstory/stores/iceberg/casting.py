@@ -1,7 +1,4 @@
-"""Stored values in another type, exactly or not at all.
-
-The rows of a table with the values of some columns in another type.
-"""
+"""Stored values in another type, exactly or not at all: in Arrow batches, and in Spark's frames of them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -19,14 +16,17 @@ from backstory.stores.iceberg.literals import null_columns, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.workers import carry_errors, map_batches
 
-# Columns as they shall be, and the types that they had.
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# Columns in their new types, with their old types.
 Changes = Sequence[tuple[Column, ColumnType]]
-# What makes rows of them, or refuses.
+# Casts the columns of a batch, or raises Refused.
 CastBatch = Callable[[Changes, pa.RecordBatch], pa.RecordBatch]
 
 
 def cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with the values of these columns cast; Refused, by the column's name, if one does not fit."""
+    """The rows with these columns cast; Refused, with the column's name, if a value does not fit."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for column, old in changes:
         try:
@@ -42,7 +42,7 @@ def cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with the values of these columns exactly the same; Refused, by its name, where one is not."""
+    """The rows with these columns cast exactly; Refused, with the column's name, if a value would change."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for column, old in changes:
         try:
@@ -57,19 +57,15 @@ def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.record_batch(columns)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
 def retype_rows(
     rows: "DataFrame",
     columns: Sequence[Column],
     stored: Mapping[str, ColumnType],
     cast: CastBatch = cast_batch,
 ) -> "DataFrame":
-    """The rows with these columns and their ids, each cast from its stored type; one without is NULL.
+    """The rows with these columns, cast from their stored types, and with ids; missing columns are NULL.
 
-    A value that does not fit ends the job with Refused, which names the column.
+    A value that does not fit fails the job with Refused, which names the column.
     """
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     names = [*(column.name for column in columns), *ids]

@@ -1,12 +1,7 @@
-"""What becomes of the rows for which a condition holds, however many there are.
-
-Whether columns tell the rows of a table apart, and the versions of a history one after the other.
-
-Whether a column has any value, by the statistics of files; rows are read where these leave it open.
-"""
+"""Conditions on the rows of a table, evaluated by Spark: changes of the rows that meet one, and checks."""
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
@@ -26,13 +21,13 @@ if TYPE_CHECKING:
 
 
 def grouping_columns(rows: "DataFrame", names: Sequence[str]) -> "list[Column]":
-    """The columns to group by so that 0.0 and -0.0 differ, which Spark groups as one: floats as text."""
+    """The columns to group by, with floats as text: Spark would put 0.0 and -0.0 in one group."""
     floating = {name for name, type_ in rows.dtypes if type_ in ("float", "double")}
     return [column(name).cast("string") if name in floating else column(name) for name in names]
 
 
 def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by: Sequence[str]) -> None:
-    """Raises Refused if rows share a value of the columns `by`, which the key `key` stands for."""
+    """Raise Refused, which names `key`, if several rows have the same values in the columns `by`."""
     from pyspark.sql.functions import count, lit
     from pyspark.sql.functions import sum as total
 
@@ -46,7 +41,7 @@ def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by:
 
 
 def versions_overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> bool:
-    """Whether versions that share these columns, the start aside, overlap or follow on an open one."""
+    """Whether versions with the same values in `by`, except the start, overlap or follow an open one."""
     from pyspark.sql import Window
     from pyspark.sql.functions import lag
 
@@ -54,13 +49,16 @@ def versions_overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> 
     before = Window.partitionBy(*record).orderBy(column(START))
     covered = f"covered {uuid.uuid4()}"
     reaches = lag(column(END)).over(before) >= column(START)
-    marked = rows.withColumn(covered, reaches | lag(column(ACTIVE)).over(before))
+    versions = rows.withColumn(covered, reaches | lag(column(ACTIVE)).over(before))
     with translate_faults(table):
-        return not marked.where(column(covered) & column(START).isNotNull()).isEmpty()
+        return not versions.where(column(covered) & column(START).isNotNull()).isEmpty()
 
 
 def has_no_values(store: Store, table: StoredTable, name: str) -> bool:
-    """Whether no row of the table, old versions included, has a value in a column."""
+    """Whether no row of the table, including old versions, has a value in a column.
+
+    Reads rows only if the statistics of files do not decide it.
+    """
     if not table.rows:
         return True
     field = int(table.iceberg.schema().findField(name).fieldId())
@@ -76,33 +74,27 @@ def has_no_values(store: Store, table: StoredTable, name: str) -> bool:
 
 
 def is_withdrawn(store: Store, table: StoredTable, name: str) -> bool:
-    """Whether a column has values in none but rows without length: statements that were taken back."""
+    """Whether a column has values only in rows with an empty validity: in withdrawn statements."""
     start, end = column(VALID_FROM), column(VALID_TO)
     rows = store.spark.table(store.sql_name(table.shape.table))
     return rows.where(column(name).isNotNull() & ~end.eqNullSafe(start)).isEmpty()
 
 
 def _has_values(task: Any, field: int) -> bool:
-    """Whether a file surely has a row with a value, by its statistics; hidden rows could be all of these."""
+    """Whether a file certainly has a row with a value, by its statistics; False if it has hidden rows."""
     nulls = (task.file().nullValueCounts() or {}).get(field)
     return nulls is not None and not task.deletes() and int(nulls) < int(task.file().recordCount())
 
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from pyspark.sql import Column, DataFrame
-
-
 def delete_where(store: Store, table: StoredTable, condition: "Column") -> Change | None:
-    """The rows go; None if there are none."""
+    """The change that deletes the rows for which the condition holds; None if there are none."""
     return change_where(store, table, condition, None)
 
 
 def update_where(
-    store: Store, table: StoredTable, condition: "Column", values: "Mapping[str, Column]"
+    store: Store, table: StoredTable, condition: "Column", values: Mapping[str, "Column"]
 ) -> Change | None:
-    """The rows get these values; None if there are none."""
+    """The change that sets these values in the rows for which the condition holds; None if there are none."""
     return change_where(store, table, condition, lambda rows: rows.withColumns(dict(values)))
 
 
@@ -114,9 +106,10 @@ def change_where(
     *,
     into: Shape | None = None,
 ) -> Change | None:
-    """What `becoming` makes of the rows takes their place, or nothing; None if there are no such rows.
+    """The change that replaces the rows for which a condition holds, or deletes them; None without such rows.
 
-    With `into` the table gets that shape in the same commit, rows or not; it may only have columns more.
+    `becoming` returns the new rows. With `into` the table gets that shape in the same commit, even without
+    such rows; the shape may only add columns.
     """
     shape = into or table.shape
     with translate_faults(table.shape.table):
@@ -128,5 +121,5 @@ def change_where(
     if not positions:
         return Change(into=into) if into else None
     count = sum(len(bitmap) for bitmap in positions.values())
-    come = becoming(with_row_ids(table, rows)) if becoming else None
-    return Change({"updated" if becoming else "deleted": count}, removed=positions, added=come, into=into)
+    new_rows = becoming(with_row_ids(table, rows)) if becoming else None
+    return Change({"updated" if becoming else "deleted": count}, removed=positions, added=new_rows, into=into)

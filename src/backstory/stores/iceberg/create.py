@@ -1,4 +1,4 @@
-"""Make, rename and drop tables."""
+"""Creation, renaming and dropping of tables, and creation of views."""
 
 import json
 import re
@@ -40,18 +40,18 @@ PROPERTIES = {
     "write.parquet.compression-codec": "zstd",
     "write.metadata.delete-after-commit.enabled": "true",
     "commit.retry.num-retries": "10",
-    # Small splits keep all cores busy on tables of a few files.
+    # Small splits use all cores on tables of a few files.
     "read.split.target-size": str(32 << 20),
-    # A row group weighs what it holds: at Iceberg's 4 MiB each they would make many times the tasks.
+    # A row group counts by its size: Iceberg's default of 4 MiB for each would make many times the tasks.
     "read.split.open-file-cost": str(1 << 18),
 }
-# Rows are sorted by key: small row groups let a delivery of a few keys read a few of them. A dictionary that
-# is large in such a group saves nothing, and takes a third of the time of writing.
+# Rows are sorted by key, so a delivery of a few keys reads few row groups if they are small. In a small group
+# a large dictionary saves no space and takes a third of the writing time.
 SORTED = {
     "write.parquet.row-group-size-bytes": str(1 << 20),
     "write.parquet.dict-size-bytes": str(1 << 14),
 }
-# Rows in the order of their offsets are read by ranges of them.
+# Rows in the order of their offsets are read by ranges of offsets.
 IN_ORDER = {"write.parquet.row-group-size-bytes": str(16 << 20)}
 LONGEST_FOLDER = 128
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -66,7 +66,7 @@ def refuse_existing(store: Store, table: TableName) -> None:
 
 
 def is_view(store: Store, name: TableName) -> bool:
-    """Whether a view has the name, which no table can have then; a catalog that cannot say so has none."""
+    """Whether a view has the name, so that no table can have it; False for a catalog without views."""
     from py4j.protocol import Py4JJavaError
 
     catalog = store.iceberg()
@@ -77,12 +77,10 @@ def is_view(store: Store, name: TableName) -> bool:
 
 
 def builder(store: Store, shape: Shape) -> Any:
-    """Iceberg's builder of a table of this shape; makes the schema if it is missing (section 2.5).
+    """Iceberg's builder of a table of this shape; creates a missing schema (section 2.5).
 
-    The order of its rows is set after it was made, by `sort_by_key`.
-
-    Histories are partitioned so that open versions lie apart from closed ones. Raises Refused for a name
-    that Iceberg cannot hold, and for one of a view.
+    `sort_by_key` sets the order of its rows afterwards. Histories are partitioned so that open versions have
+    files of their own. Raises Refused for a name that Iceberg cannot store, or that a view has.
     """
     require_here(store, shape.table)
     if is_view(store, shape.table):
@@ -103,9 +101,9 @@ def builder(store: Store, shape: Shape) -> Any:
 
 
 def drop(store: Store, table: TableName) -> bool:
-    """Drop the table with those of its files that lie in its folder; whether there was one.
+    """Drop the table with its files in its own folder; returns whether there was one.
 
-    Files elsewhere stay, and a warning in the log counts them.
+    Files elsewhere remain, and a warning in the log counts them.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -116,11 +114,11 @@ def drop(store: Store, table: TableName) -> bool:
             iceberg = catalog.loadTable(identifier)
             named = files_of_history(store.jvm, iceberg, store.jvm.java.util.HashMap())
             folder, keeps = str(iceberg.location()), iceberg.properties().get("gc.enabled") == "false"
-            former = [str(each.file()) for each in iceberg.operations().current().previousFiles()]
-        except Py4JJavaError:  # none, or one whose files nobody can tell: they stay
+            former = [str(entry.file()) for entry in iceberg.operations().current().previousFiles()]
+        except Py4JJavaError:  # no table, or one whose files cannot be listed: they remain
             return bool(catalog.dropTable(identifier, False))
         dropped = bool(catalog.dropTable(identifier, False))
-        files = [each.location for each in named if not keeps or each.kind == "METADATA"]
+        files = [file.location for file in named if not keeps or file.kind == "METADATA"]
         left = delete_files(iceberg, dict.fromkeys([*files, *former]), folder)
     if left:
         log.warning(f"{table} was dropped; {len(left)} of its files are outside of its folder and stay")
@@ -128,10 +126,7 @@ def drop(store: Store, table: TableName) -> bool:
 
 
 def rename(store: Store, table: TableName, name: TableName) -> None:
-    """Give the table another name; its data, columns and properties stay where they are.
-
-    Raises Refused for the name of a view.
-    """
+    """Rename the table, which keeps its data, columns and properties; Refused for the name of a view."""
     require_here(store, table)
     if is_view(store, name):
         raise view_exists(name)
@@ -140,7 +135,7 @@ def rename(store: Store, table: TableName, name: TableName) -> None:
 
 
 def ensure_schema(store: Store, schema: str) -> None:
-    """Create the schema; another writer may do the same at the same time."""
+    """Create the schema if it is missing; another writer may create it at the same time."""
     from py4j.protocol import Py4JJavaError
 
     catalog, namespace = store.iceberg(), store.namespace(schema)
@@ -156,10 +151,10 @@ def ensure_schema(store: Store, schema: str) -> None:
 def create_view(
     store: Store, name: TableName, columns: Sequence[Column], sql: str, properties: Mapping[str, str]
 ) -> None:
-    """Make a view for Spark SQL, for which Spark is not started; nothing where the catalog holds none.
+    """Create or replace a view for Spark SQL, without Spark; does nothing in a catalog without views.
 
-    One that is there is made anew; without these properties it is another's, and stays. Raises Refused if
-    there is such a table.
+    An existing view without these properties is another program's, and is not replaced. Raises Refused if
+    there is a table of the name.
     """
     refuse_existing(store, name)
     remember_here(store, name)
@@ -192,9 +187,9 @@ def _own_properties(store: Store, shape: Shape) -> dict[str, str]:
 
 
 def sort_by_key(store: Store, transaction: Any, shape: Shape) -> None:
-    """Tell Iceberg the order in which rows lie.
+    """Set the order of a table's rows, by key.
 
-    A table keeps the order of none beside it: Iceberg's procedures that sort rows otherwise look for it.
+    The unsorted order remains among its orders, since Iceberg's procedures that sort otherwise look it up.
     """
     if not shape.layout.is_sorted or not shape.key:
         return
@@ -205,10 +200,10 @@ def sort_by_key(store: Store, transaction: Any, shape: Shape) -> None:
 
 
 def location_of(store: Store, table: TableName) -> str | None:
-    """A folder below an embedded warehouse that holds nothing yet; None lets the catalog choose.
+    """A new folder below an embedded warehouse; None if the catalog is to choose.
 
-    A name never becomes a path as it is: it could climb out of the warehouse. Raises Refused for one that
-    would, in a catalog that makes paths of names.
+    A name is never used as a path unchanged: it could lead out of the warehouse. In a Hadoop catalog, which
+    uses names as paths, such a name raises Refused.
     """
     if str(store.iceberg().getClass().getSimpleName()) == "HadoopCatalog":
         for name in (table.schema, table.name):
@@ -230,7 +225,7 @@ def location_of(store: Store, table: TableName) -> str | None:
 
 
 def remember_here(store: Store, table: TableName) -> None:
-    """Let an embedded warehouse remember the folder that a table or a view is put below."""
+    """Record the folder of an embedded warehouse, in which a table or view is about to be created."""
     if store.home is not None:
         remember(store.home, table)
 

@@ -1,15 +1,14 @@
-"""Write rows into data files that no snapshot names yet.
+"""Data files and delete files, written and deleted while no snapshot names them.
 
-The partitions that rows belong to, for writers on the driver.
-
-Mark stored rows as deleted: deletion vectors, or position delete files before format version 3.
+The driver writes rows into Parquet files by partition, as Iceberg's writer would. Deleted rows are hidden by
+deletion vectors, or by position delete files before format version 3.
 """
 
 import re
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -20,7 +19,6 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
-from backstory.errors import TryAgain
 from backstory.model.instant import EPOCH
 from backstory.model.layout import FILE, POSITION, ROW_ID, START
 from backstory.spark.versions import rewrites_by_options
@@ -28,64 +26,64 @@ from backstory.stores.deletion_vectors import vector_bytes
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.jvm import data_file, position_deletes, rewrite_group
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.places import is_inside
 from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
+from backstory.stores.iceberg.storage import is_inside
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-# Other values would have to be written in another way in a path.
+# Texts that are written to a path without escapes.
 PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 IDENTITY, YEAR = "identity", "year"
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition by its folder, and as Iceberg's objects for files are told of it; both empty for none."""
+    """A partition by its folder, and by its path in Iceberg's own form; both are empty for none."""
 
     folder: str = ""
     path: str = ""
 
 
 def partition_column_ids(table: Any) -> set[int]:
-    """The ids of the columns that a table's partitions are of, or once were."""
+    """The ids of the columns that a table is, or once was, partitioned by."""
     return {int(field.sourceId()) for spec in table.specs().values() for field in spec.fields()}
 
 
 def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
-    """The rows by partition of an Iceberg table; None where the driver cannot name it.
+    """The rows by partition of an Iceberg table; None if the driver cannot compute the partitions.
 
-    It can for the years of instants, for truth values, and for texts of plain letters.
+    It computes years of instants, booleans, and texts of plain letters.
     """
     if table.spec().isUnpartitioned():
         return [(Partition(), rows)]
     parted_by = list(table.spec().fields())
-    fields = [(str(each.name()), str(each.transform().toString())) for each in parted_by]
-    sources = [str(table.schema().findColumnName(each.sourceId())) for each in parted_by]
+    fields = [(str(field.name()), str(field.transform().toString())) for field in parted_by]
+    sources = [str(table.schema().findColumnName(field.sourceId())) for field in parted_by]
     values = [_partition_values(rows, source, how) for source, (_, how) in zip(sources, fields, strict=True)]
-    known = [each for each in values if each is not None]
+    known = [column for column in values if column is not None]
     if len(known) < len(values):
         return None
     names = [name for name, _ in fields]
     combined = pa.table(known, names=names)
-    found = []
+    parts = []
     combinations = combined.group_by(names).aggregate([]).to_pylist()
     if len(combinations) == 1:
         return [(_partition(fields, list(combinations[0].values())), rows)]
     for combination in combinations:
-        here = None
+        members = None
         for name, value in combination.items():
             same = combined[name].is_null() if value is None else pc.equal(combined[name], value)
-            here = same if here is None else pc.and_(here, same)
+            members = same if members is None else pc.and_(members, same)
         partition = _partition(fields, list(combination.values()))
-        found.append((partition, rows.filter(pc.fill_null(here, False))))
-    return found
+        parts.append((partition, rows.filter(pc.fill_null(members, False))))
+    return parts
 
 
 def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.ChunkedArray | None:
-    """The value of a field for each row, as Iceberg reads it from text; None for what is not known here."""
+    """The value of a partition field for each row, as Iceberg parses it; None if not computed here."""
     if source not in rows.column_names:
         return None
     values = rows[source]
@@ -94,18 +92,18 @@ def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.Chunked
     if transform == IDENTITY and pa.types.is_boolean(values.type):
         return values
     if transform == IDENTITY and pa.types.is_string(values.type):
-        plain = all(PLAIN.fullmatch(each) for each in pc.unique(values).drop_null().to_pylist())
+        plain = all(PLAIN.fullmatch(text) for text in pc.unique(values).drop_null().to_pylist())
         return values if plain else None
     return None
 
 
 def _partition(fields: Sequence[tuple[str, str]], values: Sequence[object]) -> Partition:
-    told = [_partition_text(value) for value in values]
+    texts = [_partition_text(value) for value in values]
     folders = [
         str(int(text) + EPOCH.year) if transform == YEAR and text != NULL_PARTITION else text
-        for text, (_, transform) in zip(told, fields, strict=True)
+        for text, (_, transform) in zip(texts, fields, strict=True)
     ]
-    return Partition(_partition_path(fields, folders), _partition_path(fields, told))
+    return Partition(_partition_path(fields, folders), _partition_path(fields, texts))
 
 
 def _partition_text(value: object) -> str:
@@ -118,7 +116,7 @@ def _partition_path(fields: Sequence[tuple[str, str]], texts: Sequence[str]) -> 
     return "/".join(f"{name}={text}" for (name, _), text in zip(fields, texts, strict=True))
 
 
-# The option by which Iceberg's writer leaves what it wrote to whoever commits it.
+# With this option Iceberg's writer registers its files for a later commit.
 REWRITE_OPTION = "rewritten-file-scan-task-set-id"
 ROWS_IN_FILE = 500_000
 ROWS_IN_GROUP = 1 << 15
@@ -128,7 +126,7 @@ CHUNK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A file beside the table: where, how large, its ending, and its partition as Iceberg spells it."""
+    """A written data file: its location, size and Parquet footer, and its partition in Iceberg's form."""
 
     location: str
     size: int
@@ -139,8 +137,8 @@ class WrittenFile:
 def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     """Iceberg's objects for new data files with these rows, sorted by key.
 
-    Rows that have a `_row_id` keep it. The driver writes the files where it can name the partition of
-    a row; rows of a table that somebody partitioned in another way go through Spark's writer.
+    Rows that have a `_row_id` keep it. The driver writes the files if it can compute the partitions; Spark
+    writes the rows of tables with other partitions.
     """
     if not rows.num_rows:
         return []
@@ -154,18 +152,22 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
     schema = _with_field_ids(store, table, rows.schema)
-    locations = table.iceberg.locationProvider()  # asked here: the pool's threads know no JVM
+    locations = table.iceberg.locationProvider()  # called here: the pool's threads have no JVM connection
     pieces = [
-        (locations.newDataLocation(f"{each.folder}/{uuid.uuid4()}.parquet".lstrip("/")), each.path, piece)
-        for each, part in parts
+        (
+            locations.newDataLocation(f"{partition.folder}/{uuid.uuid4()}.parquet".lstrip("/")),
+            partition.path,
+            piece,
+        )
+        for partition, part in parts
         for piece in _pieces(part)
     ]
 
-    here = _is_on_disk(table, pieces[0][0])
+    on_disk = _is_on_disk(table, pieces[0][0])
 
     def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
         location, partition, part = piece
-        path = _create_file(location) if here else None
+        path = _create_file(location) if on_disk else None
         return _write_file(table, location, path, partition, part.cast(schema))
 
     with ExitStack() as undo:
@@ -173,18 +175,18 @@ def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
         with ThreadPoolExecutor(THREADS) as pool:
             written = list(pool.map(write, pieces))
         files = [
-            data_file(store.jvm, table.iceberg, each.location, each.size, each.footer, each.partition)
-            for each in written
+            data_file(store.jvm, table.iceberg, file.location, file.size, file.footer, file.partition)
+            for file in written
         ]
         undo.pop_all()
     return files
 
 
 def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = None) -> list[str]:
-    """Delete files that no snapshot names; those that could not be deleted, which are left as orphans.
+    """Delete files that no snapshot names; returns those that remain as orphans.
 
-    All deletion is here. A file outside of the table's `folder`, by default its location, is left, whoever
-    wrote it: a copy of the table in another folder may read it.
+    Every deletion of files uses this function. A file outside of the table's `folder`, by default its
+    location, remains: a copy of the table in another folder may read it.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -202,30 +204,30 @@ def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = No
 
 
 def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
-    """The same for a Spark DataFrame, written by Spark's tasks and committed by nobody yet.
+    """Iceberg's objects for new data files with a frame's rows, written by Spark's tasks without a commit.
 
-    Of the frame's columns those of the table are written, and `_row_id` and the number of a row's last
-    update if it has them: the writer is the one with which Iceberg itself moves rows.
+    Writes the table's columns, and `_row_id` and the sequence number of the last update if the frame has
+    them. The writer is Iceberg's own for rewritten rows.
     """
-    kept = FIELD_IDS if keeps_row_ids(table) else ()
-    lineage = [name for name in kept if name in frame.columns]
+    lineage_columns = FIELD_IDS if keeps_row_ids(table) else ()
+    lineage = [name for name in lineage_columns if name in frame.columns]
     names = [field["name"] for field in fields_of(store.jvm, table.iceberg.schema())]
     frame = frame.select(*map(quote, [*names, *lineage]))
     with rewrite_group(store.jvm, table.iceberg) as (group, written):
         options = {}
-        if rewrites_by_options():  # the table then has both columns of lineage; NULL is none
+        if rewrites_by_options():  # the table then has both columns of lineage; NULL means no value
             options[REWRITE_OPTION] = group
             frame = frame.selectExpr(
-                "*", *(f"CAST(NULL AS BIGINT) AS {each}" for each in kept if each not in lineage)
+                "*", *(f"CAST(NULL AS BIGINT) AS {name}" for name in lineage_columns if name not in lineage)
             )
         frame.write.format("iceberg").mode("append").options(**options).save(group)
         return written()
 
 
 def _with_ids(table: StoredTable, rows: pa.Table) -> pa.Table:
-    """The rows as they are written: without ids if there are none, or if the table has none."""
-    given = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
-    if given and keeps_row_ids(table):
+    """The rows with their ids, if they have any and the table keeps them; else without."""
+    has_ids = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
+    if has_ids and keeps_row_ids(table):
         return rows
     return without_row_ids(rows)
 
@@ -237,30 +239,30 @@ def _sort_rows(rows: pa.Table, by: Sequence[tuple[str, str]]) -> pa.Table:
 
 
 def _ascends(values: pa.ChunkedArray) -> bool:
-    """Whether each value is greater than the one before it, as keys of a delivery in order are."""
+    """Whether each value is greater than the previous one, as keys of an ordered delivery are."""
     return values.null_count == 0 and bool(pc.all(pc.less(values[:-1], values[1:])).as_py())
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """Rows of one partition, in files of a bounded size."""
+    """The rows of one partition, in a slice for each file."""
     for first in range(0, rows.num_rows, ROWS_IN_FILE):
         yield rows.slice(first, ROWS_IN_FILE)
 
 
 def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:
-    """The schema with the field ids by which Iceberg finds columns, and parts of nested ones, in files."""
+    """The schema with the field ids of columns and their parts, by which Iceberg finds them in files."""
     numbered = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
     numbered |= {name: {"id": id_, "type": "long"} for name, id_ in FIELD_IDS.items() if name not in numbered}
-    return pa.schema([_with_field_id(each, numbered[each.name]) for each in schema])
+    return pa.schema([_with_field_id(field, numbered[field.name]) for field in schema])
 
 
 def _with_field_id(field: pa.Field, numbered: Mapping[str, Any]) -> pa.Field:
-    """The field with its id and those of its parts, from the same field in the JSON of Iceberg's schema."""
+    """The field with its id and its parts' ids, from the JSON of the same field in Iceberg's schema."""
     type_, json = field.type, numbered["type"]
     if pa.types.is_struct(type_):
-        parts = {each["name"]: each for each in json["fields"]}
+        parts = {part["name"]: part for part in json["fields"]}
         inner = [type_.field(place) for place in range(type_.num_fields)]
-        type_ = pa.struct([_with_field_id(each, parts[each.name]) for each in inner])
+        type_ = pa.struct([_with_field_id(part, parts[part.name]) for part in inner])
     elif pa.types.is_map(type_):
         key = _with_field_id(type_.key_field, {"id": json["key-id"], "type": json["key"]})
         value = _with_field_id(type_.item_field, {"id": json["value-id"], "type": json["value"]})
@@ -274,7 +276,7 @@ def _with_field_id(field: pa.Field, numbered: Mapping[str, Any]) -> pa.Field:
 def _write_file(
     table: StoredTable, location: str, local: Path | None, partition: str, rows: pa.Table
 ) -> WrittenFile:
-    """Write a file to this machine's disk, or through the table's own file system where it has no path."""
+    """Write a file to this machine's disk, or through the table's FileIO if `local` is None."""
     sink: Any = pa.BufferOutputStream() if local is None else pa.OSFile(str(local), "wb")
     with (
         sink,
@@ -299,15 +301,15 @@ def _write_file(
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
-    """The columns whose values repeat: of others a dictionary costs time and space, in every group."""
+    """The columns whose values repeat; a dictionary of other columns costs time and space in every group."""
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         yield from _repeating_leaves(name, values.combine_chunks())
 
 
 def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
-    """What Parquet calls the parts of a column whose values repeat."""
+    """Parquet's names of the leaves of a column whose values repeat."""
     if pa.types.is_struct(values.type):
-        parts = [(each.name, inner) for each, inner in zip(values.type, values.flatten(), strict=True)]
+        parts = [(part.name, inner) for part, inner in zip(values.type, values.flatten(), strict=True)]
     elif pa.types.is_map(values.type):
         parts = [("key_value.key", values.keys), ("key_value.value", values.items)]
     elif pa.types.is_list(values.type):
@@ -321,28 +323,28 @@ def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
 
 
 def footer_of(content: pa.Buffer) -> bytes:
-    """What a Parquet file tells of itself: it ends with that, the length of it, and a mark."""
+    """The footer of a Parquet file, which ends with the footer, its length, and a mark."""
     end = content.size - 8
     length = int.from_bytes(content.slice(end, 4).to_pybytes(), "little")
     return content.slice(end - length, length).to_pybytes()
 
 
 def _is_on_disk(table: StoredTable, location: str) -> bool:
-    """Whether the table's own file system writes there to the disk of this machine.
+    """Whether the table's FileIO writes this location to the disk of this machine.
 
-    A path without a scheme may be one of HDFS, of Java's memory, or of whatever Hadoop is set to.
+    A path without a scheme may be in HDFS, in Java's memory, or in any default file system of Hadoop.
     """
     from py4j.protocol import Py4JError
 
     try:
         system = table.iceberg.io().newInputFile(location).getFileSystem()
-    except Py4JError:  # a storage that is none of Hadoop's
+    except Py4JError:  # a storage outside of Hadoop's file systems
         return False
     return str(system.getUri().getScheme()) == "file"
 
 
 def _create_file(location: str) -> Path | None:
-    """Create an empty file on this machine's disk; its path, or None for a location elsewhere."""
+    """Create an empty file on this machine's disk; returns its path, or None for a location elsewhere."""
     path = _absolute_path(location)
     if path is not None:
         path.touch(_create_folder(path.parent) & 0o666)
@@ -350,37 +352,25 @@ def _create_file(location: str) -> Path | None:
 
 
 def _absolute_path(location: str) -> Path | None:
-    found = local_path(location)
-    return found if found.is_absolute() else None
+    path = local_path(location)
+    return path if path.is_absolute() else None
 
 
 def _create_folder(folder: Path) -> int:
-    """Create a folder that is missing, with the mode of the one above it; its mode."""
+    """Create a missing folder with the mode of its parent; returns its mode."""
     if not folder.is_dir():
         folder.mkdir(_create_folder(folder.parent), exist_ok=True)
     return folder.stat().st_mode & 0o777
 
 
 def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:
-    """Write a file through the table's own file system."""
+    """Write a file through the table's FileIO."""
     output = table.iceberg.io().newOutputFile(location).create()
     try:
         for first in range(0, content.size, CHUNK):
             output.write(content.slice(first, min(CHUNK, content.size - first)).to_pybytes())
     finally:
         output.close()
-
-
-def download(table: StoredTable, location: str, offset: int, length: int) -> bytes:
-    """A piece of a file, read here where it opens, else through the table's own file system."""
-    with suppress(OSError):  # Java says what is wrong with one that cannot be read
-        return table.files.read(location, offset, length)
-    opened = table.iceberg.io().newInputFile(location).newStream()
-    try:
-        opened.seek(offset)
-        return bytes(opened.readNBytes(length))
-    finally:
-        opened.close()
 
 
 VECTORS_SINCE = 3
@@ -390,14 +380,14 @@ Positions = Mapping[str, BitMap64]
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """Iceberg's objects for new delete files and for those they take the place of."""
+    """Iceberg's objects for new delete files, and for those that they replace."""
 
     added: list[Any]
     replaced: list[Any]
 
 
 def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
-    """For each `_file` its positions `_pos`."""
+    """The positions `_pos` of each `_file`."""
     if not removed.num_rows:
         return {}
     files = removed[FILE].unify_dictionaries().combine_chunks()
@@ -414,22 +404,17 @@ def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
 
 
 def write_deletions(store: Store, table: StoredTable, positions: Positions) -> Deletions:
-    """Delete files that hide the rows at these positions, and older ones that they absorb."""
+    """Write delete files for the rows at these positions; new vectors replace older delete files."""
     if not positions:
         return Deletions([], [])
     if table.format_version < VECTORS_SINCE:
         return Deletions(_write_position_deletes(store, table, positions), [])
-    told = {file: (len(marked), vector_bytes(marked)) for file, marked in positions.items()}
-    written = write_vectors(store.jvm, table.iceberg, told)
+    vectors = {file: (len(deleted), vector_bytes(deleted)) for file, deleted in positions.items()}
+    written = write_vectors(store.jvm, table.iceberg, vectors)
     if written is None:
-        raise _missing_file(table)
+        raise conflict(table.shape.table)  # a data file is gone: rows were read from a newer state
     added, replaced = written
     return Deletions(list(added), list(replaced))
-
-
-def _missing_file(table: StoredTable) -> TryAgain:
-    """The error for a data file that is not there: its rows were read from a newer table."""
-    return conflict(table.shape.table)
 
 
 PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
@@ -443,18 +428,18 @@ _DELETES = pa.schema(
 
 
 def _write_position_deletes(store: Store, table: StoredTable, positions: Positions) -> list[Any]:
-    """One position delete file for each data file, which keeps it in that file's partition."""
+    """Write a position delete file for each data file, in that file's partition."""
     tasks = scan_tasks_of(store.jvm, table.iceberg, positions)
     if len(tasks) < len(positions):
-        raise _missing_file(table)
+        raise conflict(table.shape.table)
     written = []
-    for file, marked in positions.items():
-        rows = pa.table([[file] * len(marked), list(marked)], schema=_DELETES)
+    for file, deleted in positions.items():
+        rows = pa.table([[file] * len(deleted), list(deleted)], schema=_DELETES)
         sink = pa.BufferOutputStream()
         pq.write_table(rows, sink, compression="zstd", store_schema=False)
         content = sink.getvalue()
         location = table.iceberg.locationProvider().newDataLocation(f"{uuid.uuid4()}-deletes.parquet")
         upload(table, location, content)
-        ending = footer_of(content)
-        written.append(position_deletes(store.jvm, tasks[file], location, content.size, ending))
+        footer = footer_of(content)
+        written.append(position_deletes(store.jvm, tasks[file], location, content.size, footer))
     return written

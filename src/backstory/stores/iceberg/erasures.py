@@ -1,8 +1,7 @@
-"""What an erasure is planned on, and what came of it or of an expiry.
+"""Erasures of rows: the search for files that contain them, the plan, the mark in a table, and the outcome.
 
-What erasures leave in a table: a mark until they are finished, and the files that they may not delete.
-
-Which files hold rows for which a condition holds, also those that no snapshot of now reads.
+The search includes files that no present snapshot reads. The mark remains in a table until every file of an
+erasure is deleted. A further property lists the files that erasures may not delete.
 """
 
 import json
@@ -20,20 +19,22 @@ from backstory.model.layout import FILE
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_of_tasks
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.places import Surroundings, bare_location, places_of
-from backstory.stores.iceberg.reachable import (
+from backstory.stores.iceberg.schema import fields_of
+from backstory.stores.iceberg.scripts import forget_tasks, stage_tasks, tasks_of
+from backstory.stores.iceberg.storage import (
     ListedFile,
     NamedFiles,
     ReachableFiles,
     Strays,
+    Surroundings,
+    bare_location,
     is_metadata,
     listed_files,
     named_files,
+    places_of,
     refuse_writers,
     strays,
 )
-from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.scripts import forget_tasks, stage_tasks, tasks_of
 from backstory.stores.iceberg.store import Store, StoredTable
 
 UNFINISHED: Final = "backstory.erasing"
@@ -42,10 +43,10 @@ LEFT: Final = "backstory.left"
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedErasure:
-    """An erasure whose files are still to be deleted: the digest of its `record`, which is empty for none.
+    """An erasure whose files are not all deleted yet; `record` is the record's digest, empty for none.
 
-    `files` are those that its commit left unnamed, `kept` those that are not the table's to delete: their
-    locations, or what stands for one that may be named after a key.
+    `files` are named by nothing since its commit. `kept` are files that the table may not delete: their
+    locations, or a substitute for a location that may contain a key.
     """
 
     record: str = ""
@@ -58,18 +59,18 @@ class UnfinishedErasure:
 
 
 def unfinished_erasure(table: StoredTable) -> UnfinishedErasure:
-    """The erasure of a table that was interrupted."""
-    told = json.loads(table.properties.get(UNFINISHED) or "{}")
-    return UnfinishedErasure(**{name: told[name] for name in ("record", "files", "kept") if name in told})
+    """The interrupted erasure of a table; empty if there is none."""
+    mark = json.loads(table.properties.get(UNFINISHED) or "{}")
+    return UnfinishedErasure(**{name: mark[name] for name in ("record", "files", "kept") if name in mark})
 
 
 def files_left_outside(table: StoredTable) -> list[str]:
-    """The files with records of former erasures that no metadata names any more, as `kept` above."""
+    """The files with erased records that no metadata names, in the form of `UnfinishedErasure.kept`."""
     return list(json.loads(table.properties.get(LEFT) or "[]"))
 
 
 def is_location(name: str) -> bool:
-    """Whether it is the location of such a file, and does not stand for one."""
+    """Whether the text is a file's location, and not a substitute for one."""
     return "/" in name
 
 
@@ -77,24 +78,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Columns are known by their ids, whatever they were called when a file was written.
+# Spark finds columns by their ids, independent of their names in a file.
 SETTINGS: Final = (
     "spark.sql.parquet.fieldId.read.enabled",
     "spark.sql.parquet.fieldId.read.ignoreMissing",
 )
 ID: Final = "parquet.field.id"
-# A file whose storage was not asked when it was written: none of those is the table's to delete.
+# The time of files whose storage was not asked for it; the table may not delete them.
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 NAME_MAPPING: Final = "schema.name-mapping.default"
 
 
 @dataclass(frozen=True, slots=True)
 class FoundFiles:
-    """The files that hold such rows, what was searched, and what storage and metadata told of files.
+    """The files that contain the rows of a search, and the files that were searched.
 
-    `holding` are data files that metadata names or named, and strays that are the table's own; of the other
-    strays `foreign` hold such rows, and `unread` could not be searched. `past` are the files of former
-    metadata that are still there, `listed` is None where the storage lists none.
+    `holding` are data files that metadata names or named, and the table's own strays. `foreign` are other
+    strays with such rows, and `unread` are files that could not be searched. `searched` has counts of files
+    and bytes. `past` are existing files of former metadata. `listed` is None if the storage lists no files.
     """
 
     holding: frozenset[str]
@@ -114,45 +115,46 @@ def search(
     columns: "StructType",
     around: Surroundings,
 ) -> FoundFiles:
-    """The files that any snapshot reads, or that lie where the table has its files, with such rows.
+    """The files with rows for which the condition holds, in any snapshot or in the table's folders.
 
-    What metadata names is read as Iceberg reads it: by ids, by the mapping of names, with the constants of
-    partitions and the defaults of columns. Strays are read by ids and by names; so are files of former
-    metadata outside of the table's folder, which may be another's. `columns` are those of the condition, with
-    the ids that they have in files.
+    Files that metadata names are read as Iceberg reads them: by ids, name mapping, partition constants and
+    column defaults. Strays are read by ids and by names. So are files of former metadata outside of the
+    table's folder, which may be another table's. `columns` are the condition's, with their ids in files.
     """
     named = named_files(store, table, former=True)
     listed = listed_files(table, around.shared)
-    there = {**(listed or {}), **dict(_files_outside(table, named, listed or {}))}
+    existing = {**(listed or {}), **dict(_files_outside(table, named, listed or {}))}
     places, between = places_of(table.iceberg), unfinished_erasure(table).files
     former = replace(named.past, metadata=named.past.metadata.union(between) - named.now.metadata)
-    own = {each for each in former.all if places.owns(each)}
-    past = former.only({each for each in own if listed and bare_location(each) in listed})
-    stray = strays(table, there, around, named.now, past)
+    own = {location for location in former.all if places.owns(location)}
+    past = former.only({location for location in own if listed and bare_location(location) in listed})
+    stray = strays(table, existing, around, named.now, past)
     readings = list(_reading_schemas(store, table, columns))
-    searching = _FileSearch(store, table, condition, readings, there)
+    searching = _FileSearch(store, table, condition, readings, existing)
     with translate_faults(table.shape.table):
         known = searching.search_named(named, sorted(named.now.data | past.data))
         ours, unsure = searching.search_strays(sorted(stray.own.data))
         foreign, unread = searching.search_others(sorted(stray.others))
     files = {*named.now.data, *past.data}
-    rows = {each for each in stray.own.data | stray.others if each.endswith(".parquet")} - unread
-    size = sum(named.files[each].size for each in files) + sum(there[each].bytes for each in rows)
-    searched = {"files": len(files) + len(rows), "bytes": size}
-    return FoundFiles(frozenset(known | ours), foreign, unread | unsure, searched, listed, named, past, stray)
+    rows = {location for location in stray.own.data | stray.others if location.endswith(".parquet")} - unread
+    size = sum(named.files[location].size for location in files) + sum(
+        existing[location].bytes for location in rows
+    )
+    counts = {"files": len(files) + len(rows), "bytes": size}
+    return FoundFiles(frozenset(known | ours), foreign, unread | unsure, counts, listed, named, past, stray)
 
 
 def _files_outside(
     table: StoredTable, named: NamedFiles, listed: Collection[str]
 ) -> Iterator[tuple[str, ListedFile]]:
-    """The files of former metadata and erasures that are outside of the table's places, and still there."""
+    """The existing files of former metadata and erasures outside of the table's folder."""
     places, io = places_of(table.iceberg), table.iceberg.io()
-    left = {each for each in files_left_outside(table) if is_location(each)}
-    for each in sorted((named.past.all | left) - named.now.all):
-        if not places.owns(each) and bare_location(each) not in listed:
-            file = io.newInputFile(each)
+    outside = {location for location in files_left_outside(table) if is_location(location)}
+    for location in sorted((named.past.all | outside) - named.now.all):
+        if not places.owns(location) and bare_location(location) not in listed:
+            file = io.newInputFile(location)
             if file.exists():
-                yield bare_location(each), ListedFile(each, int(file.getLength()), NEVER)
+                yield bare_location(location), ListedFile(location, int(file.getLength()), NEVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,7 @@ class _FileSearch:
     listed: Mapping[str, ListedFile]
 
     def search_named(self, named: NamedFiles, locations: Collection[str]) -> set[str]:
-        """Of files that metadata names those with such rows, hidden ones too."""
+        """The files among those that metadata names with such rows, including hidden ones."""
         if not locations:
             return set()
         jvm, iceberg, group = self.store.jvm, self.table.iceberg, str(uuid4())
@@ -177,64 +179,64 @@ class _FileSearch:
             forget_tasks(jvm, iceberg, group)
 
     def search_strays(self, files: Sequence[str]) -> tuple[set[str], frozenset[str]]:
-        """Of strays those with such rows, and those that cannot be read."""
+        """The strays with such rows, and the strays that cannot be read."""
         from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
         from pyspark.sql.functions import col
 
         if not files:
             return set(), frozenset()
-        path, found = col("_metadata.file_path").alias("file"), set[str]()
+        path, holding = col("_metadata.file_path").alias("file"), set[str]()
         try:
-            for each in self.readings:
+            for schema in self.readings:
                 with _by_ids(self.store.spark):
-                    told = self._read(each, files).where(self.condition).select(path).distinct().collect()
-                found |= {bare_location(unquote(row["file"])) for row in told}
+                    rows = self._read(schema, files).where(self.condition).select(path).distinct().collect()
+                holding |= {bare_location(unquote(row["file"])) for row in rows}
         except (Py4JJavaError, PySparkException):
             if len(files) == 1:
                 return set(), frozenset(files)
-            parts = [self.search_strays([each]) for each in files]
-            return set().union(*(one for one, _ in parts)), frozenset().union(*(none for _, none in parts))
-        return found, frozenset()
+            parts = [self.search_strays([file]) for file in files]
+            return set().union(*(some for some, _ in parts)), frozenset().union(*(bad for _, bad in parts))
+        return holding, frozenset()
 
     def search_others(self, files: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """The same of strays of unknown origin: one without any value of a key cannot be searched for it."""
-        found, unread = set[str](), set[str]()
-        for each in files:
-            if not self.listed[each].bytes:
+        """The same for strays of unknown origin; one without any value of a key counts as unread."""
+        holding, unread = set[str](), set[str]()
+        for file in files:
+            if not self.listed[file].bytes:
                 continue
-            if not each.endswith(".parquet"):
-                unread.add(each)
+            if not file.endswith(".parquet"):
+                unread.add(file)
                 continue
-            holding, unsure = self.search_strays([each])
-            found |= holding
-            if unsure or not (holding or self._has_key(each)):
-                unread.add(each)
-        return frozenset(found), frozenset(unread)
+            in_file, unsure = self.search_strays([file])
+            holding |= in_file
+            if unsure or not (in_file or self._has_key(file)):
+                unread.add(file)
+        return frozenset(holding), frozenset(unread)
 
     def _has_key(self, file: str) -> bool:
-        for each in self.readings:
-            has = reduce(or_, (column(name).isNotNull() for name in each.names))
+        for schema in self.readings:
+            has = reduce(or_, (column(name).isNotNull() for name in schema.names))
             with _by_ids(self.store.spark):
-                if self._read(each, [file]).where(has).limit(1).collect():
+                if self._read(schema, [file]).where(has).limit(1).collect():
                     return True
         return False
 
     def _read(self, columns: "StructType", files: Sequence[str]) -> "DataFrame":
-        """The columns of the condition, by the names that it has for them."""
+        """The columns of the condition, under the names in the condition."""
         rows = self.store.spark.read.schema(columns)
-        frame = rows.parquet(*(self.listed[each].location for each in files))
+        frame = rows.parquet(*(self.listed[file].location for file in files))
         return frame.withColumnsRenamed(
-            {each.name: each.metadata[NAMED] for each in columns if NAMED in each.metadata}
+            {field.name: field.metadata[NAMED] for field in columns if NAMED in field.metadata}
         )
 
 
-# What a column is called that a file has by another name.
+# The key of a column's name in the condition, if a file has it under another name.
 NAMED: Final = "backstory.named"
 
 
 def columns_with_ids(store: Store, table: StoredTable, wanted: Mapping[str, tuple[str, ...]]) -> "StructType":
-    """Columns of the table as Spark's reader of files takes them; of a struct the parts that are named."""
+    """Columns of the table with their ids, for Spark's reader of files; of a struct only the named parts."""
     from pyspark.sql.types import StructField, StructType
 
     known = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
@@ -242,7 +244,7 @@ def columns_with_ids(store: Store, table: StoredTable, wanted: Mapping[str, tupl
     for name, parts in wanted.items():
         type_ = schema[name].dataType
         if parts and isinstance(type_, StructType):
-            ids = {each["name"]: each["id"] for each in known[name]["type"]["fields"]}
+            ids = {part["name"]: part["id"] for part in known[name]["type"]["fields"]}
             type_ = StructType([_field_with_id(part, type_[part].dataType, ids[part]) for part in parts])
         fields.append(_field_with_id(name, type_, known[name]["id"]))
     return StructType(fields)
@@ -255,13 +257,13 @@ def _field_with_id(name: str, type_: Any, id_: int) -> Any:
 
 
 def _reading_schemas(store: Store, table: StoredTable, columns: "StructType") -> "Iterator[StructType]":
-    """The columns by their ids, and by every name that they have or had, or that a mapping gives them."""
+    """The columns by their ids, and by each name that they have or had, or that a name mapping contains."""
     from pyspark.sql.types import StructField, StructType
 
     yield columns
-    ids = {each.name: int(each.metadata[ID]) for each in columns}
-    told = json.loads(table.properties.get(NAME_MAPPING) or "[]")
-    mapped = {int(each["field-id"]): each["names"] for each in told if "field-id" in each}
+    ids = {field.name: int(field.metadata[ID]) for field in columns}
+    mapping = json.loads(table.properties.get(NAME_MAPPING) or "[]")
+    mapped = {int(entry["field-id"]): entry["names"] for entry in mapping if "field-id" in entry}
     namings = {tuple(ids)}
     for schema in dict(table.iceberg.schemas()).values():
         known = {field["id"]: field["name"] for field in fields_of(store.jvm, schema)}
@@ -274,18 +276,18 @@ def _reading_schemas(store: Store, table: StoredTable, columns: "StructType") ->
         fields = zip(names, columns, strict=True)
         yield StructType(
             [
-                StructField(name, _without_ids(each.dataType), True, {NAMED: each.name})
-                for name, each in fields
+                StructField(name, _without_ids(field.dataType), True, {NAMED: field.name})
+                for name, field in fields
             ]
         )
 
 
 def _without_ids(type_: Any) -> Any:
-    """A type whose parts have no ids, by which Spark finds them by their names."""
+    """The type without ids of its parts, so that Spark finds them by name."""
     from pyspark.sql.types import StructField, StructType
 
     if isinstance(type_, StructType):
-        return StructType([StructField(each.name, _without_ids(each.dataType), True) for each in type_])
+        return StructType([StructField(part.name, _without_ids(part.dataType), True) for part in type_])
     return type_
 
 
@@ -303,13 +305,13 @@ def _by_ids(spark: "SparkSession") -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Erasure:
-    """What an erasure is planned on: the files that were found, and what its commit tells.
+    """The plan of an erasure: the files with its rows, and the properties of its commit.
 
-    Of each tag `tags` says whether it is dropped, or follows to the snapshot that is left; `mark` stands in
-    the table until the files are gone.
+    `tags` has True for a tag that is dropped, False for one that moves to the remaining snapshot. `mark`
+    remains in the table until the files are deleted.
     """
 
-    found: FoundFiles
+    files: FoundFiles
     properties: Mapping[str, str]
     tags: Mapping[str, bool]
     mark: UnfinishedErasure
@@ -317,10 +319,10 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """The snapshot that is left, how many files were rewritten, and the snapshots and files that went.
+    """The outcome of an erasure: the remaining snapshot, the number of rewritten files, and removed ones.
 
-    `left` are files that are no more of the table and that hold rows or metadata of before: those that lie
-    outside of its places, and those that could not be deleted.
+    `left` are files with earlier rows or metadata that still exist: outside of the table's folder, or not
+    deletable.
     """
 
     snapshot_id: int | None
@@ -334,28 +336,28 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """How many snapshots went, and the files that only they needed and that could not be deleted.
+    """The number of expired snapshots, and files that only they needed but that were not deleted.
 
-    Those are files outside of the table's folder, which may be another's.
+    These are outside of the table's folder, so another table may use them, or could not be deleted.
     """
 
     snapshots: int = 0
     left: Sequence[str] = ()
 
 
-def refuse_unfinished(table: StoredTable, found: FoundFiles) -> None:
-    """Raises TryAgain where a file that would go may be that of a writer at work.
+def refuse_unfinished(table: StoredTable, files: FoundFiles) -> None:
+    """Raise TryAgain if a file to be deleted may be that of a writer at work.
 
-    A catalog may be about to name metadata that follows the table's own; what does not, no catalog will.
+    A catalog may be about to name metadata that follows the table's present metadata, but no other metadata.
     """
-    own, following = {bare_location(each) for each in own_strays(found).all}, found.strays.following
-    files = (each for each in own if each in following or not is_metadata(each))
-    refuse_writers(table, found.listed or {}, files)
+    own, following = {bare_location(location) for location in own_strays(files).all}, files.strays.following
+    risky = (location for location in own if location in following or not is_metadata(location))
+    refuse_writers(table, files.listed or {}, risky)
 
 
-def own_strays(found: FoundFiles) -> ReachableFiles:
-    """The table's own strays that go: of data those with rows, all else may tell of some."""
-    own = found.strays.own
-    parts = (own.data & found.holding, own.deletes, own.statistics, own.metadata)
-    located = {each: (found.listed or {})[each].location for each in own.all}
-    return ReachableFiles(*(frozenset(located[each] for each in part) for part in parts))
+def own_strays(files: FoundFiles) -> ReachableFiles:
+    """The table's own strays to be deleted: data files with the rows, and all other files."""
+    own = files.strays.own
+    parts = (own.data & files.holding, own.deletes, own.statistics, own.metadata)
+    located = {location: (files.listed or {})[location].location for location in own.all}
+    return ReachableFiles(*(frozenset(located[location] for location in part) for part in parts))

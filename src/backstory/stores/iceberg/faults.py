@@ -1,6 +1,6 @@
-"""Iceberg's and Spark's errors in our words.
+"""Errors of Java, Iceberg and Spark as backstory's own.
 
-The first line of what went wrong in Java or in Spark, without what may be of rows, paths or logins.
+An error contains the first line of its cause, without parts that may be values of rows, paths or logins.
 """
 
 import re
@@ -18,15 +18,16 @@ from backstory.stores.iceberg.workers import error_of_worker
 from backstory.stores.refusals import conflict, file_lost
 
 if TYPE_CHECKING:
+    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
 LONGEST: Final = 160
-# What stands in quotes, and a number of three digits or more, may be a value. Folders may be named by values,
-# and addresses may hold logins.
+# A quoted text, and a number of three digits or more, may be a value. Folders may be named after values, and
+# addresses may contain logins.
 _TEXTS: Final = re.compile(r"\"[^\"]*\"?|'[^']*'?|`[^`]*`?")
 _PLACES: Final = re.compile(r"\S*[/\\@?&=]\S*")
 _NUMBERS: Final = re.compile(r"\S*\d{3,}\S*")
-# Of these the name alone is told: their words are about values.
+# Errors whose texts are about values, so that only their names are shown.
 _OF_VALUES: Final = re.compile(r"Number|Arithmetic|Date|IllegalState|Spark|Overflow")
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Invalid)): ", re.MULTILINE)
 
@@ -34,29 +35,26 @@ _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Invalid)): ", re
 def first_line(name: str, text: str | None) -> str:
     """`Name: first line`, with an ellipsis for each part that may be a value."""
     lines = "" if _OF_VALUES.search(name) else (text or "").strip()
-    told = lines.splitlines()[0] if lines else ""
+    first = lines.splitlines()[0] if lines else ""
     for values in (_TEXTS, _PLACES, _NUMBERS):
-        told = values.sub("…", told)
-    told = " ".join(told.split())
-    return f"{name}: {told[:LONGEST]}" if re.search(r"\w", told) else name
+        first = values.sub("…", first)
+    first = " ".join(first.split())
+    return f"{name}: {first[:LONGEST]}" if re.search(r"\w", first) else name
 
 
 def spark_cause(fault: "PySparkException") -> str:
-    """What Spark names its error by; of one in a Python worker its class."""
+    """Spark's name of an error; for an error in a Python worker also its class."""
     raised = _RAISED.findall(str(fault))
     name = condition_of(fault) or type(fault).__name__
     return f"{name}: {raised[-1]}" if raised and "Traceback" in str(fault) else name
 
 
 def root_cause(fault: Any) -> str:
-    """The same of the innermost cause of one of Java's exceptions."""
+    """`Name: first line` of the innermost cause of a Java exception."""
     while (cause := fault.getCause()) is not None:
         fault = cause
     return first_line(str(fault.getClass().getSimpleName()), fault.getMessage())
 
-
-if TYPE_CHECKING:
-    from py4j.protocol import Py4JJavaError
 
 MISSING = {"NoSuchTableException", "NoSuchNamespaceException"}
 CONFLICTS = {
@@ -65,7 +63,7 @@ CONFLICTS = {
     "CommitStateUnknownException",
     "AlreadyExistsException",
 }
-# A result of Spark that is larger than the driver may hold.
+# In Spark's error for a result that is larger than the driver may hold.
 TOO_MUCH = "maxResultSize"
 BUSY = (
     "SQLITE_BUSY",
@@ -75,12 +73,12 @@ BUSY = (
     "Connection refused",
     "Connection reset",
 )
-# What an object store says that wants fewer requests, as Amazon's client tells it.
+# In the errors of Amazon's client for an object store that asks for fewer requests.
 THROTTLED = ("Status Code: 429", "Status Code: 503")
-# SQL states by their beginnings: connection, rollback, resources, operator, lock; login and privilege.
+# First letters of SQL states: connection, rollback, resources, operator, lock; below, login and privilege.
 BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
-# Iceberg writes no metadata, and no snapshot, older than those that a table has.
+# In Iceberg's errors for metadata or a snapshot older than the table's newest.
 CLOCK_BACK = (
     "Invalid update timestamp",
     "Expected sorted snapshot log",
@@ -88,29 +86,28 @@ CLOCK_BACK = (
 )
 SPARK_GONE = "spark-gone"
 UNCHANGED: Final = "The table is as it was; `verbose=True` shows the whole cause."
-# A file that is not there any more: its own name alone is told, for folders may be named by values.
+# A missing file. Only its own name is shown, since folders may be named after values.
 _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
 
 
 class _CauseDisplay:
-    """Whether the whole cause of a fault is part of its error; it may hold values."""
+    """Whether errors contain the whole cause of a fault, which may contain values."""
 
     causes = False
 
 
-def show_causes(causes: bool) -> None:  # noqa: FBT001 - the one thing that it says
-    """From now on errors of Java and Spark hold the whole cause, or its first line without values."""
+def show_causes(causes: bool) -> None:  # noqa: FBT001 - the one thing that it sets
+    """Set whether errors of Java and Spark contain the whole cause, or its first line without values."""
     _CauseDisplay.causes = causes
 
 
 @contextmanager
 def translate_faults(table: TableName | str) -> Iterator[None]:
-    """Raises TryAgain for conflicts, a busy catalog and a full disk, Failed for all else of JVM and storage.
+    """Raise TryAgain for conflicts, a busy catalog or a full disk; Failed for other errors of JVM or storage.
 
-    An error of our own that a Python worker met is raised as itself.
-
-    Of a fault's text the first line is passed on, without what may be a value.
+    An error of backstory's in a Python worker is raised as itself. Other errors contain the first line of the
+    fault's text, without parts that may be values.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
@@ -121,7 +118,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
         raise
     except Py4JJavaError as fault:
         raise java_fault(fault, table) from fault
-    except (ConnectionError, EOFError, Py4JError) as fault:  # no file's: it is Java that does not answer
+    except (ConnectionError, EOFError, Py4JError) as fault:  # Java does not answer; files raise OSError
         raise _no_answer(table, fault) from fault
     except OSError as fault:
         raise no_room(fault, table) or Failed(
@@ -149,16 +146,16 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
 
 
 def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
-    """The error for what Java could not do with a table."""
+    """The error for a Java exception during work on a table."""
     error = error_of_worker(str(fault)) or lost_file(fault, table) or no_room_by(str(fault), table)
     cause = _cause(root_cause(fault.java_exception), fault)
     return error or _error_by_names(table, _class_names(fault.java_exception), cause)
 
 
 def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
-    """The error for a file of a table that is gone, if a fault of Java's is that."""
-    found = _LOST.search(str(fault))
-    return found and file_lost(table, found[1])
+    """The error for a missing file of a table, if that is the fault; else None."""
+    match = _LOST.search(str(fault))
+    return match and file_lost(table, match[1])
 
 
 def _no_answer(table: TableName | str, fault: Exception) -> BaseException:
@@ -168,9 +165,9 @@ def _no_answer(table: TableName | str, fault: Exception) -> BaseException:
 
 
 def spark_is_gone(fault: BaseException) -> bool:
-    """Whether an error, in our words or as it came, says that Java does not answer any more.
+    """Whether an error, translated or not, means that Java no longer answers.
 
-    An answer of Java's has its trace: that it knows no such method, for one.
+    An error that Java itself answered, for example for an unknown method, contains its trace.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -181,12 +178,12 @@ def spark_is_gone(fault: BaseException) -> bool:
 
 
 def is_missing(fault: "Py4JJavaError") -> bool:
-    """Whether Iceberg says that there is no such table or schema."""
+    """Whether Iceberg's error means that there is no such table or schema."""
     return str(fault.java_exception.getClass().getSimpleName()) in MISSING
 
 
 def _spark_stopped(table: TableName | str) -> Failed:
-    """The error where Java does not answer any more."""
+    """The error for a Java that no longer answers."""
     return Failed(
         SPARK_GONE,
         f"Spark stopped while it worked on {table}.",
@@ -195,7 +192,7 @@ def _spark_stopped(table: TableName | str) -> Failed:
 
 
 def _class_names(fault: object) -> list[str]:
-    """The class names of a Java fault and of its causes, with words of theirs that tell them apart."""
+    """The class names of a Java fault and its causes, with words of their texts that distinguish them."""
     names = []
     while fault is not None:
         name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
@@ -225,18 +222,18 @@ def _storage_busy(table: TableName | str) -> TryAgain:
 
 
 def _sql_state_kind(fault: Any) -> str:
-    """What the SQL state of a database's own exception says: busy, closed, or nothing of the kind."""
+    """The meaning of a database exception's SQL state: `busy`, `closed`, or empty for any other."""
     from py4j.protocol import Py4JError
 
     try:
         state = fault.getSQLState() or ""
-    except Py4JError:  # Iceberg's exception around it has none
+    except Py4JError:  # Iceberg's own exception, which has no state
         return ""
     return "busy" if state.startswith(BUSY_STATES) else "closed" if state.startswith(CLOSED_STATES) else ""
 
 
 def _error_by_names(table: TableName | str, names: list[str], cause: str) -> BackstoryError:
-    """The error for the names of Java's exceptions, by the one that says what to do."""
+    """The error for the class names of Java's exceptions, by the first name with a remedy."""
     if TOO_MUCH in names:
         return TooLarge()
     if {*CLOCK_BACK} & set(names):

@@ -1,6 +1,7 @@
-"""All of Iceberg's own Java that is called, each class by its name, and nothing of it anywhere else.
+"""Iceberg's Java: every class that backstory calls, by name; only its scripts name further ones.
 
-Not all are meant for others: a session is asked for each before it is worked with. `jvm` is its Java.
+Some classes are not part of Iceberg's public API, so a session is checked for all of them before it is used.
+The parameter `jvm` is py4j's view of the session's Java.
 """
 
 import json
@@ -40,7 +41,7 @@ REWRITE_TABLE: Final = "spark.source.SparkRewriteTable"
 
 
 def gateway(session: "SparkSession | LateSpark") -> Any:
-    """The session's Java; Iceberg has no other door for commits."""
+    """The session's Java, the only way to Iceberg's commits."""
     from backstory.spark.java_names import remember_names
     from backstory.spark.process import hold_to_this_process
 
@@ -55,7 +56,7 @@ def version(jvm: Any) -> str:
 
 
 def missing_classes(jvm: Any) -> list[str]:
-    """The classes of `NEEDED` that this Iceberg does not have."""
+    """The classes of `NEEDED` that this Iceberg lacks."""
     needed = (name for name in NEEDED if name != REWRITE_TABLE or not rewrites_by_options())
     return [name for name in needed if java_class_or_none(jvm, f"{ICEBERG}.{name}") is None]
 
@@ -70,9 +71,9 @@ def java_class_or_none(jvm: Any, name: str) -> Any:
 
 
 def catalog(spark: "SparkSession", name: str) -> Any:
-    """Iceberg's object for a catalog as the session has it, which by default caches tables.
+    """Iceberg's object for a catalog of the session, which by default caches tables.
 
-    It is looked up in the session's settings, which are a thread's own.
+    Iceberg looks it up in the active session, which each thread has of its own.
     """
     session = spark._jsparkSession  # noqa: SLF001
     _java(gateway(spark), sessions_class()).setActiveSession(session)
@@ -80,22 +81,22 @@ def catalog(spark: "SparkSession", name: str) -> Any:
 
 
 def loaded_catalog(spark: "SparkSession", name: str) -> Any:
-    """The same of a session that has it loaded already, which stays as it is; else None."""
+    """The catalog of a session that has loaded it already; None otherwise, and nothing is loaded."""
     manager = spark._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
     if not manager.listCatalogs(gateway(spark).scala.Option.empty()).contains(name):
         return None
-    found = manager.catalog(name)
-    known = _class(gateway(spark), ICEBERG_CATALOG)
-    return found.icebergCatalog() if known.isInstance(found) else None
+    loaded = manager.catalog(name)
+    iceberg = _class(gateway(spark), ICEBERG_CATALOG)
+    return loaded.icebergCatalog() if iceberg.isInstance(loaded) else None
 
 
 def is_caching(jvm: Any, catalog: Any) -> bool:
-    """Whether a catalog keeps tables as they were when it first loaded them."""
+    """Whether a catalog caches tables as they were when it first loaded them."""
     return bool(_class(jvm, f"{ICEBERG}.CachingCatalog").isInstance(catalog))
 
 
 def uncached_catalog(jvm: Any, catalog: Any) -> Any:
-    """The catalog that a caching one wraps, which alone knows of schemas, views and newer tables."""
+    """The catalog inside a caching one, which has schemas, views and newer tables."""
     if not is_caching(jvm, catalog):
         return catalog
     wrapped = _class(jvm, f"{ICEBERG}.CachingCatalog").getDeclaredField("catalog")
@@ -104,7 +105,7 @@ def uncached_catalog(jvm: Any, catalog: Any) -> Any:
 
 
 def build_catalog(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
-    """The same as the properties of a session tell of it, without the session."""
+    """Iceberg's object for a catalog, from a session's properties and without the session."""
     settings = _java(jvm, "org.apache.hadoop.conf.Configuration")()
     hadoop, own = "spark.hadoop.", f"spark.sql.catalog.{name}."
     for key, value in properties.items():
@@ -131,7 +132,7 @@ def identifier(jvm: Any, schema: str, table: str) -> Any:
 
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
-    """A Java array of a class; py4j makes none, and no longs of small numbers, by itself."""
+    """A Java array of a class; py4j converts neither lists to arrays nor small numbers to longs."""
     built = _java(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for place, value in enumerate(values):
         built[place] = value
@@ -143,9 +144,9 @@ def schema_json(jvm: Any, schema: Any) -> str:
     return str(_iceberg(jvm, "SchemaParser").toJson(schema))
 
 
-def schema_of(jvm: Any, told: str) -> Any:
-    """The schema that JSON tells."""
-    return _iceberg(jvm, "SchemaParser").fromJson(told)
+def schema_of(jvm: Any, text: str) -> Any:
+    """The schema in a JSON text."""
+    return _iceberg(jvm, "SchemaParser").fromJson(text)
 
 
 def metadata_json(jvm: Any, table: Any) -> str:
@@ -154,7 +155,7 @@ def metadata_json(jvm: Any, table: Any) -> str:
 
 
 def is_reserved(jvm: Any) -> Callable[[str], bool]:
-    """Whether Iceberg keeps a name for its own columns."""
+    """A function that returns whether Iceberg reserves a name for its own columns."""
     return _iceberg(jvm, "MetadataColumns").isMetadataColumn
 
 
@@ -169,80 +170,80 @@ def partition_spec(jvm: Any, schema: Any) -> Any:
 
 
 def ascending(jvm: Any, order: Any, name: str) -> Any:
-    """An order that is being replaced, with one more column behind."""
+    """A sort order in the making, with one more column at its end."""
     first = _iceberg(jvm, "NullOrder").NULLS_FIRST
     return order.asc(_iceberg(jvm, "expressions.Expressions").ref(name), first)
 
 
 def every_row(jvm: Any) -> Any:
-    """The expression that holds for all rows."""
+    """The expression that is true for every row."""
     return _iceberg(jvm, "expressions.Expressions").alwaysTrue()
 
 
 def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
-    """Whether a data file may have rows with a text in a column; told by the files' bounds, none is read."""
+    """Whether a data file may have rows with a text in a column, by the files' bounds."""
     equal = _iceberg(jvm, "expressions.Expressions").equal(column, text)
     with closing(table.newScan().filter(equal).planFiles()) as tasks:
         return bool(tasks.iterator().hasNext())
 
 
 def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
-    """A scan of the files that may have rows of a condition, which is told as Iceberg's JSON has it."""
-    # Without the columns, which the parser would find by any case: the scan finds them exactly.
-    told = _iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
-    return table.newScan().filter(told)
+    """A scan of the files that may have rows for a condition, in Iceberg's JSON form of expressions."""
+    # Unbound: the parser would find columns in any letter case, but the scan finds them exactly.
+    expression = _iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
+    return table.newScan().filter(expression)
 
 
 @lru_cache
 def scanned_bytes(relation: Any) -> int | None:
-    """The bytes of all files of the Iceberg table that a relation of Spark's plan scans; None for others."""
+    """The bytes of all files of the Iceberg table that a relation in Spark's plan scans; None for others."""
     table = relation.relation().table()
     if table.getClass().getName() != f"{ICEBERG}.spark.source.SparkTable":
         return None
     at, stored = table.snapshotId(), table.table()
     snapshot = stored.currentSnapshot() if at is None else stored.snapshot(at)
-    told = "0" if snapshot is None else snapshot.summary().get("total-files-size")
-    return None if told is None else int(told)
+    size = "0" if snapshot is None else snapshot.summary().get("total-files-size")
+    return None if size is None else int(size)
 
 
 @lru_cache
 def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..., Any]:
-    """A function in Java, compiled once by what Spark compiles its plans with: for loops over many files.
+    """A function in Java, compiled once by Spark's own compiler, for loops over many files.
 
-    `parameters` are names and the classes of what it takes, `answer` is the class of what it gives.
+    `answer` is the class of its result, and `parameters` are the classes of its parameters by name.
     """
     evaluator, classes = jvm.org.codehaus.janino.ScriptEvaluator(), _class(jvm, "java.lang.Class")
     evaluator.setParentClassLoader(_loader(jvm))
     evaluator.setReturnType(_class(jvm, answer))
-    types = array(jvm, classes, [_class(jvm, each) for each in parameters.values()])
+    types = array(jvm, classes, [_class(jvm, name) for name in parameters.values()])
     evaluator.setParameters(array(jvm, _class(jvm, "java.lang.String"), list(parameters)), types)
     evaluator.setThrownExceptions(array(jvm, classes, [_class(jvm, "java.lang.Exception")]))
     evaluator.cook(source)
-    return lambda *given: evaluator.evaluate(array(jvm, _class(jvm, "java.lang.Object"), given))
+    return lambda *arguments: evaluator.evaluate(array(jvm, _class(jvm, "java.lang.Object"), arguments))
 
 
-def data_file(jvm: Any, table: Any, location: str, size: int, ending: bytes, partition: str) -> Any:
-    """Iceberg's object for a Parquet file of rows; its partition as a path has it, empty for none."""
+def data_file(jvm: Any, table: Any, location: str, size: int, footer: bytes, partition: str) -> Any:
+    """Iceberg's object for a Parquet file of rows; `partition` in its path form, empty for none."""
     config = _iceberg(jvm, "MetricsConfig").forTable(table)
     builder = _iceberg(jvm, "DataFiles").builder(table.spec()).withPath(location).withFileSizeInBytes(size)
-    builder = _with_footer(jvm, builder, ending, config)
+    builder = _with_footer(jvm, builder, footer, config)
     return (builder.withPartitionPath(partition) if partition else builder).build()
 
 
-def position_deletes(jvm: Any, task: Any, location: str, size: int, ending: bytes) -> Any:
-    """Iceberg's object for a Parquet file of positions in the file of a scan task."""
+def position_deletes(jvm: Any, task: Any, location: str, size: int, footer: bytes) -> Any:
+    """Iceberg's object for a Parquet file of deleted positions in the data file of a scan task."""
     builder = _iceberg(jvm, "FileMetadata").deleteFileBuilder(task.spec()).ofPositionDeletes()
     builder = builder.withPath(location).withFileSizeInBytes(size).withPartition(task.file().partition())
     config = _iceberg(jvm, "MetricsConfig").forPositionDelete()
-    return _with_footer(jvm, builder, ending, config).build()
+    return _with_footer(jvm, builder, footer, config).build()
 
 
-def _with_footer(jvm: Any, builder: Any, ending: bytes, config: Any) -> Any:
-    """What a Parquet file's ending tells; Iceberg would read it again, all of Hadoop's settings before it."""
+def _with_footer(jvm: Any, builder: Any, footer: bytes, config: Any) -> Any:
+    """A builder with the metrics in a Parquet file's footer, so that Iceberg need not read the file."""
     (read, every), util = _parquet(jvm), _iceberg(jvm, "parquet.ParquetUtil")
-    footer = read(jvm.java.io.ByteArrayInputStream(ending), every, None, False, len(ending))
-    metrics = util.footerMetrics(footer, _java(jvm, "java.util.stream.Stream").empty(), config)
-    return builder.withFormat("parquet").withMetrics(metrics).withSplitOffsets(util.getSplitOffsets(footer))
+    metadata = read(jvm.java.io.ByteArrayInputStream(footer), every, None, False, len(footer))
+    metrics = util.footerMetrics(metadata, _java(jvm, "java.util.stream.Stream").empty(), config)
+    return builder.withFormat("parquet").withMetrics(metrics).withSplitOffsets(util.getSplitOffsets(metadata))
 
 
 @lru_cache
@@ -256,9 +257,9 @@ def _parquet(jvm: Any) -> tuple[Callable[..., Any], Any]:
 
 @contextmanager
 def rewrite_group(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
-    """A name under which Spark writes to the table as Iceberg's own rewriting does, and what it wrote.
+    """A name under which Spark writes files for the table without a commit, and a function that returns them.
 
-    The files are committed by nobody, and `_row_id` is written if the rows have it.
+    It is the writer of Iceberg's own rewriting: `_row_id` is written if the rows have it.
     """
     group = str(uuid4())
     cache, coordinator = _table_cache(jvm), _iceberg(jvm, "spark.FileRewriteCoordinator").get()
@@ -271,26 +272,26 @@ def rewrite_group(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list
 
 
 def _table_cache(jvm: Any) -> Any:
-    """Iceberg's cache of tables that Spark's writer finds by name; py4j takes one `get` for another."""
+    """Iceberg's cache in which Spark's writer finds tables by name; py4j would call another `get`."""
     cache = _class(jvm, f"{ICEBERG}.spark.SparkTableCache")
     nothing = array(jvm, _class(jvm, "java.lang.Class"), [])
     return cache.getMethod("get", nothing).invoke(None, array(jvm, _class(jvm, "java.lang.Object"), []))
 
 
 def _iceberg(jvm: Any, name: str) -> Any:
-    """One of the classes of `NEEDED`, to call."""
+    """A class of `NEEDED`, to call."""
     assert name in NEEDED, name
     return _java(jvm, f"{ICEBERG}.{name}")
 
 
-def texts_of(told: Any) -> dict[str, str]:
-    """A Java map of texts at once; py4j asks three questions for each of its names."""
-    mapper = _java(told, "com.fasterxml.jackson.databind.ObjectMapper")()
-    return dict(json.loads(mapper.writeValueAsString(told)))
+def texts_of(texts: Any) -> dict[str, str]:
+    """A Java map of texts, by one call; py4j's own conversion makes three calls for each name."""
+    mapper = _java(texts, "com.fasterxml.jackson.databind.ObjectMapper")()
+    return dict(json.loads(mapper.writeValueAsString(texts)))
 
 
 def _java(jvm: Any, name: str) -> Any:
-    """A class to call, without a call for each part of its name."""
+    """A class to call, without a round trip for each part of its name."""
     from backstory.spark.java_names import java_class
 
     return java_class(jvm, name)
@@ -298,7 +299,7 @@ def _java(jvm: Any, name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _class(jvm: Any, name: str) -> Any:
-    """Java's object for a class."""
+    """The java.lang.Class of a name."""
     return _loader(jvm).loadClass(name)
 
 

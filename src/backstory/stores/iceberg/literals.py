@@ -1,9 +1,7 @@
-"""Values as Spark literals, exactly.
+"""Names, values and casts in Spark's expressions, exactly.
 
-Spark takes Python's dates and times by way of Java's old calendar and of the host's time zone. Days
-and microseconds as numbers do neither.
-
-Values as another type on Spark: a float is the number that its shortest text shows, as on the driver.
+Spark converts Python's dates and times by Java's old calendar and the host's time zone. Numbers of days and
+microseconds are converted by neither.
 """
 
 from collections.abc import Container, Iterable
@@ -20,10 +18,14 @@ from backstory.stores.iceberg.schema import spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+# With this many digits every float of 32 bits has a text of its own.
+_DIGITS: Final = 9
 
 
 def quote(name: str) -> str:
-    """A column's name for Spark, taken exactly."""
+    """A column's name in backticks for Spark SQL."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -47,7 +49,7 @@ def instant(micros: int) -> "Column":
 
 
 def literal(value: object) -> "Column":
-    """A value as a literal; of a time or a day exactly the one that it is, in whatever year."""
+    """A value as a literal, exact for times and days of any year."""
     from pyspark.sql.functions import date_from_unix_date, lit
 
     if isinstance(value, datetime):
@@ -58,7 +60,7 @@ def literal(value: object) -> "Column":
 
 
 def _naive_literal(time: datetime) -> "Column":
-    """A time without a zone; a cast from an instant would go by the session's."""
+    """A time without a zone, as a literal; a cast from an instant would use the session's zone."""
     from pyspark.sql.functions import expr
 
     return expr(f"timestamp_ntz'{time.isoformat(' ')}'")
@@ -71,7 +73,7 @@ def micros_of(time: datetime) -> int:
 
 
 def micros_in(rows: "DataFrame", name: str) -> "Column":
-    """The instants in a column of any type, as microseconds since 1970, whatever the session's zone."""
+    """The instants in a column of any type as microseconds since 1970, independent of the session's zone."""
     from pyspark.sql.functions import expr, lit, unix_date, unix_micros
     from pyspark.sql.types import DateType, TimestampNTZType
 
@@ -84,14 +86,14 @@ def micros_in(rows: "DataFrame", name: str) -> "Column":
 
 
 def null_columns(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":
-    """NULL, of its type, for each of the columns that is not present."""
+    """NULL of the column's type, by name, for each column that is not present."""
     from pyspark.sql.functions import lit
 
     return {c.name: lit(None).cast(spark_type(c.type)) for c in columns if c.name not in present}
 
 
 def literals(values: pa.Array) -> "list[Column]":
-    """The values, none of them NULL, as literals of their own types."""
+    """The values, which must not be NULL, as literals of their own types."""
     from pyspark.sql.functions import date_from_unix_date, lit
 
     if pa.types.is_date32(values.type):
@@ -101,31 +103,26 @@ def literals(values: pa.Array) -> "list[Column]":
     return [literal(value) for value in values.to_pylist()]
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import DataType
+def cast_as_shown(value: "Column", type_: "DataType", wanted: "DataType | str") -> "Column":
+    """A value of `type_` as the wanted type; a float becomes the number that its shortest text shows.
 
-# So many digits tell every float of 32 bits from all others.
-_DIGITS: Final = 9
-
-
-def cast_as_shown(value: "Column", found: "DataType", wanted: "DataType | str") -> "Column":
-    """The value as the wanted type; 72.1 of 32 bits is 72.1 of 64 bits, not 72.0999984741211."""
+    So 72.1 of 32 bits is 72.1 of 64 bits, as on the driver, and not 72.0999984741211.
+    """
     from pyspark.sql.types import DoubleType, FloatType
 
-    if not (isinstance(found, FloatType) and wanted in {DoubleType(), "double"}):
+    if not (isinstance(type_, FloatType) and wanted in {DoubleType(), "double"}):
         return value.cast(wanted)
     return _shortest(value)
 
 
 def _shortest(single: "Column") -> "Column":
-    """The nearest number of the fewest digits that is this float; Java's own texts depend on its release."""
+    """The number with the fewest digits that is this float; Java's own texts depend on its release."""
     from pyspark.sql.functions import format_string, when
 
     wide = single.cast("double")
     digits = reversed(range(_DIGITS))
     # The text of NULL is no number.
-    numbers = [try_cast(format_string(f"%.{each}e", wide), "double") for each in digits]
+    numbers = [try_cast(format_string(f"%.{count}e", wide), "double") for count in digits]
     return reduce(
         lambda longer, number: when(number.cast("float") == single, number).otherwise(longer), numbers, wide
     )

@@ -1,6 +1,6 @@
-"""The rows of a table whose files open here, on this machine or in an object store, as Spark reads them.
+"""The rows of a table, read by the driver exactly as Spark would, if its files open here.
 
-Reading them takes a fraction of the time that Spark takes to plan, to read and to hand them over.
+That takes a fraction of the time in which Spark plans the query, reads the rows and transfers them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ from backstory.model.layout import FILE, POSITION, ROW_ID
 from backstory.stores.iceberg.data_files import partition_column_ids
 from backstory.stores.iceberg.frames import FIELD_IDS
 from backstory.stores.iceberg.jvm import scan_where
-from backstory.stores.iceberg.moves import BY_VALUE, ROWS, VECTOR, HiddenPositions, hidden_positions
+from backstory.stores.iceberg.positions import BY_VALUE, ROWS, VECTOR, HiddenPositions, hidden_positions
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, files_of_scan
 from backstory.stores.iceberg.search_bounds import SearchBounds, all_of, search_bounds
@@ -43,18 +43,18 @@ from backstory.stores.metadata.values import mask_of_visible, truths_of
 from backstory.stores.read_ahead import read_ahead
 from backstory.stores.table_files import TableFiles
 
-# Beyond so many files Spark's tasks read them faster.
+# Spark's tasks read more files than this faster.
 MOST_FILES: Final = 1_000
-# So many rows of a file, of which some are asked for by their places, are read together.
+# The rows of a file that are read together, if only some of them are asked for by their places.
 BY_PLACE: Final = 1 << 17
-# The places of rows read here; a file's name is kept once, not with each row.
+# The columns of a row's place; a file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
 ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """A table as it stands, whose files are read here as far as the lease can hold them."""
+    """A table as it was loaded, whose rows are read here as far as the lease can hold them."""
 
     store: Store
     table: StoredTable
@@ -63,44 +63,45 @@ class LocalRows:
     def read(
         self,
         names: Sequence[str],
-        of: Sequence[str | tuple[str, ...]] = (),
-        chosen: ChooseRows | None = None,
+        filter_columns: Sequence[str | tuple[str, ...]] = (),
+        choose: ChooseRows | None = None,
         *,
-        among: Mapping[str, pa.Array] = ANY,
+        values: Mapping[str, pa.Array] = ANY,
         where: Any = None,
         may_have: MayHave | None = None,
     ) -> pa.Table:
-        """The chosen rows, or all, with these columns; `_file`, `_pos` and `_row_id` may be among them.
+        """These columns of the chosen rows, or of all; `_file`, `_pos` and `_row_id` may be included.
 
-        `chosen` tells of the columns `of` a file's rows, or of parts of structs, which are; `among` has the
-        values of columns, one of which rows must have. Where all are of the condition `where`, as Iceberg's
-        JSON has it, files that have none such are passed over; where `may_have` says no, row groups. Raises
-        Unreadable for what cannot be read exactly here, TooLarge for more than the lease can hold.
+        `choose` returns from the `filter_columns` which rows of a file are chosen; a tuple is a struct with
+        some of its parts. `values` are, by column, the values of which rows must have one. Files are skipped
+        by the condition `where`, in Iceberg's JSON form, and row groups by `may_have`: both must hold for all
+        chosen rows. Raises Unreadable for rows that cannot be read exactly here, and TooLarge for more than
+        the lease can hold.
         """
-        selection, schema, condition = self._selection(names, of, chosen, among, where, may_have)
+        selection, schema, condition = self._selection(names, filter_columns, choose, values, where, may_have)
         files, hidden = self._files(condition), hidden_positions(self.table)
         self._open_ahead(files)
-        # A column or two of a file are read by one thread; so files are read side by side.
+        # One thread reads the columns of a file, so several files are read concurrently.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             read = list(pool.map(partial(self._read_file, selection, schema, hidden, str(condition)), files))
-        parts = [rows for each in read for rows in each]
+        parts = [rows for part in read for rows in part]
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
 
     def batches(
         self,
         names: Sequence[str],
-        of: Sequence[str | tuple[str, ...]] = (),
-        chosen: ChooseRows | None = None,
+        filter_columns: Sequence[str | tuple[str, ...]] = (),
+        choose: ChooseRows | None = None,
         *,
-        among: Mapping[str, pa.Array] = ANY,
+        values: Mapping[str, pa.Array] = ANY,
         where: Any = None,
     ) -> Iterator[pa.Table]:
-        """The same rows, some at a time, held by the caller alone; of a few files some are read ahead."""
-        selection, schema, condition = self._selection(names, of, chosen, among, where, None)
+        """The rows of `read` in batches, which the lease does not hold; a few files are read ahead."""
+        selection, schema, condition = self._selection(names, filter_columns, choose, values, where, None)
         files, hidden = self._files(condition), hidden_positions(self.table)
         self._open_ahead(files)
         readers = (
-            partial(self._file_parts, selection, schema, hidden, each, lambda _: None) for each in files
+            partial(self._file_parts, selection, schema, hidden, file, lambda _: None) for file in files
         )
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             yield from read_ahead(pool, readers, pa.cpu_count())
@@ -108,37 +109,41 @@ class LocalRows:
     def _selection(
         self,
         names: Sequence[str],
-        of: Sequence[str | tuple[str, ...]],
-        chosen: ChooseRows | None,
-        among: Mapping[str, pa.Array],
+        filter_columns: Sequence[str | tuple[str, ...]],
+        choose: ChooseRows | None,
+        values: Mapping[str, pa.Array],
         where: Any,
         may_have: MayHave | None,
     ) -> tuple[RowSelection, pa.Schema, Any]:
-        """What to read of each file, the columns that come out, and the condition that chooses the files."""
+        """The selection of rows in each file, the schema of the result, and the condition for files."""
         fields = self._fields()
         types = dict(zip(PLACE_SCHEMA.names, PLACE_SCHEMA.types, strict=True))
         schema = pa.schema([(name, types.get(name) or arrow_of(fields[name]["type"])) for name in names])
         searched = {
-            name: bounds for name, each in among.items() if (bounds := search_bounds(each)) is not None
+            name: bounds for name, wanted in values.items() if (bounds := search_bounds(wanted)) is not None
         }
         selection = RowSelection(
             [fields[name] for name in names if name not in types],
             partition_column_ids(self.table.iceberg),
-            [_field_or_parts(fields, name) for name in dict.fromkeys([*of, *among])],
-            partial(_match_values, chosen, among) if among else chosen,
+            [_field_or_parts(fields, name) for name in dict.fromkeys([*filter_columns, *values])],
+            partial(_match_values, choose, values) if values else choose,
             partial(_may_have, may_have, searched),
         )
-        return selection, schema, all_of(where, *(each.condition(name) for name, each in searched.items()))
+        return (
+            selection,
+            schema,
+            all_of(where, *(bounds.condition(name) for name, bounds in searched.items())),
+        )
 
     def read_at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
-        """These columns of the rows that `read` gave with these places, in their order.
+        """These columns of the rows at places that `read` returned, in the order of the places.
 
-        What is not asked of all rows can so be asked of few. The lease holds the last answer of these
-        columns. Raises what `read` raises.
+        It reads columns that only few rows need. The lease holds the last result for these columns.
+        Raises the errors of `read`.
         """
-        fields = self._fields()
-        asked = [fields[name] for name in names]
-        schema = pa.schema([(each["name"], arrow_of(each["type"])) for each in asked])
+        by_name = self._fields()
+        fields = [by_name[name] for name in names]
+        schema = pa.schema([(field["name"], arrow_of(field["type"])) for field in fields])
         answer = f"by place: {', '.join(names)}"
         self.lease.hold(answer, 0)
         if not len(places):
@@ -148,34 +153,35 @@ class LocalRows:
         order = np.lexsort((positions, codes))
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
-        parted = partition_column_ids(self.table.iceberg)  # asked here: the pool's threads know no JVM
+        # Called here: the pool's threads have no JVM connection.
+        partition_ids = partition_column_ids(self.table.iceberg)
         with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._read_file_at, lease, asked, parted), locations, parts))
+            read = list(pool.map(partial(self._read_file_at, lease, fields, partition_ids), locations, parts))
         self.lease.hold(answer, sum(rows.nbytes for rows in read))
         return pa.concat_tables(read).cast(schema).take(pa.array(np.argsort(order)))
 
     def _read_file_at(
         self,
         lease: MemoryLease,
-        asked: Sequence[Field],
-        parted: Collection[int],
+        fields: Sequence[Field],
+        partition_ids: Collection[int],
         location: str,
         positions: np.ndarray,
     ) -> pa.Table:
-        """The rows of a file at positions that ascend, of the row groups that these lie in."""
+        """The rows of a file at ascending positions, from the row groups with these positions."""
         holding = HeldParts(lease, location)
         with _open_parquet(self.table.files, location) as file:
             for groups in combine_groups(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
-                rows = read_fields(file, asked, parted, holding.hold, groups)
-                found = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
-                holding.keep(rows.filter(pa.array(found)))
+                rows = read_fields(file, fields, partition_ids, holding.hold, groups)
+                wanted = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
+                holding.keep(rows.filter(pa.array(wanted)))
         return pa.concat_tables(holding.whole())
 
     def _fields(self) -> dict[str, Field]:
-        """The table's fields by name, and that of the rows' ids."""
+        """The table's fields by name, including the field of row ids."""
         lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
-        told = fields_of(self.store.jvm, self.table.iceberg.schema())
-        return {ROW_ID: lineage, **{each["name"]: each for each in told}}
+        fields = fields_of(self.store.jvm, self.table.iceberg.schema())
+        return {ROW_ID: lineage, **{field["name"]: field for field in fields}}
 
     def _read_file(
         self,
@@ -183,11 +189,11 @@ class LocalRows:
         schema: pa.Schema,
         hidden: HiddenPositions,
         condition: str,
-        found: tuple[FileLine, Sequence[FileLine]],
+        file: tuple[FileLine, Sequence[FileLine]],
     ) -> list[pa.Table]:
-        """The rows of a file, in parts, which the lease holds."""
-        holding = HeldParts(self.lease, f"{found[0].location} where {condition}")
-        for rows in self._file_parts(wanted, schema, hidden, found, holding.hold):
+        """The rows of a file, in parts that the lease holds; `file` includes its delete files."""
+        holding = HeldParts(self.lease, f"{file[0].location} where {condition}")
+        for rows in self._file_parts(wanted, schema, hidden, file, holding.hold):
             holding.keep(rows)
         return holding.whole()
 
@@ -196,20 +202,20 @@ class LocalRows:
         wanted: RowSelection,
         schema: pa.Schema,
         hidden: HiddenPositions,
-        found: tuple[FileLine, Sequence[FileLine]],
+        file: tuple[FileLine, Sequence[FileLine]],
         hold: Callable[[int], None],
     ) -> Iterator[pa.Table]:
-        line, hiding = found
-        standing = cache(partial(_visible_rows, hidden, line, hiding))
-        with _open_parquet(self.table.files, line.location) as file:
-            for rows, positions in wanted.parts(file, standing, hold):
+        line, deletes = file
+        visible = cache(partial(_visible_rows, hidden, line, deletes))
+        with _open_parquet(self.table.files, line.location) as parquet:
+            for rows, positions in wanted.parts(parquet, visible, hold):
                 yield _add_places(rows, line, positions).select(schema.names).cast(schema)
 
     def _open_ahead(self, files: Sequence[tuple[FileLine, Sequence[FileLine]]]) -> None:
-        self.table.files.open_ahead(each.location for line, hiding in files for each in (line, *hiding))
+        self.table.files.open_ahead(file.location for line, deletes in files for file in (line, *deletes))
 
     def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
-        """The files of rows of which one is not hidden at least, each with those that hide rows of it."""
+        """The data files with at least one visible row, each with its delete files."""
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
         files: list[tuple[FileLine, list[FileLine]]] = []
@@ -222,50 +228,51 @@ class LocalRows:
                 raise Unreadable(f"{line.format} in {line.location}")
             else:
                 files.append((line, []))
-        files = [(line, hiding) for line, hiding in files if not _is_hidden(line, hiding)]
+        files = [(line, deletes) for line, deletes in files if not _is_hidden(line, deletes)]
         if len(files) > MOST_FILES:
             raise Unreadable(f"{len(files)} files")
         return files
 
 
-def _is_hidden(line: FileLine, hiding: Sequence[FileLine]) -> bool:
-    """Whether a vector, of which a file has one at most, hides all of its rows."""
-    return any(each.format == VECTOR and each.count == line.count for each in hiding)
+def _is_hidden(line: FileLine, deletes: Sequence[FileLine]) -> bool:
+    """Whether a file's vector, of which it has at most one, hides all of its rows."""
+    return any(delete.format == VECTOR and delete.count == line.count for delete in deletes)
 
 
-def _field_or_parts(fields: Mapping[str, Field], of: str | tuple[str, ...]) -> Field:
-    """A field, or a struct with some parts of it."""
-    if isinstance(of, str):
-        return fields[of]
-    whole = fields[of[0]]
-    parts = [each for each in whole["type"]["fields"] if each["name"] in of[1:]]
+def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) -> Field:
+    """A field, or a struct with only some of its parts."""
+    if isinstance(column, str):
+        return fields[column]
+    whole = fields[column[0]]
+    parts = [part for part in whole["type"]["fields"] if part["name"] in column[1:]]
     return {**whole, "type": {**whole["type"], "fields": parts}}
 
 
-def _visible_rows(reading: HiddenPositions, line: FileLine, hiding: Sequence[FileLine]) -> pa.Array | None:
-    """Which rows of a file are not deleted, as booleans; None if no row is."""
-    positions = [hidden[line.location] for hidden in map(reading, hiding) if line.location in hidden]
+def _visible_rows(reading: HiddenPositions, line: FileLine, deletes: Sequence[FileLine]) -> pa.Array | None:
+    """Which rows of a file are not deleted, as booleans; None if no row is deleted."""
+    positions = [hidden[line.location] for hidden in map(reading, deletes) if line.location in hidden]
     return mask_of_visible(reduce(or_, positions), line.count) if positions else None
 
 
-def _match_values(chosen: ChooseRows | None, among: Mapping[str, pa.Array], rows: pa.Table) -> Values:
-    """Which rows have one of the values in each column, and of those which are chosen."""
-    found = reduce(pc.and_, (pc.is_in(rows[name], value_set=values) for name, values in among.items()))
-    if chosen is None:
-        return found
-    flags = truths_of(found).copy()
-    flags[flags] = truths_of(chosen(rows.filter(found)))
+def _match_values(choose: ChooseRows | None, values: Mapping[str, pa.Array], rows: pa.Table) -> Values:
+    """Which rows have one of the values in each column, and are chosen among these."""
+    matches = reduce(pc.and_, (pc.is_in(rows[name], value_set=wanted) for name, wanted in values.items()))
+    if choose is None:
+        return matches
+    flags = truths_of(matches).copy()
+    flags[flags] = truths_of(choose(rows.filter(matches)))
     return pa.array(flags)
 
 
-def _may_have(asked: MayHave | None, looked: Mapping[str, SearchBounds], statistics: Statistics) -> bool:
-    found = all(each.may_be_in(statistics(name)) for name, each in looked.items())
-    return found and (asked is None or asked(statistics))
+def _may_have(further: MayHave | None, bounds: Mapping[str, SearchBounds], statistics: Statistics) -> bool:
+    """Whether a row group may have searched values in each column, and rows for a further test."""
+    is_possible = all(spans.may_be_in(statistics(name)) for name, spans in bounds.items())
+    return is_possible and (further is None or further(statistics))
 
 
 @contextmanager
 def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
-    """A file of rows; Unreadable where it opens elsewhere, is gone, or is no such file: Spark tells of it."""
+    """A data file; Unreadable if it does not open here or is damaged, so that Spark reports the error."""
     try:
         with files.parquet(location) as file:
             yield file
@@ -274,7 +281,7 @@ def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
 
 
 def _add_places(rows: pa.Table, line: FileLine, positions: np.ndarray) -> pa.Table:
-    """The rows of a file with their places, and the ids that they have from it or brought with them."""
+    """The rows of a file with their places, and with ids: stored ones, or those that follow from the file."""
     if ROW_ID in rows.column_names and line.first_row is not None:
         ids = pc.coalesce(rows[ROW_ID], pa.array(positions + line.first_row))
         rows = rows.set_column(rows.column_names.index(ROW_ID), ROW_ID, ids)

@@ -1,10 +1,7 @@
-"""Write rows of data files into other files: those that stay are the rows that they were.
+"""Maintenance of a table's files: compaction, expiry of snapshots, and erasure of rows for good (V87, V88).
 
-Bring the many small files of a table, and what hides rows in them, back to few.
-
-Let old snapshots expire, with the files that nothing else needs.
-
-Take rows out of a table for good: out of every snapshot, file, manifest and former metadata (V87, V88).
+Remaining rows keep their ids and contents. An erasure removes rows from every snapshot, file, manifest and
+former metadata file.
 """
 
 import json
@@ -32,14 +29,7 @@ from backstory.stores.iceberg.erasures import (
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import rewrite_group
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.moves import ROWS
-from backstory.stores.iceberg.places import Places, bare_location, places_of
-from backstory.stores.iceberg.reachable import (
-    ReachableFiles,
-    file_digests,
-    is_metadata,
-    named_files,
-)
+from backstory.stores.iceberg.positions import ROWS
 from backstory.stores.iceberg.scripts import (
     TASKS_OPTION,
     commit_expiry,
@@ -49,27 +39,36 @@ from backstory.stores.iceberg.scripts import (
     scan_tasks_of,
     stage_tasks,
 )
+from backstory.stores.iceberg.storage import (
+    Places,
+    ReachableFiles,
+    bare_location,
+    file_digests,
+    is_metadata,
+    named_files,
+    places_of,
+)
 from backstory.stores.iceberg.store import Store, StoredTable, existing
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# A file is to hold so much, unless the table says that it may hold less.
+# The size of a rewritten file, unless the table's property is smaller.
 TARGET = 128 << 20
 TARGET_PROPERTY = "write.target-file-size-bytes"
 
 
 @dataclass(frozen=True, slots=True)
 class Rewritten:
-    """Iceberg's scan tasks of files that make way, and its objects for those that take their place."""
+    """Iceberg's scan tasks of replaced files, and its objects for the files that replace them."""
 
     tasks: Sequence[Any]
     files: Sequence[Any]
 
     @property
     def freed_bytes(self) -> int:
-        """The bytes of the files that make way."""
+        """The bytes of the replaced files."""
         return sum(int(task.file().fileSizeInBytes()) for task in self.tasks)
 
 
@@ -79,9 +78,9 @@ def rewrite(
     locations: Iterable[str],
     keeping: "Callable[[DataFrame], DataFrame]" = lambda rows: rows,
 ) -> Rewritten:
-    """New files with those rows of these files that are kept, sorted as the table is; committed by nobody.
+    """Write the rows of these files that `keeping` returns into new files, in the table's order, uncommitted.
 
-    Rows keep their ids and the numbers of their last update. Raises TryAgain if a file is gone.
+    Rows keep their ids and the sequence numbers of their last update. Raises TryAgain if a file is missing.
     """
     wanted = list(locations)
     tasks = list(scan_tasks_of(store.jvm, table.iceberg, wanted).values())
@@ -98,28 +97,28 @@ def rewrite(
 
 
 def target_size(table: StoredTable) -> int:
-    """How large a file is to be."""
+    """The size of a rewritten file."""
     return min(TARGET, table.number(TARGET_PROPERTY, TARGET))
 
 
 def stage_rewrite(
     transaction: Any, done: Rewritten, properties: dict[str, str], *, every: bool = False
 ) -> Any:
-    """The operation of a transaction in which the files take the place of those that were read.
+    """The operation of a transaction that replaces files, not yet committed.
 
-    A delete file that hides rows of one of them alone goes too; what hides rows of several stays, unless
-    `every` one goes, as where each file with hidden rows was read.
+    Delete files of only one replaced file are removed as well. Those of several files remain, unless `every`
+    delete file is removed because each file with hidden rows was rewritten.
     """
     operation = transaction.newRewrite()
     seen = transaction.startMetadata().currentSnapshot()
     operation.validateFromSnapshot(seen.snapshotId())
-    gone = set()
+    removed = set()
     for task in done.tasks:
         operation.deleteFile(task.file())
         for deletes in task.deletes():
             place = (str(deletes.location()), deletes.contentOffset())
-            if (every or deletes.referencedDataFile() is not None) and place not in gone:
-                gone.add(place)
+            if (every or deletes.referencedDataFile() is not None) and place not in removed:
+                removed.add(place)
                 operation.deleteFile(deletes)
     for file in done.files:
         operation.addFile(file)
@@ -129,33 +128,33 @@ def stage_rewrite(
 
 
 def _sort_rows(table: StoredTable, rows: "DataFrame", size: int) -> "DataFrame":
-    """The rows as they are to lie: apart by partition, then in the order of the key, or of offsets."""
+    """The rows in the order of files: by partition, then by key, or by offset."""
     by = [*_partition_columns(table), *(column(name) for name in _order_names(table))]
     parts = max(1, -(-size // target_size(table)))
-    parted = rows.repartitionByRange(parts, *by) if parts > 1 and by else rows.coalesce(parts)
-    return parted.sortWithinPartitions(*by) if by else parted
+    ranges = rows.repartitionByRange(parts, *by) if parts > 1 and by else rows.coalesce(parts)
+    return ranges.sortWithinPartitions(*by) if by else ranges
 
 
 def _partition_columns(table: StoredTable) -> "list[Column]":
     from pyspark.sql.functions import year
 
-    found = {(str(each.transform()), each.sourceId()) for each in table.iceberg.spec().fields()}
-    transforms = [(kind, str(table.iceberg.schema().findColumnName(id_))) for kind, id_ in sorted(found)]
+    fields = {(str(field.transform()), field.sourceId()) for field in table.iceberg.spec().fields()}
+    transforms = [(kind, str(table.iceberg.schema().findColumnName(id_))) for kind, id_ in sorted(fields)]
     return [year(column(name)) if kind == YEAR else column(name) for kind, name in transforms if name]
 
 
 def _order_names(table: StoredTable) -> Sequence[str]:
-    """Rows of an event log lie in the order of their first column, the offset."""
+    """The columns by which rows are sorted: the key, or the offset, an event log's first column."""
     return table.shape.key if table.shape.layout.is_sorted else table.shape.names[:1]
 
 
-# A file is small below this share of what it should hold, and hides too much above that share of its rows.
+# A file is small below the first share of its target size; it has many hidden rows above the second share.
 SMALL, HIDDEN = 0.75, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Files before and after a compaction, the bytes that were rewritten, and its snapshot; None for none."""
+    """Files before and after a compaction, the rewritten bytes, and its snapshot if it made one."""
 
     files: int
     files_after: int
@@ -164,7 +163,7 @@ class Compacted:
 
 
 def scattered_files(store: Store, table: StoredTable) -> list[str]:
-    """The data files that are worth being rewritten: small ones that share a partition, and holey ones."""
+    """The data files worth rewriting: several small ones in a partition, and ones with many hidden rows."""
     from pyspark.sql.functions import col, count, lit
     from pyspark.sql.functions import sum as total
 
@@ -179,42 +178,42 @@ def scattered_files(store: Store, table: StoredTable) -> list[str]:
             .groupBy(col("referenced_data_file").alias("file_path"))
             .agg(total("record_count").alias("hidden"))
         )
-        found = files.select("file_path", "file_size_in_bytes", "record_count", *parts).join(
+        counts = files.select("file_path", "file_size_in_bytes", "record_count", *parts).join(
             hidden, "file_path", "left"
         )
         holey = col("hidden") > HIDDEN * col("record_count")
         small = col("file_size_in_bytes") < int(SMALL * target_size(table))
-        rows = found.select("file_path", holey.alias("holey"), small.alias("small"), *parts).where(
+        rows = counts.select("file_path", holey.alias("holey"), small.alias("small"), *parts).where(
             "holey OR small"
         )
         from pyspark.sql import Window
 
-        beside = count(lit(1)).over(Window.partitionBy(*parts))
-        worth = rows.withColumn("beside", beside).where("holey OR beside > 1")
-        return [row["file_path"] for row in worth.select("file_path").collect()]
+        in_partition = count(lit(1)).over(Window.partitionBy(*parts))
+        scattered = rows.withColumn("in_partition", in_partition).where("holey OR in_partition > 1")
+        return [row["file_path"] for row in scattered.select("file_path").collect()]
 
 
 def compact(
     store: Store, table: StoredTable, properties: Mapping[str, str], *, dry_run: bool = False
 ) -> Compacted:
-    """Rewrite what is scattered, in one commit that only moves rows; none where nothing is.
+    """Rewrite scattered files in one commit that only moves rows; without such files there is no commit.
 
-    A dry run takes it that a file of each folder will be left. Raises TryAgain if another writer came first.
-    What failed leaves nothing.
+    A dry run assumes that one file remains in each folder. Raises TryAgain if another writer committed first.
+    A failed compaction leaves no files.
     """
     before = _count_files(table)
     locations = scattered_files(store, table)
     if dry_run or not locations:
-        left = {each.rpartition("/")[0] for each in locations}
-        return Compacted(before, before - len(locations) + len(left))
+        folders = {location.rpartition("/")[0] for location in locations}
+        return Compacted(before, before - len(locations) + len(folders))
     with translate_faults(table.shape.table):
         transaction = table.begin()
         with discarding(table.iceberg) as written:
             done = rewrite(store, table, locations)
             written.extend(done.files)
             operation = stage_rewrite(transaction, done, {})
-    made = finish(table.shape.table, transaction, operation, properties, written)
-    return Compacted(before, before - len(done.tasks) + len(done.files), done.freed_bytes, made)
+    snapshot = finish(table.shape.table, transaction, operation, properties, written)
+    return Compacted(before, before - len(done.tasks) + len(done.files), done.freed_bytes, snapshot)
 
 
 def _count_files(table: StoredTable) -> int:
@@ -229,11 +228,10 @@ def expire(
     tags: Sequence[str] = (),
     renewed: Mapping[str, int] = NOTHING,
 ) -> Expired:
-    """Expire the snapshots that are older, and drop these tags before.
+    """Drop these tags, then expire snapshots that are older, and delete files that nothing else needs.
 
-    What a branch or tag names stays, if the tag is not too old; those that are `renewed` may be so many
-    milliseconds old.
-    Raises TryAgain if another writer came first.
+    A snapshot of a branch or tag remains, unless the tag is too old. `renewed` tags get this maximum age in
+    milliseconds. Raises TryAgain if another writer committed first.
     """
     iceberg, known = table.iceberg, _snapshot_ids(table.iceberg)
     with translate_faults(table.shape.table):
@@ -251,11 +249,8 @@ def expire(
 
 
 def _snapshot_ids(iceberg: Any) -> set[int]:
-    return {int(each.snapshotId()) for each in iceberg.snapshots()}
+    return {int(snapshot.snapshotId()) for snapshot in iceberg.snapshots()}
 
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 LATEST = (1 << 63) - 1
 
@@ -263,48 +258,49 @@ LATEST = (1 << 63) - 1
 def erase(
     store: Store, table: StoredTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> Erased:
-    """Write the files that hold rows anew without them, and let nothing of what was before be there.
+    """Rewrite the files that contain rows without them, and delete every earlier file.
 
-    One commit, which is validated; then the files go, in an order in which what is left names what is still
-    to go: rows, then what names them. Who was interrupted leaves the mark, and the next erasure goes on.
-    Raises TryAgain, and nothing is written, where one of the files may be that of a writer at work.
+    One validated commit is followed by the deletion of files: first rows, then files that name them. So the
+    remaining files always name those to be deleted. After an interruption the mark remains in the table,
+    and the next erasure continues. Raises TryAgain, with nothing written, if a file may belong to a writer at
+    work.
     """
-    found, places = plan.found, places_of(table.iceberg)
-    refuse_unfinished(table, found)
-    own = own_strays(found)
+    files, places = plan.files, places_of(table.iceberg)
+    refuse_unfinished(table, files)
+    own = own_strays(files)
     with translate_faults(table.shape.table):
-        snapshots = [int(each.snapshotId()) for each in table.iceberg.snapshots()]
-        made, rewritten, between = _commit_erasure(store, table, plan, keeping)
-        left = existing(store, table.shape.table)
-        after = {bare_location(each) for each in named_files(store, left).now.all}
-        before = (found.named.now, found.past, own, _metadata_files(between))
+        snapshots = [int(one.snapshotId()) for one in table.iceberg.snapshots()]
+        snapshot, rewritten, between = _commit_erasure(store, table, plan, keeping)
+        erased = existing(store, table.shape.table)
+        after = {bare_location(location) for location in named_files(store, erased).now.all}
+        before = (files.named.now, files.past, own, _metadata_files(between))
         parts = zip(*map(_parts, before), strict=True)
-        gone = ReachableFiles(*(_files_to_delete(each, after, places) for each in parts))
-        holding = {bare_location(each) for each in found.holding}
-        kept = _files_left(before, after, holding, places)
-        metadata, statistics = (
-            file_digests(store, table, gone.metadata),
-            file_digests(store, table, gone.statistics),
-        )
-        data = file_digests(store, table, gone.data | gone.deletes)
-        rows, tellers = _deletion_order(gone, holding)
+        unnamed = ReachableFiles(*(_files_to_delete(part, after, places) for part in parts))
+        holding = {bare_location(location) for location in files.holding}
+        foreign = _files_left(before, after, holding, places)
+        metadata = file_digests(store, table, unnamed.metadata)
+        statistics = file_digests(store, table, unnamed.statistics)
+        data = file_digests(store, table, unnamed.data | unnamed.deletes)
+        rows, naming = _deletion_order(unnamed, holding)
         failed = delete_files(table.iceberg, rows)
-        # Of files that an interrupted call has deleted, too; what names them is there until now.
-        _remove_folders([*rows, *found.named.past.data], places)
-        failed += delete_files(table.iceberg, tellers)
+        # Includes folders of files that an interrupted call deleted; files that name these exist until now.
+        _remove_folders([*rows, *files.named.past.data], places)
+        failed += delete_files(table.iceberg, naming)
         if not failed:
-            _clear_mark(left, plan.mark.kept)
-    there = table.iceberg.io()
-    remains = [each for each in sorted(kept) if there.newInputFile(each).exists()]
-    return Erased(made, rewritten, snapshots, data, metadata, statistics, [*remains, *failed])
+            _clear_mark(erased, plan.mark.kept)
+    io = table.iceberg.io()
+    remaining = [location for location in sorted(foreign) if io.newInputFile(location).exists()]
+    return Erased(snapshot, rewritten, snapshots, data, metadata, statistics, [*remaining, *failed])
 
 
-def _clear_mark(table: StoredTable, kept: Collection[str]) -> None:
-    """Take the mark away; what still lies outside of the table's folder is remembered."""
+def _clear_mark(table: StoredTable, foreign: Collection[str]) -> None:
+    """Remove the mark, and record the files that still exist outside of the table's folder."""
     io, update = table.iceberg.io(), table.iceberg.updateProperties().remove(UNFINISHED)
-    there = {each for each in kept if not is_location(each) or io.newInputFile(each).exists()}
-    if there:
-        update.set(LEFT, json.dumps(sorted(there)))
+    existing_files = {
+        location for location in foreign if not is_location(location) or io.newInputFile(location).exists()
+    }
+    if existing_files:
+        update.set(LEFT, json.dumps(sorted(existing_files)))
     update.commit()
 
 
@@ -319,41 +315,44 @@ def _parts(files: ReachableFiles) -> tuple[frozenset[str], ...]:
 def _files_to_delete(
     parts: Iterable[frozenset[str]], after: Collection[str], places: Places
 ) -> frozenset[str]:
-    """Files that the table named and names no more, where it may delete them; each file once."""
-    named = {bare_location(each): each for part in parts for each in part}
-    return frozenset(each for name, each in named.items() if name not in after and places.owns(each))
+    """Files that the table no longer names and may delete, each once."""
+    named = {bare_location(location): location for part in parts for location in part}
+    return frozenset(
+        location for name, location in named.items() if name not in after and places.owns(location)
+    )
 
 
 def _files_left(
     parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
 ) -> set[str]:
-    """Files elsewhere that the table names no more, and that hold the rows, or values of rows."""
+    """Files elsewhere that the table no longer names, and that contain the rows, or values of rows."""
     return {
-        each
+        location
         for part in parts
-        for each in part.all
-        if not places.owns(each) and bare_location(each) not in after
-        if bare_location(each) in holding or each not in part.data
+        for location in part.all
+        if not places.owns(location) and bare_location(location) not in after
+        if bare_location(location) in holding or location not in part.data
     }
 
 
-def _deletion_order(gone: ReachableFiles, holding: Collection[str]) -> tuple[list[str], list[str]]:
-    """Rows first; and what names them: manifests, their lists, and the files of metadata last."""
+def _deletion_order(unnamed: ReachableFiles, holding: Collection[str]) -> tuple[list[str], list[str]]:
+    """Files of rows first; then files that name them: manifests, manifest lists, and metadata last."""
 
     def rank(location: str) -> tuple[int, str]:
-        named = location.rpartition("/")[2]
-        return (2 if is_metadata(location) else int(named.startswith("snap-")), location)
+        name = location.rpartition("/")[2]
+        return (2 if is_metadata(location) else int(name.startswith("snap-")), location)
 
-    rows = sorted(gone.data, key=lambda each: (bare_location(each) not in holding, each))
-    return [*rows, *sorted(gone.deletes)], [*sorted(gone.statistics), *sorted(gone.metadata, key=rank)]
+    rows = sorted(unnamed.data, key=lambda location: (bare_location(location) not in holding, location))
+    naming = [*sorted(unnamed.statistics), *sorted(unnamed.metadata, key=rank)]
+    return [*rows, *sorted(unnamed.deletes)], naming
 
 
 def _remove_folders(files: Iterable[str], places: Places) -> None:
-    """Remove the folders of this machine that became empty, below the table's own."""
-    for each in files:
-        here = each.startswith("file:") or "://" not in each
-        folder = Path(bare_location(each)).parent
-        while here and _is_below(str(folder), places):
+    """Remove folders of this machine that became empty, below the table's own."""
+    for location in files:
+        is_local = location.startswith("file:") or "://" not in location
+        folder = Path(bare_location(location)).parent
+        while is_local and _is_below(str(folder), places):
             with suppress(OSError):
                 folder.rmdir()
             if folder.exists():
@@ -368,10 +367,10 @@ def _is_below(folder: str, places: Places) -> bool:
 def _commit_erasure(
     store: Store, table: StoredTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> tuple[int | None, int, set[str]]:
-    """One commit: files, manifests without entries of those that went, and no snapshot but the last.
+    """One commit of rewritten files, with manifests that name no replaced file and only the last snapshot.
 
-    The snapshot, how many files were rewritten, and the metadata of the snapshots that the commit made: all
-    but the last are gone with it.
+    Returns the snapshot, the number of rewritten files, and the metadata files of the snapshots that the
+    commit made, of which only the last remains.
     """
     between = set[str]()
     transaction = table.begin()
@@ -379,42 +378,42 @@ def _commit_erasure(
         _set_mark(transaction, plan.mark)
         settle(transaction)
         return None, 0, between
-    chosen, every = _files_to_rewrite(store, table, plan.found.holding)
+    locations, every = _files_to_rewrite(store, table, plan.files.holding)
     with discarding(table.iceberg) as written:
-        done = rewrite(store, table, chosen, keeping) if chosen else Rewritten((), ())
+        done = rewrite(store, table, locations, keeping) if locations else Rewritten((), ())
         written.extend(done.files)
-        if chosen:
+        if locations:
             stage_rewrite(transaction, done, {}, every=every).commit()
         if every:
-            transaction.newDelete().commit()  # leaves out manifests that tell of deletes which went alone
-        # Manifests tell the bounds of files that went, until they are written anew.
-        tidied = transaction.rewriteManifests()
-        tidied.clusterBy(one_manifest(store.jvm))
+            transaction.newDelete().commit()  # removes manifests that list only removed delete files
+        # Old manifests contain the bounds of removed files.
+        new_manifests = transaction.rewriteManifests()
+        new_manifests.clusterBy(one_manifest(store.jvm))
 
-    def alone() -> None:
-        left = int(transaction.currentMetadata().currentSnapshot().snapshotId())
+    def expire_others() -> None:
+        last = int(transaction.currentMetadata().currentSnapshot().snapshotId())
         between.update(manifests_of(transaction))
         written.extend(between)
         _set_mark(transaction, replace(plan.mark, files={*plan.mark.files, *between}))
         for tag, drop in plan.tags.items():
             managing = transaction.manageSnapshots()
-            (managing.removeTag(tag) if drop else managing.replaceTag(tag, left)).commit()
+            (managing.removeTag(tag) if drop else managing.replaceTag(tag, last)).commit()
         transaction.expireSnapshots().expireOlderThan(LATEST).retainLast(1).cleanExpiredFiles(False).commit()
 
-    made = finish(table.shape.table, transaction, tidied, plan.properties, written, alone)
-    return made, len(done.tasks), between
+    snapshot = finish(table.shape.table, transaction, new_manifests, plan.properties, written, expire_others)
+    return snapshot, len(done.tasks), between
 
 
 def _set_mark(transaction: Any, mark: UnfinishedErasure) -> None:
-    """Leave the mark, which has what was remembered of former erasures, too."""
+    """Set the mark, which includes the files that former erasures left."""
     transaction.updateProperties().set(UNFINISHED, mark.text()).remove(LEFT).commit()
 
 
 def _files_to_rewrite(store: Store, table: StoredTable, holding: Collection[str]) -> tuple[set[str], bool]:
-    """The files to write anew, and whether those are all that have hidden rows.
+    """The files to rewrite, and whether they include every file with hidden rows.
 
-    What hides rows names the files that they are in, and their partitions, for several files at once. Where
-    these may be named after the record none of it stays.
+    A delete file contains the paths and partitions of data files, often of several. If these may contain
+    values of the record, no delete file may remain.
     """
     rows, hidden = set[str](), set[str]()
     latest = ""
@@ -424,14 +423,14 @@ def _files_to_rewrite(store: Store, table: StoredTable, holding: Collection[str]
             rows.add(latest)
         else:
             hidden.add(latest)
-    chosen = rows & set(holding)
-    every = bool(chosen) and bool(hidden) and _parted_by_users(table)
-    return (chosen | hidden if every else chosen), every
+    with_record = rows & set(holding)
+    every = bool(with_record) and bool(hidden) and _is_partitioned_by_users(table)
+    return (with_record | hidden if every else with_record), every
 
 
-def _parted_by_users(table: StoredTable) -> bool:
-    """Whether a partition is, or was, made of a column that is not the layout's own."""
+def _is_partitioned_by_users(table: StoredTable) -> bool:
+    """Whether the table is, or was, partitioned by a column that is not the layout's own."""
     schema, layout, name = table.iceberg.schema(), table.shape.layout, table.shape.table.name
-    sources = {each.sourceId() for spec in dict(table.iceberg.specs()).values() for each in spec.fields()}
-    names = (schema.findColumnName(each) for each in sources)
-    return any(each is None or not layout.owns(str(each), name) for each in names)
+    sources = {field.sourceId() for spec in dict(table.iceberg.specs()).values() for field in spec.fields()}
+    names = (schema.findColumnName(source) for source in sources)
+    return any(source is None or not layout.owns(str(source), name) for source in names)

@@ -1,57 +1,69 @@
-"""The places of rows in data files."""
+"""Positions of rows in data files: of a frame's rows, of hidden rows, and of rows that commits moved.
 
-from collections.abc import Iterator, Mapping
+A row is at a position of a file as long as the table has the file and no delete file hides the position.
+A rewrite of files without a change of rows (Iceberg's `replace`) moves no row.
+"""
+
+import io
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
+from backstory.errors import Refused
 from backstory.model.layout import FILE, POSITION
+from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.data_files import positions_by_file
+from backstory.stores.deletion_vectors import vector_positions
+from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE, positions_by_file
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.scripts import FileLine
+from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.port import StoredTable
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from pyspark.sql import Column, DataFrame
 
+# The driver collects the positions of up to this many rows; Spark's tasks pack those of more.
 FEW = 100_000
 PATH: Final = "file_path"
 
 
 def file_code(salt: int, path: str = FILE) -> "Column":
-    """A number for a file, to go through joins in place of its path, which may be most of a row."""
+    """A number for a file, which replaces its path in joins: a path may be most of a row."""
     from pyspark.sql.functions import lit, xxhash64
 
     return xxhash64(lit(salt), column(path))
 
 
 def positions_by_path(
-    store: Store, table: StoredTable, coded: Mapping[int, BitMap64], salt: int
+    store: Store, table: TableName, coded: Mapping[int, BitMap64], salt: int
 ) -> dict[str, BitMap64]:
-    """Positions by coded file as those by path; TryAgain where a number is of two files, or of none."""
-    files = store.spark.table(store.sql_name(table.shape.table, "data_files"))
+    """Positions by the code of a file as positions by its path; TryAgain if a code has two files, or none."""
+    files = store.spark.table(store.sql_name(table, "data_files"))
     rows = files.select(PATH, file_code(salt, PATH)).collect()
     paths = {code: path for path, code in rows}
     if len(paths) < len(rows) or not coded.keys() <= paths.keys():
-        raise conflict(table.shape.table)
+        raise conflict(table)
     return {paths[code]: positions for code, positions in coded.items()}
 
 
-def add_places(positions: dict[str, BitMap64], places: "pa.Table") -> dict[str, BitMap64]:
-    """The positions by path, with the places of a few rows more."""
+def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, BitMap64]:
+    """The positions by path, with `_file` and `_pos` of a few further rows."""
     for file, position in zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True):
         positions.setdefault(file, BitMap64()).add(position)
     return positions
 
 
 def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitMap64]:
-    """For each data file, as the frame names it, the positions of its rows.
+    """The positions of a frame's rows by `_file`.
 
-    Each of Spark's tasks packs those of its rows, unless few are counted.
+    Spark's tasks pack them, unless `count`, the number of rows, is small.
     """
     places = frame.select(FILE, POSITION)
     if count is not None and count <= FEW:
@@ -64,21 +76,221 @@ def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitM
     return positions
 
 
-def _pack(batches: "Iterator[pa.RecordBatch]") -> "Iterator[pa.RecordBatch]":
-    """The positions of a partition by file."""
-    import pyarrow as pa
-
+def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """In a task, the positions of a partition by file."""
     positions: dict[Any, BitMap64] = {}
     for batch in batches:
         _add_positions(positions, positions_by_file(pa.Table.from_batches([batch])))
     if positions:
-        packed = [each.serialize() for each in positions.values()]
+        packed = [bitmap.serialize() for bitmap in positions.values()]
         yield pa.record_batch({"file": pa.array(list(positions)), "positions": pa.array(packed, pa.binary())})
 
 
 def _add_positions(positions: dict[Any, BitMap64], more: Mapping[Any, BitMap64]) -> None:
-    for file, marked in more.items():
+    for file, added in more.items():
         if file in positions:
-            positions[file] |= marked  # in place: a partition has many batches
+            positions[file] |= added  # in place: a partition has many batches
         else:
-            positions[file] = marked
+            positions[file] = added
+
+
+ROWS: Final = "DATA"
+BY_VALUE: Final = "EQUALITY_DELETES"
+VECTOR: Final = "PUFFIN"
+
+# Returns the positions that a delete file hides, by data file.
+HiddenPositions = Callable[[FileLine], Mapping[str, BitMap64]]
+
+
+@dataclass(frozen=True, slots=True)
+class FilesOfCommit:
+    """The files of one commit, and its number in a range of commits; a `quiet` one moves no rows."""
+
+    number: int
+    quiet: bool
+    lines: Sequence[FileLine]
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """The positions in a file of the rows that a commit removed (sign -1) or added (sign 1)."""
+
+    number: int
+    sign: int
+    positions: BitMap64
+
+
+@dataclass(slots=True)
+class _FileState:
+    """A file at some commit: whether it is one of the table's, and the delete files that hide its rows."""
+
+    count: int
+    there: bool
+    deletes: dict[tuple[str, int], FileLine] = field(default_factory=dict)
+
+
+def touched_files(commits: Iterable[FilesOfCommit], hidden: HiddenPositions) -> set[str]:
+    """The data files that commits touch, except quiet ones.
+
+    Raises Refused for deletes by equality: their rows could be found only in the whole table.
+    """
+    files: set[str] = set()
+    for commit in commits:
+        for line in commit.lines if not commit.quiet else ():
+            files.update([line.location] if line.content == ROWS else hidden(_require_positional(line)))
+    return files
+
+
+def moves_by_file(
+    files_before: Sequence[FileLine],
+    commits: Iterable[FilesOfCommit],
+    wanted: Collection[str],
+    hidden: HiddenPositions,
+) -> dict[str, list[Move]]:
+    """The moves in each wanted data file; `files_before` are the table's before the first commit."""
+    states = _states_before(files_before)
+    moves: dict[str, list[Move]] = {}
+    for commit in commits:
+        changes = _lines_by_file(commit, wanted, hidden)
+        before = {
+            location: _visible_positions(states.get(location), hidden, location) for location in changes
+        }
+        for location, lines in changes.items():
+            for line in lines:
+                _apply(states, location, line)
+        for location in changes if not commit.quiet else ():
+            after = _visible_positions(states.get(location), hidden, location)
+            for sign, positions in ((-1, before[location] - after), (1, after - before[location])):
+                if positions:
+                    positions.run_optimize()
+                    moves.setdefault(location, []).append(Move(commit.number, sign, positions))
+    return moves
+
+
+def _states_before(files_before: Sequence[FileLine]) -> dict[str, _FileState]:
+    states: dict[str, _FileState] = {}
+    for line in files_before:
+        if line.content == ROWS:
+            states[line.location] = _FileState(line.count, there=True)
+            latest = states[line.location]
+        else:
+            latest.deletes[line.location, line.offset] = _require_positional(line)
+    return states
+
+
+def _lines_by_file(
+    commit: FilesOfCommit, wanted: Collection[str], hidden: HiddenPositions
+) -> dict[str, list[FileLine]]:
+    """The lines of a commit by wanted data file: of the file itself, and of delete files for it."""
+    lines: dict[str, list[FileLine]] = {}
+    for line in commit.lines:
+        if line.content == BY_VALUE:
+            continue  # from a quiet commit, which wrote the remaining rows again
+        for location in [line.location] if line.content == ROWS else hidden(line):
+            if location in wanted:
+                lines.setdefault(location, []).append(line)
+    return lines
+
+
+def _apply(states: dict[str, _FileState], location: str, line: FileLine) -> None:
+    state = states.setdefault(location, _FileState(0, there=False))
+    if line.content == ROWS:
+        state.count, state.there = line.count, line.sign == "+"
+    elif line.sign == "+":
+        state.deletes[line.location, line.offset] = line
+    else:
+        state.deletes.pop((line.location, line.offset), None)
+
+
+def _visible_positions(state: _FileState | None, hidden: HiddenPositions, location: str) -> BitMap64:
+    """The positions of rows that no delete file hides; a deletion vector replaces older delete files."""
+    if state is None or not state.there:
+        return BitMap64()
+    visible = BitMap64(range(state.count))
+    vectors = [line for line in state.deletes.values() if line.format == VECTOR]
+    for line in vectors or state.deletes.values():
+        visible -= hidden(line).get(location, BitMap64())
+    return visible
+
+
+def _require_positional(line: FileLine) -> FileLine:
+    if line.content != BY_VALUE:
+        return line
+    raise Refused(
+        "equality-deletes",
+        "Another writer deleted rows by their values, and only a scan of the whole table could find them.",
+        "Compact the table with `backstory maintain`, and read the changes after that.",
+    )
+
+
+def hidden_positions(table: StoredTable) -> HiddenPositions:
+    """A function that reads the positions which a delete file of the table hides, each file once."""
+
+    @cache
+    def read(location: str, format_: str, place: tuple[int, int], hidden: str) -> Mapping[str, BitMap64]:
+        content = table.read_file(location, *place)
+        if format_ == VECTOR:
+            positions = vector_positions(content)
+            if positions is None:
+                raise _damaged_vector(location)
+            return {hidden: positions}
+        if format_ != "PARQUET":
+            raise _unknown_format(format_)
+        rows = pq.read_table(io.BytesIO(content), columns=[FILE_PATH, POSITION_IN_FILE])
+        return positions_by_file(rows.select([FILE_PATH, POSITION_IN_FILE]).rename_columns([FILE, POSITION]))
+
+    def hidden(line: FileLine) -> Mapping[str, BitMap64]:
+        vector = line.format == VECTOR
+        place = (line.offset, line.length) if vector else (0, line.size)
+        return read(line.location, line.format, place, line.hidden)
+
+    return hidden
+
+
+def _unknown_format(format_: str) -> Refused:
+    return Refused(
+        "delete-format",
+        f"Another writer hides rows by files of the format {format_}, which backstory does not read.",
+        "Compact the table with `backstory maintain`, and read the changes after that.",
+    )
+
+
+def _damaged_vector(location: str) -> Refused:
+    return Refused(
+        "deletion-vector-spoilt",
+        f"The deletion vector in {location} is damaged: its checksum is wrong.",
+        "Restore the file from a copy, or take the table back to an earlier commit with `backstory rewind`.",
+    )
+
+
+def row_groups(table: StoredTable, location: str, size: int, positions: BitMap64) -> list[int] | None:
+    """The offsets of a Parquet file's row groups that contain these positions; None for another format."""
+    footer = _read_footer(table, location, size)
+    if footer is None:
+        return None
+    groups, first = [], 0
+    for group, offset in enumerate(_split_offsets(footer)):
+        count = footer.row_group(group).num_rows
+        if positions.range_cardinality(first, first + count):
+            groups.append(offset)
+        first += count
+    return groups
+
+
+def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
+    """The offsets of row groups: of the dictionary page of their first column, if it has one."""
+    offsets = []
+    for group in range(metadata.num_row_groups):
+        column = metadata.row_group(group).column(0)
+        dictionary = column.dictionary_page_offset
+        offsets.append(int(column.data_page_offset if dictionary is None else dictionary))
+    return offsets
+
+
+def _read_footer(table: StoredTable, location: str, size: int) -> Any:
+    """The footer of a Parquet file, from its last bytes; None for another format."""
+    tail = table.read_file(location, max(size - 8, 0), min(size, 8))
+    if tail[-4:] != b"PAR1":
+        return None
+    length = int.from_bytes(tail[:4], "little") + 8
+    return pq.read_metadata(io.BytesIO(table.read_file(location, size - length, length)))

@@ -1,22 +1,25 @@
-"""Column types as Iceberg types, and back.
+"""Types and schemas of columns in Iceberg and Spark, and back.
 
-Iceberg has fewer types than sources: SHORT, JSON, XML and NAIVE_TIME are wider or text there. The
-column's comment keeps the source's type; it counts as long as it fits the stored type.
+Iceberg has fewer types than sources: SHORT is stored wider, and JSON, XML and NAIVE_TIME as text. A column's
+comment contains the source's type, which holds as long as it fits the stored type.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of
+from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of, spark_type_json
 from backstory.stores.port import refuse_names
 from backstory.stores.refusals import property_garbled
 
-# What Parquet files name the id of a column by.
+if TYPE_CHECKING:
+    from pyspark.sql.types import DataType, StructType
+
+# The key of a column's id in a Parquet file's metadata.
 FIELD_ID: Final = b"PARQUET:field_id"
 _ICEBERG = {
     Kind.BOOLEAN: "boolean",
@@ -43,7 +46,7 @@ def iceberg_name(type_: ColumnType) -> str:
 
 
 def spark_type(type_: ColumnType) -> str:
-    """The name that Spark has for the same type, such as `bigint`."""
+    """The name of the type in Spark SQL, such as `bigint`."""
     parts = [spark_type(part) for _, part in type_.parts]
     if type_.kind is Kind.LIST:
         return f"array<{parts[0]}>"
@@ -63,16 +66,15 @@ def iceberg_type(jvm: Any, type_: ColumnType) -> Any:
 
 
 def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
-    """A schema of optional columns, numbered from 1.
+    """A schema of optional columns with ids from 1.
 
-    Columns stay nullable, key columns too: one that leaves the key later holds NULL (section 2.5).
-    Raises Refused for a name that Iceberg keeps for itself, an empty or a repeated one.
+    Key columns are nullable as well: a column that later leaves the key may be NULL (section 2.5). Raises
+    Refused for a name that Iceberg reserves, and for an empty or repeated one.
     """
     refuse_names(is_reserved(jvm), [column.name for column in columns])
     numbers = count(1)
     fields = [_json_field(column.name, column.type, numbers) | {"doc": column.doc} for column in columns]
-    told = json.dumps({"type": "struct", "schema-id": 0, "fields": fields})
-    return schema_of(jvm, told)
+    return schema_of(jvm, json.dumps({"type": "struct", "schema-id": 0, "fields": fields}))
 
 
 def _json_field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[str, Any]:
@@ -80,29 +82,30 @@ def _json_field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[st
 
 
 def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
-    """The type as the JSON of a schema has it; everything within it is optional but the keys of maps."""
+    """The type in the JSON form of a schema; parts of it are optional, except keys of maps."""
     if type_.kind is Kind.STRUCT:
         fields = [_json_field(name, part, numbers) for name, part in type_.parts]
         return {"type": "struct", "fields": fields}
     if type_.kind is Kind.LIST:
         ((_, part),) = type_.parts
-        told = {"type": "list", "element-id": next(numbers), "element-required": False}
-        return told | {"element": _json_type(part, numbers)}
+        list_type = {"type": "list", "element-id": next(numbers), "element-required": False}
+        return list_type | {"element": _json_type(part, numbers)}
     if type_.kind is Kind.MAP:
         (_, key), (_, value) = type_.parts
-        told = {"type": "map", "key-id": next(numbers), "value-id": next(numbers), "value-required": False}
-        return told | {"key": _json_type(key, numbers), "value": _json_type(value, numbers)}
+        ids = {"key-id": next(numbers), "value-id": next(numbers)}
+        map_type = {"type": "map", **ids, "value-required": False}
+        return map_type | {"key": _json_type(key, numbers), "value": _json_type(value, numbers)}
     return iceberg_name(type_)
 
 
 def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
-    """The fields of an Iceberg schema as its JSON has them: one call, however many there are."""
+    """The fields of an Iceberg schema in its JSON form, by one call of Java."""
     fields: list[dict[str, Any]] = json.loads(schema_json(jvm, schema))["fields"]
     return fields
 
 
 def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns of an Iceberg schema, in its order; `called` are the source's names where they differ."""
+    """The columns of an Iceberg schema, in order; `called` are the source's names that differ."""
     return columns_of_fields(fields_of(jvm, schema), called)
 
 
@@ -115,13 +118,13 @@ def columns_of_fields(fields: Sequence[Mapping[str, Any]], called: Mapping[str, 
 
 
 def _column_type(stored: Any, comment: str | None) -> ColumnType:
-    """The type of a field of an Iceberg schema's JSON; its comment counts where it fits what is stored."""
+    """The type of a field in a schema's JSON: the type in its comment, if that fits the stored type."""
     if not isinstance(stored, str):
         return _nested_type(stored)
     try:
-        told = ColumnType.parse(comment or "")
-        if iceberg_name(told) == stored:
-            return told
+        source_type = ColumnType.parse(comment or "")
+        if iceberg_name(source_type) == stored:
+            return source_type
     except ValueError:
         pass
     decimal = re.fullmatch(r"decimal\((\d+), ?(\d+)\)", stored)
@@ -143,11 +146,58 @@ def _nested_type(stored: Mapping[str, Any]) -> ColumnType:
 
 
 def names_of_property(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
-    """The names of columns that a property holds as JSON; Failed if it holds something else."""
+    """The names of columns in a property, as JSON; Failed for any other content."""
     try:
         names = json.loads(properties[name]) if properties.get(name) else empty
     except ValueError:
         names = None
-    if not isinstance(names, type(empty)) or not all(isinstance(each, str) for each in names):
+    if not isinstance(names, type(empty)) or not all(isinstance(text, str) for text in names):
         raise property_garbled(table, name)
     return names
+
+
+_SPARK_KINDS: Final = {
+    "boolean": Kind.BOOLEAN,
+    # Iceberg has no smaller integers.
+    "tinyint": Kind.INT,
+    "smallint": Kind.INT,
+    "int": Kind.INT,
+    "bigint": Kind.LONG,
+    "float": Kind.FLOAT,
+    "double": Kind.DOUBLE,
+    "date": Kind.NAIVE_DATE,
+    "timestamp": Kind.UTC_DATETIME,
+    "timestamp_ntz": Kind.NAIVE_DATETIME,
+    "binary": Kind.BINARY,
+}
+
+
+def columns_from(fields: "StructType") -> tuple[Column, ...]:
+    """The columns of a Spark schema, with their comments."""
+    return tuple(
+        Column(field.name, column_type(field.dataType), comment=field.metadata.get("comment", ""))
+        for field in fields
+    )
+
+
+def column_type(type_: "DataType") -> ColumnType:
+    """The type of a Spark type; its parts are nullable, except keys of maps."""
+    from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
+
+    if isinstance(type_, StructType):
+        return ColumnType(Kind.STRUCT, parts=tuple((part.name, column_type(part.dataType)) for part in type_))
+    if isinstance(type_, ArrayType):
+        return ColumnType(Kind.LIST, parts=(("element", column_type(type_.elementType)),))
+    if isinstance(type_, MapType):
+        key, value = column_type(type_.keyType), column_type(type_.valueType)
+        return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
+    if isinstance(type_, DecimalType):
+        return ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
+    return ColumnType(_SPARK_KINDS.get(type_.simpleString(), Kind.STRING))
+
+
+def spark_schema(jvm: Any, schema: Any) -> "StructType":
+    """An Iceberg schema as Spark's, with comments."""
+    from pyspark.sql.types import StructType
+
+    return StructType.fromJson(json.loads(spark_type_json(jvm, schema)))

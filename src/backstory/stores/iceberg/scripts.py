@@ -1,10 +1,6 @@
-"""What loops over the files of a table, in Java: an answer to Python for each of them takes too long.
+"""Loops over the files of a table in Java, since a call from Python for each file would take too long.
 
-Each script is asked once for many files, and tells of them as lines of text.
-
-What names the files of a table, and of others in its catalog, in Java: every manifest is read once.
-
-What writes deletion vectors, in Java: for each file it would take two dozen questions.
+Each script is called once for many files and returns lines of text.
 """
 
 from base64 import b64encode
@@ -20,19 +16,19 @@ from backstory.stores.iceberg.jvm import ICEBERG, script
 TASKS_OPTION: Final = "scan-task-set-id"
 _SCAN: Final = {"scan": f"{ICEBERG}.TableScan", "locations": "java.util.Set"}
 _PLAN: Final = f"""
-java.util.Map found = new java.util.HashMap();
+java.util.Map byLocation = new java.util.HashMap();
 {ICEBERG}.io.CloseableIterable tasks = scan.planFiles();
 try {{
-  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && found.size() < locations.size();) {{
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && byLocation.size() < locations.size();) {{
     {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
     String location = (({ICEBERG}.DataFile) task.file()).location();
-    if (locations.contains(location)) found.put(location, task);
+    if (locations.contains(location)) byLocation.put(location, task);
   }}
 }} finally {{ tasks.close(); }}
-return found;
+return byLocation;
 """
 _COMMITS: Final = f"""
-StringBuilder told = new StringBuilder();
+StringBuilder text = new StringBuilder();
 java.util.Set ancestors = new java.util.HashSet();
 java.util.List commits = new java.util.ArrayList();
 {ICEBERG}.Snapshot each = table.currentSnapshot();
@@ -47,20 +43,20 @@ for (java.util.Iterator others = table.snapshots().iterator(); others.hasNext();
 }}
 for (java.util.Iterator all = commits.iterator(); all.hasNext();) {{
   each = ({ICEBERG}.Snapshot) all.next();
-  told.append(ancestors.contains(Long.valueOf(each.snapshotId()))).append('\\t')
+  text.append(ancestors.contains(Long.valueOf(each.snapshotId()))).append('\\t')
     .append(each.snapshotId()).append('\\t').append(each.sequenceNumber()).append('\\t')
     .append(each.timestampMillis()).append('\\t').append(each.operation()).append('\\t')
     .append(each.parentId() == null ? "" : each.parentId().toString()).append('\\t');
   Object recorded = each.summary() == null ? null : each.summary().get("{RECORDED}");
-  told.append(recorded == null ? "" : recorded).append('\\n');
+  text.append(recorded == null ? "" : recorded).append('\\n');
 }}
-return told.toString();
+return text.toString();
 """
-# A line for a file; `sign` is what became of it, and of a delete file `hidden` is the one that it is of.
+# Appends the line of a file: `sign` says whether it was added or removed. `FileLine` has the fields.
 _TELL: Final = f"""
   boolean rows = file.content() == {ICEBERG}.FileContent.DATA;
   {ICEBERG}.DeleteFile deletes = rows ? null : ({ICEBERG}.DeleteFile) (Object) file;
-  told.append(sign).append('\\t').append(file.content()).append('\\t').append(file.format()).append('\\t')
+  text.append(sign).append('\\t').append(file.content()).append('\\t').append(file.format()).append('\\t')
     .append(file.recordCount()).append('\\t').append(file.fileSizeInBytes()).append('\\t')
     .append(rows || deletes.contentOffset() == null ? "0" : deletes.contentOffset().toString()).append('\\t')
     .append(rows || deletes.contentSizeInBytes() == null ? "0" : deletes.contentSizeInBytes().toString())
@@ -70,7 +66,7 @@ _TELL: Final = f"""
   if (rows) files.put(file.location(), file);
 """
 _COMMIT: Final = f"""
-StringBuilder told = new StringBuilder();
+StringBuilder text = new StringBuilder();
 Iterable[] kinds = new Iterable[] {{
   snapshot.addedDataFiles(io), snapshot.removedDataFiles(io),
   snapshot.addedDeleteFiles(io), snapshot.removedDeleteFiles(io)
@@ -82,10 +78,10 @@ for (int kind = 0; kind < 4; kind++) {{
     {_TELL}
   }}
 }}
-return told.toString();
+return text.toString();
 """
 _STANDING: Final = f"""
-StringBuilder told = new StringBuilder();
+StringBuilder text = new StringBuilder();
 {ICEBERG}.io.CloseableIterable tasks = scan.planFiles();
 try {{
   for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
@@ -100,10 +96,10 @@ try {{
     }}
   }}
 }} finally {{ tasks.close(); }}
-return told.toString();
+return text.toString();
 """
 _BETWEEN: Final = f"""
-StringBuilder told = new StringBuilder();
+StringBuilder text = new StringBuilder();
 java.util.Map old = new java.util.HashMap();
 {ICEBERG}.io.CloseableIterable tasks = before.planFiles();
 try {{
@@ -118,16 +114,16 @@ try {{
     {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
     {ICEBERG}.FileScanTask was =
       ({ICEBERG}.FileScanTask) old.remove((({ICEBERG}.DataFile) task.file()).location());
-    java.util.Map gone = new java.util.HashMap();
+    java.util.Map removed = new java.util.HashMap();
     java.util.List lists = new java.util.ArrayList();
     if (was == null) lists.add(task.file());
     else for (java.util.Iterator more = was.deletes().iterator(); more.hasNext();) {{
       {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
-      gone.put(hiding.location() + " " + hiding.contentOffset(), hiding);
+      removed.put(hiding.location() + " " + hiding.contentOffset(), hiding);
     }}
     for (java.util.Iterator more = task.deletes().iterator(); more.hasNext();) {{
       {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
-      if (gone.remove(hiding.location() + " " + hiding.contentOffset()) == null) lists.add(hiding);
+      if (removed.remove(hiding.location() + " " + hiding.contentOffset()) == null) lists.add(hiding);
     }}
     String sign = "+";
     for (java.util.Iterator more = lists.iterator(); more.hasNext();) {{
@@ -135,7 +131,7 @@ try {{
       {_TELL}
     }}
     sign = "-";
-    for (java.util.Iterator more = gone.values().iterator(); more.hasNext();) {{
+    for (java.util.Iterator more = removed.values().iterator(); more.hasNext();) {{
       {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) more.next();
       {_TELL}
     }}
@@ -146,9 +142,9 @@ for (java.util.Iterator each = old.values().iterator(); each.hasNext();) {{
   {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) (Object) (({ICEBERG}.FileScanTask) each.next()).file();
   {_TELL}
 }}
-return told.toString();
+return text.toString();
 """
-# Spark asks a task for its pieces before it plans: one whose groups are chosen gives those, and no others.
+# Spark splits a task before it plans, so a task with chosen row groups returns only their splits.
 _TASKS: Final = f"""
 java.util.List tasks = new java.util.ArrayList();
 {ICEBERG}.expressions.ResidualEvaluator all = {ICEBERG}.expressions.ResidualEvaluator.unpartitioned(
@@ -170,8 +166,8 @@ for (java.util.Iterator each = groups.keySet().iterator(); each.hasNext();) {{
   if (pieces.size() < wanted.size()) {{ tasks.add(task); continue; }}
   final Object whole = task;
   java.lang.reflect.InvocationHandler handler = new java.lang.reflect.InvocationHandler() {{
-    public Object invoke(Object self, java.lang.reflect.Method asked, Object[] given) throws Throwable {{
-      return asked.getName().equals("split") ? pieces : asked.invoke(whole, given);
+    public Object invoke(Object self, java.lang.reflect.Method method, Object[] arguments) throws Throwable {{
+      return method.getName().equals("split") ? pieces : method.invoke(whole, arguments);
     }}
   }};
   tasks.add(java.lang.reflect.Proxy.newProxyInstance(
@@ -192,7 +188,7 @@ return new Object[] {{ new {ICEBERG}.spark.source.SparkTable(table, false), null
 _FORGET: Final = f"""
 return {ICEBERG}.spark.ScanTaskSetManager.get().removeTasks(table, group);
 """
-# Whatever it is asked for, the answer is one: Guava's own constant is no function of Java's in Spark 3.5.
+# Guava's own constant function does not implement Java's interface in Spark 3.5.
 _CONSTANT: Final = """
 return new java.util.function.Function() {
   public Object apply(Object any) { return "all"; }
@@ -202,7 +198,11 @@ return new java.util.function.Function() {
 
 @dataclass(frozen=True, slots=True)
 class FileLine:
-    """A file of rows, or of what hides rows, and what became of it: `+`, `-`, or `=` where it stands."""
+    """A data file or delete file, and its `sign`: `+` for added, `-` for removed, `=` for unchanged.
+
+    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the data file of a delete file that has
+    only one. `offset` and `length` are the place of a vector in its file, `first_row` the first row's id.
+    """
 
     sign: str
     content: str
@@ -218,7 +218,7 @@ class FileLine:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLine:
-    """A commit; `parent` is None for the first, `recorded` is its recorded time, empty where it has none."""
+    """A commit; `parent` is None for the first one, and `recorded` is its recorded time or empty."""
 
     id: int
     version: int
@@ -229,46 +229,46 @@ class SnapshotLine:
 
 
 def scan_tasks_of(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
-    """Iceberg's scan tasks of the data files at these locations; none for a file that is gone."""
+    """Iceberg's scan tasks of the data files at these locations, without files that no longer exist."""
     ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
     return dict(ask(table.newScan(), _java_set(jvm, locations)))
 
 
 def commits_of(jvm: Any, table: Any) -> tuple[list[SnapshotLine], list[SnapshotLine]]:
-    """The commits that made the table what it is, newest first, until one has expired; and all others."""
-    told: str = script(jvm, _COMMITS, "java.lang.String", table=f"{ICEBERG}.Table")(table)
+    """The ancestors of the present snapshot, newest first, up to an expired one; and all other commits."""
+    text: str = script(jvm, _COMMITS, "java.lang.String", table=f"{ICEBERG}.Table")(table)
     ours: list[SnapshotLine] = []
     others: list[SnapshotLine] = []
-    for line in told.split("\n")[:-1]:
+    for line in text.split("\n")[:-1]:
         ancestor, id_, version, millis, operation, parent, recorded = line.split("\t")
         of = int(parent) if parent else None
-        found = SnapshotLine(int(id_), int(version), int(millis), operation, of, recorded)
-        (ours if ancestor == "true" else others).append(found)
+        commit = SnapshotLine(int(id_), int(version), int(millis), operation, of, recorded)
+        (ours if ancestor == "true" else others).append(commit)
     return ours, others
 
 
 def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[FileLine]:
-    """The files that a commit added and removed, read from its own manifests; `files` gets those of rows."""
+    """The files that a commit added and removed, from its manifests; data files are put into `files`."""
     types = {"snapshot": f"{ICEBERG}.Snapshot", "io": f"{ICEBERG}.io.FileIO", "files": "java.util.Map"}
-    told = script(jvm, _COMMIT, "java.lang.String", **types)(table.snapshot(snapshot), table.io(), files)
-    return _file_lines(told)
+    text = script(jvm, _COMMIT, "java.lang.String", **types)(table.snapshot(snapshot), table.io(), files)
+    return _file_lines(text)
 
 
 def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
-    """The files that came and went from one snapshot to another, whatever commits lie between them."""
+    """The files added and removed between two snapshots, with any commits in between."""
     scan = f"{ICEBERG}.TableScan"
     ask = script(jvm, _BETWEEN, "java.lang.String", before=scan, after=scan, files="java.util.Map")
     return _file_lines(ask(table.newScan().useSnapshot(before), table.newScan().useSnapshot(after), files))
 
 
 def files_of_scan(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None) -> list[FileLine]:
-    """The data files of a scan, or those at `locations`, each followed by what deletes rows of it."""
+    """The data files of a scan, all or those at `locations`, each followed by its delete files."""
     ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
     return _file_lines(ask(scan, None if locations is None else _java_set(jvm, locations), files))
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
-    """Scan tasks of files, of all their rows or of the groups that begin at some offsets, hidden rows too."""
+    """Scan tasks of files, with deleted rows; of all row groups, or those that begin at the given offsets."""
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
     wanted = jvm.java.util.HashMap()
     for location, chosen in groups.items():
@@ -277,10 +277,10 @@ def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int
 
 
 def stage_tasks(jvm: Any, table: Any, group: str, tasks: Any) -> tuple[Any, Any]:
-    """Put scan tasks where Iceberg's reader finds them by a name, until they are forgotten.
+    """Register scan tasks under a name for Iceberg's reader, until `forget_tasks`.
 
-    Gives the table as Spark has it, and the one by which Spark reads these tasks alone; None for the latter
-    where the first reads them by the option `TASKS_OPTION`.
+    Returns Spark's table, and the table by which Spark reads only these tasks. The latter is None where the
+    first table reads them with the option `TASKS_OPTION`.
     """
     types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String", "tasks": "java.util.List"}
     source = _STAGE_BY_OPTION if rewrites_by_options() else _STAGE
@@ -289,45 +289,45 @@ def stage_tasks(jvm: Any, table: Any, group: str, tasks: Any) -> tuple[Any, Any]
 
 
 def one_manifest(jvm: Any) -> Any:
-    """A function by which all files of a kind are in one manifest."""
+    """A Java function that assigns every file to the same manifest."""
     return script(jvm, _CONSTANT, "java.util.function.Function")()
 
 
 def forget_tasks(jvm: Any, table: Any, group: str) -> None:
-    """The name is none any more."""
+    """Unregister staged scan tasks."""
     types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String"}
     script(jvm, _FORGET, "java.lang.Object", **types)(table, group)
 
 
 def _java_set(jvm: Any, values: Iterable[object]) -> Any:
-    found = jvm.java.util.HashSet()
+    java_set = jvm.java.util.HashSet()
     for value in values:
-        found.add(value)
-    return found
+        java_set.add(value)
+    return java_set
 
 
-def _file_lines(told: str) -> list[FileLine]:
-    found = []
-    for line in told.split("\n")[:-1]:
+def _file_lines(text: str) -> list[FileLine]:
+    files = []
+    for line in text.split("\n")[:-1]:
         sign, content, format_, *numbers, hidden, row, location = line.split("\t")
         count, size, offset, length = map(int, numbers)
         first = int(row) if row else None
-        found.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location, first))
-    return found
+        files.append(FileLine(sign, content, format_, count, size, offset, length, hidden, location, first))
+    return files
 
 
-# The metadata of now, what its snapshots removed, and what is still there of the metadata before.
+# The files of the present metadata, those that its snapshots removed, and those of former metadata.
 _NAMED: Final = f"""
-StringBuilder told = new StringBuilder();
+StringBuilder text = new StringBuilder();
 {ICEBERG}.TableMetadata now = (({ICEBERG}.HasTableOperations) table).operations().current();
 {ICEBERG}.io.FileIO io = table.io();
 java.util.Set seen = new java.util.HashSet();
 java.util.List all = new java.util.ArrayList();
 all.add(now);
-told.append("METADATA\\t\\t\\t\\t0\\t").append(now.metadataFileLocation()).append('\\n');
+text.append("METADATA\\t\\t\\t\\t0\\t").append(now.metadataFileLocation()).append('\\n');
 for (java.util.Iterator each = now.previousFiles().iterator(); former.booleanValue() && each.hasNext();) {{
   String place = (({ICEBERG}.TableMetadata.MetadataLogEntry) each.next()).file();
-  told.append("METADATA\\t\\t\\tpast\\t0\\t").append(place).append('\\n');
+  text.append("METADATA\\t\\t\\tpast\\t0\\t").append(place).append('\\n');
   if (!io.newInputFile(place).exists()) continue;
   try {{
     {ICEBERG}.TableMetadata then = {ICEBERG}.TableMetadataParser.read(io, place);
@@ -339,23 +339,23 @@ for (java.util.Iterator times = all.iterator(); times.hasNext();) {{
   boolean past = metadata != now;
   String when = past ? "past\\t0\\t" : "\\t0\\t";
   for (java.util.Iterator each = metadata.statisticsFiles().iterator(); each.hasNext();)
-    told.append("STATISTICS\\t\\t\\t").append(when)
+    text.append("STATISTICS\\t\\t\\t").append(when)
       .append((({ICEBERG}.StatisticsFile) each.next()).path()).append('\\n');
   for (java.util.Iterator each = metadata.partitionStatisticsFiles().iterator(); each.hasNext();)
-    told.append("STATISTICS\\t\\t\\t").append(when)
+    text.append("STATISTICS\\t\\t\\t").append(when)
       .append((({ICEBERG}.PartitionStatisticsFile) each.next()).path()).append('\\n');
   for (java.util.Iterator each = metadata.snapshots().iterator(); each.hasNext();) {{
     {ICEBERG}.Snapshot snapshot = ({ICEBERG}.Snapshot) each.next();
     String list = snapshot.manifestListLocation();
     if (list != null) {{
       if (!seen.add(list)) continue;
-      told.append("METADATA\\t\\t\\t").append(when).append(list).append('\\n');
+      text.append("METADATA\\t\\t\\t").append(when).append(list).append('\\n');
       if (past && !io.newInputFile(list).exists()) continue;
     }}
     for (java.util.Iterator more = snapshot.allManifests(io).iterator(); more.hasNext();) {{
       {ICEBERG}.ManifestFile manifest = ({ICEBERG}.ManifestFile) more.next();
       if (!seen.add(manifest.path())) continue;
-      told.append("METADATA\\t\\t\\t").append(when).append(manifest.path()).append('\\n');
+      text.append("METADATA\\t\\t\\t").append(when).append(manifest.path()).append('\\n');
       if (past && !io.newInputFile(manifest.path()).exists()) continue;
       {ICEBERG}.io.CloseableIterable rows = manifest.content() == {ICEBERG}.ManifestContent.DATA
         ? ({ICEBERG}.io.CloseableIterable) {ICEBERG}.ManifestFiles.read(manifest, io, metadata.specsById())
@@ -365,7 +365,7 @@ for (java.util.Iterator times = all.iterator(); times.hasNext();) {{
         for (java.util.Iterator entries = rows.iterator(); entries.hasNext();) {{
           {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) entries.next();
           if (!seen.add(file.location())) continue;
-          told.append(file.content()).append('\\t').append(file.format()).append('\\t')
+          text.append(file.content()).append('\\t').append(file.format()).append('\\t')
             .append(file.keyMetadata() == null ? "" : "secret").append('\\t')
             .append(past ? "past" : "").append('\\t').append(file.fileSizeInBytes()).append('\\t')
             .append(file.location()).append('\\n');
@@ -383,29 +383,29 @@ for (java.util.Iterator times = all.iterator(); times.hasNext();) {{
       for (java.util.Iterator entries = removed[kind].iterator(); entries.hasNext();) {{
         {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) entries.next();
         if (!seen.add(file.location())) continue;
-        told.append(file.content()).append('\\t').append(file.format()).append('\\t')
+        text.append(file.content()).append('\\t').append(file.format()).append('\\t')
           .append(file.keyMetadata() == null ? "" : "secret").append("\\tpast\\t")
           .append(file.fileSizeInBytes()).append('\\t').append(file.location()).append('\\n');
         if (kind == 0) files.put(file.location(), file.copyWithoutStats());
       }}
   }}
 }}
-return told.toString();
+return text.toString();
 """
-# A line for each place of another table or view.
+# Returns a line for each folder or file of another table or view.
 _NEIGHBOURS: Final = f"""
-StringBuilder told = new StringBuilder();
+StringBuilder text = new StringBuilder();
 java.util.LinkedList waiting = new java.util.LinkedList();
 if (catalog instanceof {ICEBERG}.catalog.SupportsNamespaces)
   waiting.addAll((({ICEBERG}.catalog.SupportsNamespaces) catalog).listNamespaces());
-else told.append("BLIND\\t\\t\\n");
+else text.append("BLIND\\t\\t\\n");
 while (!waiting.isEmpty()) {{
   {ICEBERG}.catalog.Namespace schema = ({ICEBERG}.catalog.Namespace) waiting.removeFirst();
   try {{ waiting.addAll((({ICEBERG}.catalog.SupportsNamespaces) catalog).listNamespaces(schema)); }}
-  catch (RuntimeException closed) {{ told.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  catch (RuntimeException closed) {{ text.append("BLIND\\t").append(schema).append("\\t\\n"); }}
   java.util.List names = new java.util.ArrayList();
   try {{ names.addAll((({ICEBERG}.catalog.Catalog) catalog).listTables(schema)); }}
-  catch (RuntimeException closed) {{ told.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  catch (RuntimeException closed) {{ text.append("BLIND\\t").append(schema).append("\\t\\n"); }}
   for (java.util.Iterator each = names.iterator(); each.hasNext();) {{
     {ICEBERG}.catalog.TableIdentifier name = ({ICEBERG}.catalog.TableIdentifier) each.next();
     if (name.equals(own)) continue;
@@ -443,40 +443,40 @@ while (!waiting.isEmpty()) {{
         }}
       }}
     }} catch (RuntimeException unreadable) {{
-      told.append("BLIND\\t").append(name).append("\\t\\n");
+      text.append("BLIND\\t").append(name).append("\\t\\n");
     }}
     for (java.util.Iterator more = places.iterator(); more.hasNext();)
-      told.append("FOLDER\\t").append(name).append('\\t').append(more.next()).append('\\n');
+      text.append("FOLDER\\t").append(name).append('\\t').append(more.next()).append('\\n');
     for (java.util.Iterator more = within.iterator(); more.hasNext();)
-      told.append("FILES\\t").append(name).append('\\t').append(more.next()).append('\\n');
+      text.append("FILES\\t").append(name).append('\\t').append(more.next()).append('\\n');
   }}
   if (!(catalog instanceof {ICEBERG}.catalog.ViewCatalog)) continue;
   try {{
     for (java.util.Iterator each = (({ICEBERG}.catalog.ViewCatalog) catalog).listViews(schema).iterator();
         each.hasNext();) {{
       {ICEBERG}.catalog.TableIdentifier name = ({ICEBERG}.catalog.TableIdentifier) each.next();
-      told.append("FOLDER\\t").append(name).append('\\t')
+      text.append("FOLDER\\t").append(name).append('\\t')
         .append((({ICEBERG}.catalog.ViewCatalog) catalog).loadView(name).location()).append('\\n');
     }}
-  }} catch (RuntimeException closed) {{ told.append("BLIND\\t").append(schema).append("\\t\\n"); }}
+  }} catch (RuntimeException closed) {{ text.append("BLIND\\t").append(schema).append("\\t\\n"); }}
 }}
-return told.toString();
+return text.toString();
 """
-# What Iceberg would delete, wherever it lies: it deletes nothing.
+# Returns the files that Iceberg would delete, in any folder, and deletes none.
 _EXPIRE: Final = """
-final java.util.List gone = java.util.Collections.synchronizedList(new java.util.ArrayList());
+final java.util.List removed = java.util.Collections.synchronizedList(new java.util.ArrayList());
 expiring.deleteWith(new java.util.function.Consumer() {
-  public void accept(Object each) { gone.add(each); }
+  public void accept(Object each) { removed.add(each); }
 }).commit();
-return gone;
+return removed;
 """
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file that metadata names: what it is, and of one with rows its format, and whether it is encrypted.
+    """A file that metadata names. A file that only `past` metadata names is no longer part of the table.
 
-    That which only `past` metadata names is no more of the table.
+    Data files and delete files have a format; a `secret` one is encrypted.
     """
 
     kind: str
@@ -489,9 +489,9 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A place of another table or view: a folder of its own, or one that has some of its files.
+    """A place of another table or view: a folder of its own, or a folder or file that it uses.
 
-    What cannot be looked at has none.
+    A table, view or schema that cannot be read is BLIND and has no place.
     """
 
     kind: str
@@ -500,10 +500,13 @@ class Neighbour:
 
 
 def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) -> list[NamedFile]:
-    """The files that any snapshot names, or also `former` metadata does; `files` gets those of rows."""
+    """The files that any snapshot names, and `former` metadata if asked for.
+
+    Iceberg's objects for data files are put into `files`, a Java map, by location.
+    """
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "former": "java.lang.Boolean"}
-    told: str = script(jvm, _NAMED, "java.lang.String", **types)(table, files, former)
-    parts = (line.split("\t", 5) for line in told.split("\n")[:-1])
+    text: str = script(jvm, _NAMED, "java.lang.String", **types)(table, files, former)
+    parts = (line.split("\t", 5) for line in text.split("\n")[:-1])
     return [
         NamedFile(kind, format_, bool(secret), bool(past), int(size), place)
         for kind, format_, secret, past, size, place in parts
@@ -511,7 +514,7 @@ def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) 
 
 
 def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> list[Neighbour]:
-    """Every place of the other tables and views of a catalog; of `files` those that they name by name."""
+    """The places of a catalog's other tables and views; `files` that they name are places of their own."""
     types = {
         "catalog": "java.lang.Object",
         "own": f"{ICEBERG}.catalog.TableIdentifier",
@@ -520,21 +523,21 @@ def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> l
     named = jvm.java.util.HashSet()
     for each in files:
         named.add(each)
-    told: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, named)
-    return [Neighbour(*line.split("\t", 2)) for line in told.split("\n")[:-1]]
+    text: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, named)
+    return [Neighbour(*line.split("\t", 2)) for line in text.split("\n")[:-1]]
 
 
 def commit_expiry(jvm: Any, expiring: Any) -> list[str]:
-    """Commit an expiry of snapshots, and tell which files it would delete."""
+    """Commit an expiry of snapshots, and return the files that are to be deleted after it."""
     types = {"expiring": f"{ICEBERG}.ExpireSnapshots"}
     return list(script(jvm, _EXPIRE, "java.util.List", **types)(expiring))
 
 
-# What hides rows of a file already goes into its new vector. Equality deletes do not: they go on to hide rows
-# of the files that are older than they.
+# A new vector includes the positions of a file's older vectors and position deletes. Equality deletes remain:
+# they hide rows of all older files.
 _VECTORS: Final = f"""
 java.util.Map marked = new java.util.HashMap();
-String[] lines = told.split("\\n");
+String[] lines = text.split("\\n");
 for (int place = 0; place < lines.length; place++) {{
   String[] parts = lines[place].split("\\t", 3);
   marked.put(parts[2], parts);
@@ -551,33 +554,33 @@ java.util.function.Function opened = new java.util.function.Function() {{
 // The compiler knows no static methods of interfaces.
 java.lang.reflect.Method deserialize = {ICEBERG}.deletes.PositionDeleteIndex.class.getMethod(
   "deserialize", new Class[] {{ byte[].class, {ICEBERG}.DeleteFile.class }});
-int found = 0;
+int count = 0;
 {ICEBERG}.io.CloseableIterable tasks = table.newScan().planFiles();
 try {{
-  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && found < marked.size();) {{
+  for (java.util.Iterator each = tasks.iterator(); each.hasNext() && count < marked.size();) {{
     {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
     {ICEBERG}.DataFile file = ({ICEBERG}.DataFile) (Object) task.file();
     String[] parts = (String[]) marked.get(file.location());
     if (parts == null) continue;
-    found++;
+    count++;
     java.util.List older = new java.util.ArrayList();
     for (java.util.Iterator more = task.deletes().iterator(); more.hasNext();) {{
       {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
       if (hiding.content() == {ICEBERG}.FileContent.POSITION_DELETES) older.add(hiding);
     }}
     if (!older.isEmpty()) previous.put(file.location(), loader.loadPositionDeletes(older, file.location()));
-    byte[] framed = java.util.Base64.getDecoder().decode(parts[1]);
+    byte[] bytes = java.util.Base64.getDecoder().decode(parts[1]);
     {ICEBERG}.DeleteFile about = {ICEBERG}.FileMetadata.deleteFileBuilder(task.spec()).ofPositionDeletes()
-      .withFormat("puffin").withPath(file.location()).withFileSizeInBytes((long) framed.length)
+      .withFormat("puffin").withPath(file.location()).withFileSizeInBytes((long) bytes.length)
       .withPartition(file.partition()).withRecordCount(Long.parseLong(parts[0]))
       .withReferencedDataFile(file.location()).withContentOffset(0L)
-      .withContentSizeInBytes((long) framed.length).build();
+      .withContentSizeInBytes((long) bytes.length).build();
     {ICEBERG}.deletes.PositionDeleteIndex index =
-      ({ICEBERG}.deletes.PositionDeleteIndex) deserialize.invoke(null, new Object[] {{ framed, about }});
+      ({ICEBERG}.deletes.PositionDeleteIndex) deserialize.invoke(null, new Object[] {{ bytes, about }});
     writer.delete(file.location(), index, task.spec(), file.partition());
   }}
 }} finally {{ tasks.close(); }}
-if (found < marked.size()) return null;
+if (count < marked.size()) return null;
 writer.close();
 return new Object[] {{
   writer.result().deleteFiles().toArray(), writer.result().rewrittenDeleteFiles().toArray()
@@ -585,11 +588,12 @@ return new Object[] {{
 """
 
 
-def write_vectors(jvm: Any, table: Any, framed: Mapping[str, tuple[int, bytes]]) -> Any:
-    """New delete files and those that they take the place of; None if one of the data files is gone.
+def write_vectors(jvm: Any, table: Any, vectors: Mapping[str, tuple[int, bytes]]) -> Any:
+    """Write deletion vectors; returns the new delete files and those that they replace.
 
-    `framed` are how many positions are hidden in each file, and these as a deletion vector.
+    `vectors` has the number of positions and the vector's bytes by data file. Returns None if a data file no
+    longer exists.
     """
-    lines = (f"{count}\t{b64encode(content).decode()}\t{file}" for file, (count, content) in framed.items())
-    types = {"table": f"{ICEBERG}.Table", "told": "java.lang.String"}
+    lines = (f"{count}\t{b64encode(content).decode()}\t{file}" for file, (count, content) in vectors.items())
+    types = {"table": f"{ICEBERG}.Table", "text": "java.lang.String"}
     return script(jvm, _VECTORS, "java.lang.Object", **types)(table, "\n".join(lines))

@@ -1,4 +1,4 @@
-"""Values that are looked for in a column: which files and row groups may have one of them."""
+"""Bounds of the values in a search: which files and row groups may have one of the values."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -10,17 +10,17 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# So many values are looked for one by one in row groups; of more only the least and the greatest.
+# Up to this many values are searched for one by one in row groups; of more, only the range.
 MANY: Final = 10_000
-# Iceberg passes over files by lists of up to so many values.
+# Iceberg skips files by lists of up to this many values.
 LISTED: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class SearchBounds:
-    """Values of a column, one of which rows must have, as spans in their order; NULL may be one of them.
+    """The values of a column that a search accepts, as ascending spans; `null` if NULL is one of them.
 
-    Iceberg can pass over files by the `exact` ones, which have one text for all.
+    Iceberg can skip files by `exact` values, which have the same text and order everywhere.
     """
 
     least: Sequence[Any]
@@ -29,7 +29,7 @@ class SearchBounds:
     exact: bool
 
     def may_be_in(self, statistics: Any) -> bool:
-        """Whether a row group of these statistics may have one of the values; None tell nothing."""
+        """Whether a row group with these statistics may have one of the values; True without statistics."""
         if statistics is None or (self.null and statistics.null_count != 0):
             return True
         if not self.least:
@@ -40,52 +40,52 @@ class SearchBounds:
         return place < len(self.least) and bool(self.least[place] <= statistics.max)
 
     def condition(self, name: str) -> Any:
-        """The same of a column of files, as Iceberg's JSON has it; None where it cannot be told."""
+        """The condition on a column by which Iceberg skips files, in its JSON form; None if there is none."""
         if not self.exact or not self.least:
             return None
         if self.least is self.greatest and len(self.least) <= LISTED:
-            found = {"type": "in", "term": name, "values": [_json_value(each) for each in self.least]}
+            values = {"type": "in", "term": name, "values": [_json_value(each) for each in self.least]}
         else:
             lower = {"type": "gt-eq", "term": name, "value": _json_value(self.least[0])}
-            found = all_of(lower, lower | {"type": "lt-eq", "value": _json_value(self.greatest[-1])})
-        return any_of(is_null(name), found) if self.null else found
+            values = all_of(lower, lower | {"type": "lt-eq", "value": _json_value(self.greatest[-1])})
+        return any_of(is_null(name), values) if self.null else values
 
 
 def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:
-    """The bounds to search these values by; None for floats, as bounds say nothing of NaN."""
+    """The bounds of these values; None for floats, since bounds do not cover NaN."""
     if pa.types.is_floating(values.type):
         return None
     distinct, null = pc.unique(values.drop_null()), bool(values.null_count)
     if len(distinct) > MANY:
         bounds = pc.min_max(distinct).as_py()
         return SearchBounds([bounds["min"]], [bounds["max"]], null, _is_exact(values.type))
-    each = sorted(distinct.to_pylist())
-    return SearchBounds(each, each, null, _is_exact(values.type))
+    ordered = sorted(distinct.to_pylist())
+    return SearchBounds(ordered, ordered, null, _is_exact(values.type))
 
 
 def bounds_of_value(value: Any) -> SearchBounds | None:
-    """The same for one value that is not NULL."""
+    """The bounds of one value that is not NULL; None for a float."""
     return None if isinstance(value, float) else SearchBounds([value], [value], null=False, exact=False)
 
 
 def is_null(name: str) -> Any:
-    """That a column has no value, as Iceberg's JSON has it."""
+    """The condition that a column is NULL, in Iceberg's JSON form."""
     return {"type": "is-null", "term": name}
 
 
 def all_of(*conditions: Any) -> Any:
-    """All of the conditions, as Iceberg's JSON has them; None where none is told."""
-    told = [each for each in conditions if each is not None]
-    return reduce(lambda a, b: {"type": "and", "left": a, "right": b}, told) if told else None
+    """The conjunction of conditions that are not None, in Iceberg's JSON form; None if all are."""
+    present = [each for each in conditions if each is not None]
+    return reduce(lambda a, b: {"type": "and", "left": a, "right": b}, present) if present else None
 
 
 def any_of(*conditions: Any) -> Any:
-    """One of the conditions, as Iceberg's JSON has them."""
+    """The disjunction of conditions, in Iceberg's JSON form."""
     return reduce(lambda a, b: {"type": "or", "left": a, "right": b}, conditions)
 
 
 def _is_exact(type_: pa.DataType) -> bool:
-    """Whether Iceberg, Parquet and Python have one order of the values, and one text for each."""
+    """Whether Iceberg, Parquet and Python agree on the order of the type's values and on their texts."""
     return pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_)
 
 

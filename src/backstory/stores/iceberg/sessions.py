@@ -1,10 +1,8 @@
-"""A Spark session that the caller started: whether its catalog can be used.
+"""Spark sessions: whether a caller's session can be used, and the refresh of their caches of tables.
 
-What a session keeps of tables, and may show of them after another writer committed.
-
-Iceberg's catalog caches tables unless it is told not to, Spark the rows of what somebody cached. Spark reads
-by name, so both must be brought up to date before it does, and after each commit for whoever reads beside us.
-Each session has catalogs of its own: a stream's batches are written in a copy of the session that began it.
+By default Iceberg's catalog caches tables, and Spark caches the rows of cached frames. Spark reads tables by
+name, so both caches are refreshed before it reads, and after each commit for other readers. Each session has
+catalogs of its own: a stream writes its batches in a copy of the session that started it.
 """
 
 from collections.abc import Iterator
@@ -35,17 +33,20 @@ from backstory.stores.iceberg.jvm import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Its writers keep the ids of rows; what else is needed of it is asked for by name.
+    from backstory.model.table import TableName
+    from backstory.stores.iceberg.store import Store
+
+# The first Iceberg whose writers keep the ids of rows; other needed classes are looked up by name.
 OLDEST = (1, 11)
-# The catalog that every session has, in which Iceberg's stands beside Spark's own.
+# The catalog of every session, which has tables of Iceberg next to Spark's own.
 SESSION_CATALOG = "spark_catalog"
 
 
 def require_usable(spark: "SparkSession", catalog: str) -> None:
-    """Check a session before anything else is done with it.
+    """Check a session before it is used.
 
     Raises UsageError for a session of Spark Connect, for a catalog that is not Iceberg's, and for a Spark or
-    an Iceberg that lacks what is needed here, naming what it lacks (interface, section 7).
+    Iceberg that is too old or lacks a class. The error names the class (interface, section 7).
     """
     if not hasattr(spark, "_jsparkSession"):
         raise UsageError(
@@ -75,7 +76,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
         raise UsageError(
             "other-iceberg",
             f"Iceberg {installed} is not supported{f': it lacks {missing[0]}' if missing else ''}.",
-            f"Start the session with Iceberg 1.11 or 1.12, and no other version beside it: "
+            f"Start the session with Iceberg 1.11 or 1.12, and no other version of it: "
             f"{_line('spark.jars.packages', package)}.",
         )
 
@@ -105,64 +106,58 @@ def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package:
 
 
 def _line(setting: str, value: str) -> str:
-    """The line of a builder that sets it."""
+    """The line of a session's builder that sets it."""
     return f'.config("{setting}", "{value}")'
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
-    from backstory.model.table import TableName
-    from backstory.stores.iceberg.store import Store
-
-# Where the metadata of a table was when rows that somebody cached were last compared with it.
+# The location of a table's metadata when cached rows of it were last refreshed.
 _COMPARED: Final[dict[tuple[str, str], str]] = {}
-# Sessions whose owners brought them here, as long as these have them.
+# Sessions that callers opened stores with, as long as they exist.
 _SESSIONS: "Final[WeakSet[SparkSession]]" = WeakSet()
-# Tables that were committed while a plan's frames are kept; None where no frames are.
+# Tables that were committed while a plan's frames are cached; None if no frames are.
 _LATER: "Final[ContextVar[list[tuple[Store, TableName]] | None]]" = ContextVar("later", default=None)
 
 
 def watch(session: "SparkSession | LateSpark") -> None:
-    """From now on each commit is announced in this session too, whichever session it is made in."""
+    """Announce each later commit in this session as well, whichever session makes it."""
     if not isinstance(session, LateSpark):
         _SESSIONS.add(session)
 
 
 def refresh(store: "Store", table: "TableName", metadata: str | None = None) -> None:
-    """From now on the session reads the table, by its name, as it stands now or later.
+    """Make the session read the table, by its name, as it is now or later.
 
-    With the place of the table's metadata, rows that somebody cached are dropped only where it is a new one.
+    With the location of the table's `metadata`, cached rows are dropped only if the location has changed.
     """
     if isinstance(store.session, LateSpark) and store.session.started is None:
         return
-    named = catalog(store.spark, store.catalog)
-    if is_caching(store.jvm, named):
-        named.invalidateTable(store.identifier(table))
+    session_catalog = catalog(store.spark, store.catalog)
+    if is_caching(store.jvm, session_catalog):
+        session_catalog.invalidateTable(store.identifier(table))
     if not store.spark._jsparkSession.sharedState().cacheManager().isEmpty():  # noqa: SLF001 - Python has no name for it
         _refresh_rows(store, table, metadata)
 
 
 def announce(store: "Store", *tables: "TableName") -> None:
-    """The session reads these tables as a commit made them, which holds whatever Java says now."""
+    """Make all sessions read these tables as a commit made them; an error of Java is ignored."""
     from py4j.protocol import Py4JError
 
     waiting = _LATER.get()
     with suppress(Py4JError, OSError):
-        for each in tables:
-            for beside in _other_catalogs(store):
-                beside.invalidateTable(store.identifier(each))
+        for table in tables:
+            for other in _other_catalogs(store):
+                other.invalidateTable(store.identifier(table))
             if waiting is None:
-                refresh(store, each)
+                refresh(store, table)
             else:
-                waiting.append((store, each))
+                waiting.append((store, table))
 
 
 @contextmanager
 def announce_later() -> Iterator[None]:
-    """Commits within the block are announced at its end, when the frames of their plan are no longer kept.
+    """Announce commits within the block at its end, when the frames of their plan are no longer cached.
 
-    Spark would plan such a frame anew on the newer table, and keep it as that for good.
+    Spark would plan a cached frame again on the newer table, and cache that result.
     """
     waiting: list[tuple[Store, TableName]] = []
     before = _LATER.set(waiting)
@@ -175,7 +170,7 @@ def announce_later() -> Iterator[None]:
 
 
 def _other_catalogs(store: "Store") -> Iterator[Any]:
-    """The caching catalogs that other sessions have under the same name, as far as these loaded them."""
+    """The caching catalogs of this name in other sessions that have loaded them."""
     from py4j.protocol import Py4JError
 
     if isinstance(store.session, LateSpark):
@@ -184,9 +179,9 @@ def _other_catalogs(store: "Store") -> Iterator[Any]:
         if session is store.session:
             continue
         with suppress(Py4JError, OSError):  # a session that has ended reads nothing
-            found = loaded_catalog(session, store.catalog)
-            if found is not None and is_caching(store.jvm, found):
-                yield found
+            loaded = loaded_catalog(session, store.catalog)
+            if loaded is not None and is_caching(store.jvm, loaded):
+                yield loaded
 
 
 def _refresh_rows(store: "Store", table: "TableName", metadata: str | None) -> None:
@@ -195,7 +190,7 @@ def _refresh_rows(store: "Store", table: "TableName", metadata: str | None) -> N
 
     name = store.sql_name(table)
     if metadata is None or _COMPARED.get((store.address, name)) != metadata:
-        # The table was dropped; or a cached frame cannot be planned again, and is no longer cached then.
+        # The table was dropped, or a cached frame cannot be planned again and so is no longer cached.
         with suppress(PySparkException, Py4JJavaError):
             renew_kept_rows(store.spark, name)
         _COMPARED[store.address, name] = metadata or ""

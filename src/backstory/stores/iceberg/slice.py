@@ -1,6 +1,7 @@
-"""Read the part of a table that a delivery can touch, and nothing else.
+"""The slice of a table that a delivery can touch: stored rows of its keys, in a history only late versions.
 
-The stored rows of some keys, read on this machine: of few files, of few of their row groups.
+It is read here, from few row groups of few files, if these open here and the driver can hold the rows; else
+by Spark.
 """
 
 import uuid
@@ -29,25 +30,25 @@ from backstory.stores.metadata.parquet_files import Statistics
 
 INT64: Final = "INT64"
 FIRST: Final = datetime.min.replace(tzinfo=EPOCH.tzinfo)
-# The columns that tell whether a version had ended.
-TELLING: Final = (ACTIVE, END, START)
+# The columns that decide whether a version had ended.
+ENDING_COLUMNS: Final = (ACTIVE, END, START)
 _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def slice_here(
     store: Store, table: StoredTable, names: Sequence[str], keys: pa.Table, since: int | None
 ) -> pa.Table | None:
-    """These columns of the rows of distinct keys, as `read_slice` tells; None where Spark must read them."""
-    # Of numbers that are not exact it is Spark's to say which are equal.
+    """The slice for distinct keys with these columns, read by the driver; None if Spark must read it."""
+    # Which floats are equal is left to Spark.
     if any(pa.types.is_floating(values.type) for values in keys.columns):
         return None
-    among = {name: keys[name].combine_chunks() for name in keys.column_names}
-    conditions = [partial(_match_pairs, keys)] if len(among) > 1 else []
-    needed = [*(among if conditions else ()), *(TELLING if since is not None else ())]
+    values = {name: keys[name].combine_chunks() for name in keys.column_names}
+    conditions = [partial(_match_pairs, keys)] if len(values) > 1 else []
+    needed = [*(values if conditions else ()), *(ENDING_COLUMNS if since is not None else ())]
     if since is not None:
         conditions.append(partial(_match_touched, since))
 
-    def chosen(rows: pa.Table) -> pa.ChunkedArray:
+    def choose(rows: pa.Table) -> pa.ChunkedArray:
         return reduce(pc.and_, (condition(rows) for condition in conditions))
 
     with store.memory.lease() as lease:
@@ -55,8 +56,8 @@ def slice_here(
             return LocalRows(store, table, lease).read(
                 names,
                 needed,
-                chosen if conditions else None,
-                among=among,
+                choose if conditions else None,
+                values=values,
                 where=None if since is None else _files_condition(since),
                 may_have=None if since is None else partial(_may_be_touched, since),
             )
@@ -65,23 +66,23 @@ def slice_here(
 
 
 def _match_pairs(keys: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows have all columns of one key."""
+    """Which rows have the values of one key in all of its columns."""
     first, *others = keys.column_names
-    places, key_places = _places_among(rows[first], keys[first])
+    places, key_places = _places_in(rows[first], keys[first])
     for name in others:
-        pairs = zip((places, key_places), _places_among(rows[name], keys[name]), strict=True)
-        places, key_places = _places_among(*(pc.add(pc.multiply(a, keys.num_rows), b) for a, b in pairs))
+        pairs = zip((places, key_places), _places_in(rows[name], keys[name]), strict=True)
+        places, key_places = _places_in(*(pc.add(pc.multiply(a, keys.num_rows), b) for a, b in pairs))
     return pc.is_valid(places)
 
 
-def _places_among(values: pa.ChunkedArray, among: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """The places of `values`, and of `among` itself, in the distinct values of `among`; NULL is one too."""
-    distinct = pc.unique(among)
-    return (pc.index_in(each, value_set=distinct).cast(pa.int64()) for each in (values, among))
+def _places_in(values: pa.ChunkedArray, keys: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
+    """The indices of `values`, and of `keys` themselves, in the distinct keys; NULL counts as a value."""
+    distinct = pc.unique(keys)
+    return (pc.index_in(column, value_set=distinct).cast(pa.int64()) for column in (values, keys))
 
 
 def _match_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
-    """Which versions were not closed before an instant."""
+    """Which versions were not closed before an instant, in microseconds."""
     ends, starts = (rows[name].cast(pa.int64()) for name in (END, START))
     late = pc.or_kleene(pc.greater_equal(ends, since - MILLISECOND), pc.greater_equal(starts, since))
     return pc.fill_null(pc.or_kleene(rows[ACTIVE], late), False)
@@ -89,15 +90,15 @@ def _match_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
 
 def _may_be_touched(since: int, statistics: Statistics) -> bool:
     """Whether a row group may have such versions."""
-    active, *times = (statistics(name) for name in TELLING)
-    if active is None or active.max or any(each is None or each.physical_type != INT64 for each in times):
+    active, *times = (statistics(name) for name in ENDING_COLUMNS)
+    if active is None or active.max or any(time is None or time.physical_type != INT64 for time in times):
         return True
-    end, start = (each.max_raw for each in times)
+    end, start = (time.max_raw for time in times)
     return bool(end >= since - MILLISECOND or start >= since)
 
 
 def _files_condition(since: int) -> Any:
-    """The same of files, as Iceberg's JSON has it."""
+    """The condition for files with such versions, in Iceberg's JSON form."""
     return any_of(
         {"type": "eq", "term": ACTIVE, "value": True},
         {
@@ -116,12 +117,12 @@ def _instant(micros: int) -> str:
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Iceberg prunes files and row groups by lists of up to 200 values.
+# Iceberg skips files and row groups by lists of up to 200 values.
 LISTED_KEYS = 200
 BROADCAST = 64 << 20
-# Types whose values are looked for within no bounds: NaN lies within none.
+# Types whose values are not searched by a range, which never contains NaN.
 UNBOUNDED = (pa.types.is_binary, pa.types.is_boolean, pa.types.is_floating)
-# Keys of other types are not asked for where there are many rows.
+# Among many rows, only keys of these types are searched for.
 SEARCHABLE = (
     pa.types.is_integer,
     pa.types.is_decimal,
@@ -140,10 +141,8 @@ def table_schema(table: StoredTable) -> pa.Schema:
 def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
     """The rows of these keys, with `_file`, `_pos` and, where rows have ids, `_row_id`.
 
-    Read here where the files lie on this machine and the driver can hold the rows, else by Spark.
-    `keys` has the key's columns and may repeat keys. With `since`, in microseconds, versions that
-    were closed before it are left out: those that are inactive, end more than a millisecond before
-    it and do not start at or after it.
+    `keys` has the key's columns and may repeat keys. `since`, in microseconds, leaves out versions that were
+    closed before it: inactive ones that end more than a millisecond before it and start before it.
     """
     ids = [pa.field(ROW_ID, pa.int64())] if keeps_row_ids(table) else []
     schema = pa.schema([*table_schema(table), *PLACE_SCHEMA, *ids])
@@ -160,21 +159,22 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
 
 
 def may_be_touched(since: int) -> "Column":
+    """The condition for versions that were not closed before an instant, in microseconds."""
     return column(ACTIVE) | (column(END) >= instant(since - MILLISECOND)) | (column(START) >= instant(since))
 
 
 def searchable_columns(keys: pa.Table) -> pa.Table:
-    """The columns of keys by whose values rows are looked for: NaN, for one, is in no range."""
-    return keys.select([each.name for each in keys.schema if any(is_(each.type) for is_ in SEARCHABLE)])
+    """The columns of keys of types that can be searched for; NaN, for example, is in no range."""
+    return keys.select([field.name for field in keys.schema if any(is_(field.type) for is_ in SEARCHABLE)])
 
 
 def rows_of_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
-    """The rows of the frame whose columns of these names have one of the keys."""
+    """The rows of a frame with one of the keys, in the columns of the same names."""
     return _with_keys(store, frame, keys.group_by(keys.column_names).aggregate([]), None)
 
 
 def _with_keys(store: Store, frame: "DataFrame", distinct: pa.Table, since: int | None) -> "DataFrame":
-    """Rows whose key may be among these: a list that Iceberg prunes by, or a range and a join."""
+    """The rows with one of these keys: by a list, by which Iceberg skips files, or by a range and a join."""
     conditions = [] if since is None else [may_be_touched(since)]
     has_null = any(values.null_count for values in distinct.columns)
     listed = distinct.num_rows <= LISTED_KEYS and not has_null

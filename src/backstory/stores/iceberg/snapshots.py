@@ -1,4 +1,4 @@
-"""The commits of a table as Iceberg keeps them until they expire: its snapshots, and the summary of each."""
+"""Iceberg's snapshots of a table, with their summaries: its commits, until they expire."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ MAIN: Final = "main"
 
 @dataclass(frozen=True, slots=True)
 class IcebergSnapshot:
-    """One commit; its properties are asked for one by one, for each answer is a call of Java."""
+    """One commit; each property is read when it is used, since it costs a call of Java."""
 
     java: Any
     summary: Any
@@ -31,23 +31,23 @@ class IcebergSnapshot:
 
     @property
     def parent(self) -> int | None:
-        """The commit before it, whether or not that has expired; None for the first."""
+        """The id of the previous commit, which may have expired; None for the first commit."""
         id_ = self.java.parentId()
         return None if id_ is None else int(id_)
 
     @property
     def schema_id(self) -> int | None:
-        """The number of the columns' state that it was written with."""
+        """The id of the schema that it was written with."""
         id_ = self.java.schemaId()
         return None if id_ is None else int(id_)
 
     @property
     def operation(self) -> str:
-        """What it did to files: append, overwrite, replace or delete."""
+        """Its kind of change to files: append, overwrite, replace or delete."""
         return str(self.java.operation())
 
     def get_property(self, name: str) -> str | None:
-        """The property of this name in its summary, as its writer wrote it; None without one."""
+        """A property in its summary, as its writer wrote it; None if there is none."""
         value: str | None = self.summary.get(name)
         return value
 
@@ -63,17 +63,17 @@ class Reference:
 
 
 def newest_snapshot(table: StoredTable) -> IcebergSnapshot | None:
-    """The commit whose rows the table has; None for a table that has no commits."""
+    """The table's present snapshot; None for a table without commits."""
     return _snapshot_or_none(table.iceberg.currentSnapshot())
 
 
 def all_snapshots(table: StoredTable) -> list[IcebergSnapshot]:
-    """Every commit that has not expired, oldest first, those that were rolled back included."""
+    """Every commit that has not expired, oldest first, including those that were rolled back."""
     return [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
 
 
 def ancestry(table: StoredTable) -> Iterator[IcebergSnapshot]:
-    """The commits that made the table what it is, newest first; one that expired ends the walk."""
+    """The present snapshot and its ancestors, newest first, up to an expired one."""
     snapshot = newest_snapshot(table)
     while snapshot is not None:
         yield snapshot
@@ -84,7 +84,7 @@ def ancestry(table: StoredTable) -> Iterator[IcebergSnapshot]:
 
 @dataclass(frozen=True, slots=True)
 class CommitNote:
-    """One commit: its number, its summary, and whether it is among the ancestors of the present state."""
+    """One commit: its sequence number, its summary, and whether it is an ancestor of the present snapshot."""
 
     id: int
     number: int
@@ -93,27 +93,28 @@ class CommitNote:
 
 
 def commits(store: Store, table: StoredTable) -> list[CommitNote]:
-    """Every commit that has not expired, in their order; one call of Java, however many there are."""
+    """Every commit that has not expired, in order, by one call of Java."""
     metadata = json.loads(metadata_json(store.jvm, table.iceberg))
-    snapshots = {each["snapshot-id"]: each for each in metadata.get("snapshots", ())}
-    standing, now = set(), metadata.get("current-snapshot-id")
-    while now in snapshots:
-        standing.add(now)
-        now = snapshots[now].get("parent-snapshot-id")
+    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
+    ancestors, ancestor = set(), metadata.get("current-snapshot-id")
+    while ancestor in snapshots:
+        ancestors.add(ancestor)
+        ancestor = snapshots[ancestor].get("parent-snapshot-id")
     return [
-        CommitNote(name, each.get("sequence-number", 0), each.get("summary", {}), name in standing)
-        for name, each in snapshots.items()
+        CommitNote(name, snapshot.get("sequence-number", 0), snapshot.get("summary", {}), name in ancestors)
+        for name, snapshot in snapshots.items()
     ]
 
 
 def references(table: StoredTable) -> list[Reference]:
-    """The branches and tags of a table but its own branch."""
-    kept = []
-    for name, each in dict(table.iceberg.refs()).items():
-        snapshot = _snapshot_or_none(table.iceberg.snapshot(each.snapshotId()))
+    """The branches and tags of a table, without its main branch."""
+    branches_and_tags = []
+    for name, ref in dict(table.iceberg.refs()).items():
+        snapshot = _snapshot_or_none(table.iceberg.snapshot(ref.snapshotId()))
         if name != MAIN and snapshot is not None:
-            kept.append(Reference(str(name), snapshot.id, snapshot.committed_at, each.maxRefAgeMs()))
-    return kept
+            reference = Reference(str(name), snapshot.id, snapshot.committed_at, ref.maxRefAgeMs())
+            branches_and_tags.append(reference)
+    return branches_and_tags
 
 
 def _snapshot_or_none(java: Any) -> IcebergSnapshot | None:

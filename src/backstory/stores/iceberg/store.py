@@ -1,13 +1,12 @@
-"""A catalog of a Spark session, and the tables in it.
+"""A catalog of Iceberg in a Spark session, and the tables in it as they are loaded.
 
-The files of a table that Iceberg's Java loaded, opened here with what its FileIO is told.
-
-The store of an embedded warehouse: Java with Iceberg in it, Spark once it is asked for.
+In an embedded warehouse Java starts with the first call, and Spark only when something needs it.
 """
 
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -42,32 +41,32 @@ from backstory.stores.port import DISORDER, Snapshot, require_columns
 from backstory.stores.refusals import conflict, no_table, property_garbled
 from backstory.stores.table_files import TableFiles
 
-# Java's own ways to files that S3's interface gives to us as well, by the names of their classes.
-_REACHED: Final = frozenset({"S3FileIO", "ResolvingFileIO"})
+# Classes of FileIO whose files in S3 this process opens as well.
+_READABLE_IO: Final = frozenset({"S3FileIO", "ResolvingFileIO"})
 
 
 def files_of(iceberg: Any) -> TableFiles:
-    """The files of a table of Iceberg's."""
+    """The files of an Iceberg table, opened here with the properties of its FileIO."""
     return TableFiles(partial(_io_properties, iceberg))
 
 
 def _io_properties(iceberg: Any) -> Mapping[str, str] | None:
-    """The properties of its FileIO, and the credentials that a catalog hands out; None for other FileIOs."""
+    """The properties of a table's FileIO, with vended credentials; None for a FileIO of another class."""
     io = iceberg.io()
-    if str(io.getClass().getSimpleName()) not in _REACHED:
+    if str(io.getClass().getSimpleName()) not in _READABLE_IO:
         return None
     return {**texts_of(io.properties()), **_vended_credentials(io, str(iceberg.location()))}
 
 
 def _vended_credentials(io: Any, location: str) -> dict[str, str]:
-    """The credentials whose prefix is that of the table, the most exact ones."""
+    """The credentials of the catalog with the longest prefix that the table's location has."""
     from py4j.protocol import Py4JError
 
     try:
-        credentials = {str(each.prefix()): each.config() for each in io.credentials()}
+        credentials = {str(credential.prefix()): credential.config() for credential in io.credentials()}
     except Py4JError:  # an older Iceberg's FileIO has none
         return {}
-    prefixes = [each for each in credentials if location.startswith(each)]
+    prefixes = [prefix for prefix in credentials if location.startswith(prefix)]
     return dict(credentials[max(prefixes, key=len)]) if prefixes else {}
 
 
@@ -83,10 +82,10 @@ LAYOUT_VERSION = "backstory.layout-version"
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """An Iceberg catalog as a Spark session names it.
+    """An Iceberg catalog of a Spark session, by its name there.
 
-    `session` may be one that is not started yet. `format_version` is that of new tables; `memory` is what
-    deliveries may hold on the driver; `origin` says who named the warehouse.
+    `session` may not have started yet. `format_version` is for new tables. `memory` is what deliveries may
+    use on the driver. `origin` is where the warehouse was named.
     """
 
     session: "SparkSession | LateSpark"
@@ -105,7 +104,7 @@ class Store:
 
     @property
     def spark(self) -> "SparkSession":
-        """The session, which is started if it was not."""
+        """The session, which starts with the first use."""
         return self.session.session if isinstance(self.session, LateSpark) else activate(self.session)
 
     def iceberg(self) -> Any:
@@ -118,13 +117,13 @@ class Store:
         return uncached_catalog(self.jvm, catalog(self.spark, self.catalog))
 
     def setting(self, name: str) -> str | None:
-        """A setting of the session, for which it is not started."""
+        """A setting of the session, which is not started for it."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
             return self.session.properties.get(name)
         return self.spark.conf.get(name, None)
 
     def reserves(self, name: str) -> bool:
-        """Whether Iceberg keeps this name of a column for itself."""
+        """Whether Iceberg reserves this name of a column."""
         return bool(is_reserved(self.jvm)(name))
 
     @property
@@ -141,20 +140,20 @@ class Store:
 
     @property
     def address(self) -> str:
-        """Where the warehouse is, without logins: its folder, else its catalog's name and addresses."""
+        """The warehouse's folder, else its catalog's name and addresses without logins."""
         if self.folder is not None:
             return str(self.folder.resolve())
-        told = (self.setting(f"spark.sql.catalog.{self.catalog}.{each}") for each in ADDRESS_SETTINGS)
-        return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", each) for each in told if each)])
+        values = (self.setting(f"spark.sql.catalog.{self.catalog}.{name}") for name in ADDRESS_SETTINGS)
+        return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", value) for value in values if value)])
 
     @property
     def searched(self) -> str:
-        """The warehouse and who named it, for people who may have meant another one."""
+        """The warehouse and the origin of its name, for errors: people may have meant another one."""
         what = f"the warehouse {self.home}" if self.home else f"the catalog {self.address}"
         return f"{what} ({self.origin})" if self.origin else what
 
     def namespace(self, schema: str) -> Any:
-        """Iceberg's name of a schema, which is always one level deep."""
+        """Iceberg's name of a schema, always of one level."""
         return namespace(self.jvm, schema)
 
     def identifier(self, table: TableName) -> Any:
@@ -170,7 +169,7 @@ class Store:
 class StoredTable:
     """A table as it was when it was loaded: its shape, and Iceberg's object for it.
 
-    `metadata` is the place of its metadata then; Iceberg's object may have seen newer ones since.
+    `metadata` is the location of its metadata at that time; Iceberg's object may have been refreshed since.
     """
 
     shape: Shape
@@ -179,20 +178,31 @@ class StoredTable:
     files: TableFiles = field(default_factory=TableFiles, compare=False)
 
     def begin(self) -> Any:
-        """A transaction on the table as it was loaded; TryAgain if another writer came first."""
+        """A transaction on the table as it was loaded; TryAgain if another writer committed first."""
         transaction = self.iceberg.newTransaction()
         if transaction.startMetadata().metadataFileLocation() != self.metadata:
             raise conflict(self.shape.table)
         return transaction
 
+    def read_file(self, location: str, offset: int, length: int) -> bytes:
+        """Bytes of one of its files, read here if the file opens here, else through its own FileIO."""
+        with suppress(OSError):  # Java reports an error of its own for a file that cannot be read
+            return self.files.read(location, offset, length)
+        stream = self.iceberg.io().newInputFile(location).newStream()
+        try:
+            stream.seek(offset)
+            return bytes(stream.readNBytes(length))
+        finally:
+            stream.close()
+
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """What other programs did to it since its door last wrote, in words."""
-        left = self.properties.get(COLUMNS_STATE)
-        then = None if left is None else self.iceberg.schemas().get(int(left))
-        known = None if then is None or int(left or 0) == self.schema_id else _names_by_id(then)
-        now = {} if known is None else _names_by_id(self.iceberg.schema())
-        return foreign_writes(self.shape.layout, self._ancestry(), known, now)
+        """Descriptions of writes by other programs since its door last wrote."""
+        state = self.properties.get(COLUMNS_STATE)
+        schema = None if state is None else self.iceberg.schemas().get(int(state))
+        before = None if schema is None or int(state or 0) == self.schema_id else _names_by_id(schema)
+        now = {} if before is None else _names_by_id(self.iceberg.schema())
+        return foreign_writes(self.shape.layout, self._ancestry(), before, now)
 
     def _ancestry(self) -> Iterator[tuple[int, str, str | None]]:
         snapshot = self.iceberg.currentSnapshot()
@@ -203,8 +213,8 @@ class StoredTable:
 
     @property
     def disorderly(self) -> bool:
-        """Whether a sender once brought versions of a key that do not stand one after the other."""
-        return self.iceberg.properties().get(DISORDER) == "true"  # all of them would be many calls of Java
+        """Whether a sender once brought versions of a key that overlap."""
+        return self.iceberg.properties().get(DISORDER) == "true"  # one call; all properties would be more
 
     @property
     def newest_token(self) -> str | None:
@@ -214,12 +224,12 @@ class StoredTable:
 
     @property
     def rows(self) -> int:
-        """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+        """The number of rows in data files, including deleted ones; 0 if there are none."""
         return self._total("records")
 
     @property
     def bytes(self) -> int:
-        """The size of its files, 0 where nobody told it."""
+        """The size of its files; 0 if their writer did not record it."""
         return self._total("files-size")
 
     def _total(self, what: str) -> int:
@@ -228,16 +238,16 @@ class StoredTable:
 
     @property
     def schema_id(self) -> int:
-        """The number of its columns' state."""
+        """The id of its columns' state."""
         return int(self.iceberg.schema().schemaId())
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
-        """Its properties, Iceberg's own among them."""
+        """Its properties, including Iceberg's own."""
         return texts_of(self.iceberg.properties())
 
     def number(self, name: str, default: int) -> int:
-        """What a property of numbers tells; Failed if it holds something else."""
+        """The number in a property; Failed if it contains anything else."""
         try:
             return int(self.properties.get(name, default))
         except ValueError:
@@ -245,7 +255,7 @@ class StoredTable:
 
     @property
     def tags(self) -> Mapping[str, int]:
-        """Names for snapshots."""
+        """The snapshot of each tag."""
         return {name: int(ref.snapshotId()) for name, ref in dict(self.iceberg.refs()).items() if ref.isTag()}
 
     @property
@@ -260,72 +270,72 @@ class StoredTable:
 
     @property
     def guards_properties(self) -> bool:
-        """Whether the catalog refuses a commit if no more than properties were changed meanwhile.
+        """Whether the catalog refuses a commit after another one that only changed properties.
 
-        A REST catalog is told which snapshot and which schema a commit began with, and nothing else.
+        A commit to a REST catalog contains only the snapshot and the schema that it began with.
         """
         return str(self.iceberg.operations().getClass().getSimpleName()) != "RESTTableOperations"
 
 
 def _names_by_id(schema: Any) -> dict[int, str]:
-    return {int(each.fieldId()): str(each.name()) for each in schema.columns()}
+    return {int(field.fieldId()): str(field.name()) for field in schema.columns()}
 
 
 def load(store: Store, table: TableName) -> StoredTable | None:
-    """The table as it stands now, or None if there is no such table or schema.
+    """The table as it is now, or None if there is no such table or schema.
 
-    UsageError for one that lies where an embedded warehouse stood before it was copied or moved.
+    Raises UsageError for a table in a former folder of an embedded warehouse.
     """
     from py4j.protocol import Py4JJavaError
 
-    stands = require_here(store, table)
+    folders = require_here(store, table)
     with translate_faults(table):
-        try:  # whether there is one Iceberg finds out by loading it: to ask before is to load it twice
+        try:  # Iceberg checks whether a table exists by loading it: a check before would load it twice
             iceberg = store.iceberg().loadTable(store.identifier(table))
         except Py4JJavaError as fault:
             if is_missing(fault):
                 return None
             raise
-        if stands is not None:
-            stands.require_table(table, str(iceberg.location()), iceberg.properties())
+        if folders is not None:
+            folders.require_table(table, str(iceberg.location()), iceberg.properties())
         metadata = iceberg.operations().current().metadataFileLocation()
-        refresh(store, table, metadata)  # after it was loaded: what the session reads is no older
+        refresh(store, table, metadata)  # after the load, so that the session reads no older state
         return StoredTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
 
 
 def require_here(store: Store, table: TableName) -> embedded_catalog.WarehouseFolders | None:
-    """Where an embedded warehouse stands; UsageError if the table lies where it stood before."""
+    """The folders of an embedded warehouse, else None; UsageError if the table is in a former one."""
     return None if store.home is None else embedded_catalog.require_here(store.home, table)
 
 
 def exists(store: Store, table: TableName) -> bool:
-    """Whether there is such a table; where there mostly is none this takes less than to load it."""
+    """Whether there is such a table; faster than loading it if mostly there is none."""
     require_here(store, table)
     with translate_faults(table):
         return bool(store.iceberg().tableExists(store.identifier(table)))
 
 
 def existing(store: Store, table: TableName) -> StoredTable:
-    """The table as it stands now; UsageError if there is none, Refused without its layout's columns."""
+    """The table as it is now; UsageError if there is none, Refused without its layout's columns."""
     return require_columns(existing_as_is(store, table))
 
 
 def existing_as_is(store: Store, table: TableName) -> StoredTable:
-    """The same, also where columns of its layout are gone: for whoever says what is wrong with it."""
-    found = load(store, table)
-    if found is None:
+    """The table as it is now, even without columns of its layout, for checks; UsageError if there is none."""
+    loaded = load(store, table)
+    if loaded is None:
         raise no_table(table, searched=store.searched)
-    require_known_types(table, [each.name for each in found.shape.columns if _is_variant(each.type)])
-    return found
+    require_known_types(table, [column.name for column in loaded.shape.columns if _is_variant(column.type)])
+    return loaded
 
 
 def _is_variant(type_: ColumnType) -> bool:
-    """Whether a column of this type holds variants, within its parts too."""
+    """Whether a column of this type contains variants, including in its parts."""
     return type_.foreign == "variant" or any(_is_variant(part) for _, part in type_.parts)
 
 
 def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
-    """The shape that a table's schema and properties tell; of a foreign table what can be inferred."""
+    """The shape of a table by its schema and properties; inferred for a foreign table."""
     properties = iceberg.properties()
     columns = columns_of(store.jvm, iceberg.schema(), names_of_property(table, properties, SOURCE_NAMES, {}))
     return shape_of_properties(table, columns, properties)
@@ -339,24 +349,27 @@ def shape_of_properties(
         table,
         columns,
         tuple(names_of_property(table, properties, KEY, [])),
-        layout_of(properties.get(LAYOUT), table.name, frozenset(each.name for each in columns)),
+        layout_of(properties.get(LAYOUT), table.name, frozenset(column.name for column in columns)),
     )
 
 
 def shape_at(store: Store, table: StoredTable, schema_id: int | None) -> Shape:
-    """The table's shape in an earlier state of its columns; its key's columns by their names of then."""
+    """The table's shape in an earlier state of its columns, with the names of that state in its key."""
     if schema_id is None or schema_id == table.schema_id:
         return table.shape
-    now, then = table.iceberg.schema(), table.iceberg.schemas().get(schema_id)
-    columns = columns_of(store.jvm, then, {each.name: each.source_name for each in table.shape.columns})
-    key = (then.findColumnName(now.findField(name).fieldId()) for name in table.shape.key)
+    now, earlier = table.iceberg.schema(), table.iceberg.schemas().get(schema_id)
+    columns = columns_of(
+        store.jvm, earlier, {column.name: column.source_name for column in table.shape.columns}
+    )
+    key = (earlier.findColumnName(now.findField(name).fieldId()) for name in table.shape.key)
     return replace(table.shape, columns=columns, key=tuple(name for name in key if name is not None))
 
 
 def source_names(shape: Shape) -> str:
-    """The source's names of columns that have another one in the table, as the table remembers them."""
+    """The source's names of columns whose stored names differ, as the text of the table's property."""
     return json.dumps(
-        {each.name: each.source_name for each in shape.columns if each.source_name}, ensure_ascii=False
+        {column.name: column.source_name for column in shape.columns if column.source_name},
+        ensure_ascii=False,
     )
 
 
@@ -364,7 +377,7 @@ def tables(store: Store, schema: str | None = None) -> list[TableName]:
     """Every table of the catalog or of one of its schemas, sorted."""
     with translate_faults(store.catalog):
         catalog = store.iceberg()
-        namespaces = {".".join(each.levels()): each for each in catalog.listNamespaces()}
+        namespaces = {".".join(namespace.levels()): namespace for namespace in catalog.listNamespaces()}
         return sorted(
             TableName(name, identifier.name())
             for name, namespace in namespaces.items()
@@ -374,9 +387,9 @@ def tables(store: Store, schema: str | None = None) -> list[TableName]:
 
 
 def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> Store:
-    """A catalog of the settings; an embedded one remembers its folder.
+    """A catalog of the settings; an embedded one records its folder.
 
-    Raises UsageError for a catalog that the settings lack, before Java starts, and what `LateSpark` raises.
+    Raises UsageError, before Java starts, for a catalog that the settings lack; also errors of `LateSpark`.
     """
     if catalog != CATALOG:
         _require_configured(settings, catalog)

@@ -1,4 +1,4 @@
-"""Python workers: rows for them, and their errors, carried to the driver as themselves."""
+"""Python workers of Spark: functions over Arrow batches, and errors that reach the driver as themselves."""
 
 import gc
 import json
@@ -21,9 +21,9 @@ Batches = Iterator[Any]
 
 
 def map_batches(rows: "DataFrame", act: Callable[[Batches], Batches], schema: Any) -> "DataFrame":
-    """What `act` gives for the rows' Arrow batches, in a worker for each partition.
+    """The rows that `act` returns for the Arrow batches of each partition, in a Python worker.
 
-    Columns may have any name: Spark's own `mapInArrow` takes dots and backticks in them for its syntax.
+    Columns may have any name. Spark's own `mapInArrow` would parse dots and backticks in names as syntax.
     """
     plain = rows.toDF(*(f"c{number}" for number in range(len(rows.columns))))
     return plain.mapInArrow(partial(_run_on_batches, act, rows.columns), schema)
@@ -36,13 +36,13 @@ def _run_on_batches(act: Callable[[Batches], Batches], names: Sequence[str], bat
 
 @cache
 def freeze_imports() -> None:
-    """In a worker, once: after each task Spark collects garbage, and need not look through imports."""
+    """Freeze imported modules, once in a worker: Spark collects garbage after each task."""
     gc.freeze()
 
 
 @contextmanager
 def carry_errors() -> Iterator[None]:
-    """In a worker: our own errors become texts that `error_of_worker` reads; they never hold row values."""
+    """In a worker, turn backstory's errors, which never contain row values, into texts for the driver."""
     try:
         yield
     except BackstoryError as error:
@@ -50,21 +50,21 @@ def carry_errors() -> Iterator[None]:
 
 
 def error_text(error: BackstoryError) -> str:
-    """The text by which `error_of_worker` knows the error again."""
+    """The text from which `error_of_worker` restores the error."""
     return MARK + json.dumps([type(error).__name__, error.to_dict()])
 
 
 def error_of_worker(fault: str) -> BackstoryError | None:
-    """On the driver: the error of a worker, or of all workers, that Spark's text of a failed job holds."""
+    """On the driver, the error of a worker, or of all workers, in Spark's text of a failed job."""
     _, mark, rest = fault.partition(MARK)
     if not mark:
         return _worker_start_error(fault)
-    (kind, told), _ = json.JSONDecoder().raw_decode(rest)
-    return _KINDS[kind](told["code"], told["message"], told["remedy"], told["keys"])
+    (kind, fields), _ = json.JSONDecoder().raw_decode(rest)
+    return _KINDS[kind](fields["code"], fields["message"], fields["remedy"], fields["keys"])
 
 
 def _worker_start_error(fault: str) -> UsageError | None:
-    """The error for workers whose Python is not there, is of another version, or lacks a module."""
+    """The error for workers whose Python is missing, has another version, or lacks a module."""
     from pyspark import SparkContext
 
     program = re.search(r'Cannot run program "([^"]*py[^"/]*)"', fault)

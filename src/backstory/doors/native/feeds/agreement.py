@@ -52,7 +52,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.stores.iceberg.conditions import has_no_values
 from backstory.stores.iceberg.frames import keeps_row_ids
 from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.iceberg.spark_types import column_type
+from backstory.stores.iceberg.schema import column_type
 from backstory.stores.iceberg.store import Store, StoredTable
 from backstory.strategies.feeds.terms import FeedTerms
 
