@@ -236,9 +236,9 @@ class Table:
         statement with its known times. It appears only when it is complete. UsageError for an existing file
         without `overwrite`.
         """
-        from backstory.reading.exports import Destination, export_table
+        from backstory.reading.exports import ExportFile, export_table
 
-        return export_table(self.store, self.name, Destination(Path(file), axis, overwrite))
+        return export_table(self.store, self.name, ExportFile(Path(file), axis, overwrite))
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""

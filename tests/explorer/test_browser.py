@@ -64,7 +64,7 @@ def test_from_the_tables_to_a_record_and_the_story_of_a_value(opened, table):
     page.locator("table.rows tbody tr").first.get_by_role("link").click()
     page.wait_for_selector("figure.life svg")
     page.locator("a.blame").last.click()
-    page.wait_for_selector("dl.story:has-text('Rows with it'), dl.story:has-text('expired')")
+    page.wait_for_selector("dl.story:has-text('Rows in this commit'), dl.story:has-text('expired')")
 
 
 def test_the_slider_moves_through_time_and_keeps_what_is_seen_in_the_address(opened):
@@ -100,7 +100,7 @@ def test_arrow_keys_lead_to_the_change_before_and_after(opened):
 def test_the_keyboard_alone_is_enough(opened):
     page = opened("/")
     page.keyboard.press("Tab")
-    assert page.evaluate("document.activeElement.textContent") == "To the content"
+    assert page.evaluate("document.activeElement.textContent") == "Skip to the content"
     for _ in range(60):
         page.keyboard.press("Tab")
         if page.evaluate("document.activeElement.textContent") == "explored.customer":
@@ -196,7 +196,7 @@ CONTRASTS = """() => {
 def test_a_life_that_was_kept_opens_alone(opened, asked, chromium, tmp_path):
     page = opened("/record?table=explored.customer&key=5")
     with page.expect_download() as download:
-        page.get_by_role("link", name="Keep this life as one file").click()
+        page.get_by_role("link", name="Save this record as one file").click()
     kept = tmp_path / "life.html"
     download.value.save_as(kept)
     context = chromium.new_context(java_script_enabled=False, offline=True)

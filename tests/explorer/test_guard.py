@@ -224,8 +224,8 @@ def test_a_table_that_cannot_be_read_here_says_so_and_starts_nothing(folder, tmp
 def test_half_written_and_empty_warehouses_say_what_is_so(tmp_path):
     empty = foreign_warehouse(tmp_path / "empty", ROWS.slice(0, 0), "crm.t", **KEPT)
     with exploring(empty) as here:
-        assert "nothing was committed yet" in here.get("/").text
-        assert "Nothing was committed to this table yet." in here.get("/table", table="crm.t").text
+        assert "no commits yet" in here.get("/").text
+        assert "This table has no commits yet." in here.get("/table", table="crm.t").text
         assert here.get("/table.json", table="crm.t").document == []
     with exploring(tmp_path / "nowhere") as here:
         assert "has no tables yet" in here.get("/").text

@@ -410,7 +410,7 @@ def test_values_with_parts_are_hashed_by_spark_alone(store):
     place = filled(store, NESTED)
 
     assert Verdict(place.name, 3, 5) == verify(store, place.name, renamings)
-    with pytest.raises(Unreadable, match="parts"):
+    with pytest.raises(Unreadable, match="nested"):
         place.verdict()
 
 

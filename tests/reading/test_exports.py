@@ -13,7 +13,7 @@ from backstory.cli.app import run
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName
-from backstory.reading.exports import Destination
+from backstory.reading.exports import ExportFile
 from backstory.reading.exports import export_files as export_small
 from backstory.stores.iceberg.create import drop
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
@@ -24,7 +24,7 @@ SCHEMA = pa.schema([("k", pa.string()), ("n", pa.decimal128(9, 2))])
 
 
 def place(file, axis="valid", *, overwrite=False):
-    return Destination(Path(file), axis, overwrite)
+    return ExportFile(Path(file), axis, overwrite)
 
 
 def files_of(warehouse, name):

@@ -23,13 +23,13 @@ KEYLESS = Shape(TABLE, (Column("a", LONG),), (), Layout.FOREIGN)
             NUMBERED,
             "kunde=17",
             "crm.kunde has no key column kunde; the key is kunde_id.",
-            "Write kunde_id=17, or 17 alone.",
+            "Write kunde_id=17, or only 17.",
         ),
         (
             NAMED,
             {"kunde": 17},
             "crm.kunde has no key column kunde; the key is kunde_id.",
-            "Write kunde_id=17, or 17 alone.",
+            "Write kunde_id=17, or only 17.",
         ),
         (
             NUMBERED,

@@ -188,7 +188,7 @@ def show_state(
     If there are no rows, print `remark` of the key's columns.
     """
     from backstory.reading.arrow.sorting import sort_rows
-    from backstory.reading.frames.versions import order_columns
+    from backstory.reading.histories import order_columns
     from backstory.stores.metadata.values import rows_of
 
     small = answer_from_files(options, table, lambda files: (of_files(files), files.table.shape))

@@ -304,10 +304,10 @@ def export(
         overwrite: Replace an existing file.
         options: Common options.
     """
-    from backstory.reading.exports import Destination
+    from backstory.reading.exports import ExportFile
     from backstory.reading.exports import export_files as export_small
 
-    place = Destination(file, axis, overwrite)
+    place = ExportFile(file, axis, overwrite)
     done = answer_from_files(options, table, lambda files: export_small(files, place))
     if done is None:
         with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):

@@ -1,1 +1,1 @@
-"""Histories in a browser: the answers of reading as pages, read only."""
+"""The explorer: the answers of the reading commands as pages in a browser, read only."""

@@ -1,4 +1,4 @@
-"""Who may look: the host that a request names, the token, and what a browser may do with a page."""
+"""Access to the explorer: the host of a request, the token, and the security policy of pages."""
 
 import base64
 import hashlib
@@ -42,7 +42,7 @@ HEADERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Guard:
-    """The token without which nothing is answered, and whether requests come from this machine alone."""
+    """The required token, empty for none, and whether only this machine can send requests."""
 
     token: str = ""
     loopback: bool = True
@@ -50,7 +50,7 @@ class Guard:
     def admits_host(self, host: str) -> bool:
         """Whether a request may name this host: a hostile site can bind its own name to this address.
 
-        Beyond this machine nobody knows all of its names; there it is the token that such a site lacks.
+        A server for other machines can have any name; there the token keeps such a site out.
         """
         if not self.loopback:
             return True
@@ -59,29 +59,29 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """What a browser keeps that had the token; the token cannot be read from it."""
+        """The cookie of a browser that had the token; the token cannot be derived from it."""
         return hashlib.sha256(f"backstory explorer {self.token}".encode()).hexdigest()
 
-    def admits(self, given: str) -> bool:
-        """Whether the token is this one."""
-        return hmac.compare_digest(given.encode(), self.token.encode())
+    def admits(self, token: str) -> bool:
+        """Whether the token is right."""
+        return hmac.compare_digest(token.encode(), self.token.encode())
 
     def admits_headers(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request has the token, or what a browser keeps of it; any where none is needed."""
+        """Whether a request has the token or its cookie, or needs none."""
         if not self.token:
             return True
-        kind, _, given = headers.get("authorization", "").partition(" ")
+        kind, _, token = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
-            return hmac.compare_digest(given.encode("latin-1"), self.token.encode())
+            return hmac.compare_digest(token.encode("latin-1"), self.token.encode())
         try:
-            kept = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
+            cookie = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
         except CookieError:
             return False
-        return kept is not None and hmac.compare_digest(kept.value.encode(), self.cookie.encode())
+        return cookie is not None and hmac.compare_digest(cookie.value.encode(), self.cookie.encode())
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address or name to listen on is reached from this machine alone."""
+    """Whether only this machine can reach an address or name to listen on."""
     if host == "localhost":
         return True
     try:
@@ -91,7 +91,7 @@ def is_loopback(host: str) -> bool:
 
 
 def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
-    """The application behind the guard: only reading, only for those who may, with a strict policy."""
+    """The application behind the guard: only authorized reads, with a strict security policy."""
 
     async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -104,7 +104,7 @@ def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
         elif (place := _with_token(scope, guard)) is not None:
             await _remember(send, place, guard.cookie)
         elif not guard.admits_headers(headers):
-            await _refuse(send, 401, "Open the link that the command printed: it has the token.")
+            await _refuse(send, 401, "Open the link that the command printed; it contains the token.")
         else:
             await app(scope, receive, _with_headers(send))
 
@@ -112,15 +112,15 @@ def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
 
 
 def _with_token(scope: "Scope", guard: Guard) -> str | None:
-    """Where a request with the right token in its address goes on, without it; None for any other."""
+    """The address without the token, for a request with the right token in its address; else None."""
     words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-    given = dict(words).get("token")
-    if not guard.token or given is None or not guard.admits(given):
+    token = dict(words).get("token")
+    if not guard.token or token is None or not guard.admits(token):
         return None
-    left = urlencode([each for each in words if each[0] != "token"])
+    rest = urlencode([each for each in words if each[0] != "token"])
     # One slash: two would name another host.
     path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
-    return f"{path}?{left}" if left else path
+    return f"{path}?{rest}" if rest else path
 
 
 def _with_headers(send: "Send") -> "Send":
@@ -143,7 +143,7 @@ async def _remember(send: "Send", place: str, value: str) -> None:
 
 
 async def _respond(send: "Send", status: int, words: str, headers: Mapping[str, str]) -> None:
-    told = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
-    start = {"type": "http.response.start", "status": status, "headers": told}
+    encoded = [(name.encode(), value.encode("latin-1")) for name, value in headers.items()]
+    start = {"type": "http.response.start", "status": status, "headers": encoded}
     await _with_headers(send)(start)
     await send({"type": "http.response.body", "body": words.encode()})

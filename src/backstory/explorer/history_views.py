@@ -1,9 +1,4 @@
-"""The rows of a table at a time, what changed last in them, and the times to move to.
-
-One record: its life on one or two axes, and the story of one of its values.
-
-What changed between two times: alike changes together, then record by record.
-"""
+"""The views of a table's history: rows at a time, a record, the story of a value, and differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,21 +19,21 @@ from backstory.reading.arrow.life import blame, commit_summary, life
 from backstory.reading.arrow.point_in_time import Page, PageQuestion, Row, page, rows_before
 from backstory.reading.arrow.versions import ChangeTimes
 from backstory.reading.drawings import Bar
-from backstory.reading.frames.versions import HISTORIES, RECORDING
+from backstory.reading.histories import HISTORIES, RECORDING
 from backstory.reading.lives import AXES, VersionRow, changing_columns, differ
 from backstory.reading.selection import ChangeKind, Comparison, as_object
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 
-# The places of a slider, the bars above it, and the known times that are offered.
+# The numbers of places on the slider, of bars above it, and of known times to choose from.
 PLACES, BARS, KNOWN_TIMES = 400, 60, 100
 _LEAST: Final = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True, slots=True)
 class ShownRow:
-    """A row, the columns that changed last, whether it is new, and the words of its record."""
+    """A row, the columns that changed last, whether it is new, and the words of its key."""
 
     row: Row
     changed: frozenset[str]
@@ -48,9 +43,9 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class Slider:
-    """Where a slider may stand, the place that is asked about, and how much changed along the way.
+    """The places of a slider, its present place, and bars with the numbers of changes.
 
-    `last` are the times just before and at the last change until then.
+    `last` are the times just before and at the last change up to the present place.
     """
 
     places: Sequence[str]
@@ -62,36 +57,36 @@ class Slider:
 
 
 def table_view(source: CatalogReader, question: Question) -> View:
-    """The rows as `as-of` or `current` tells them, a page of them in the order of their key."""
+    """A page of rows in the order of their key, as by `as-of` or `current`."""
     with source.files(question.table) as files:
-        asked = question.but(table=str(files.table.shape.table))
-        found = page(files, _page_question(files, asked))
+        question = question.alter(table=str(files.table.shape.table))
+        rows = page(files, _page_question(files, question))
         lasting = files.table.shape.layout in HISTORIES
         times = times_of_change(source, files)
-        before = _rows_before_change(files, found, asked, times)
-        shown = [_row_with_marks(row, found.key, before, asked, times) for row in found.rows]
+        before = _rows_before_change(files, rows, question, times)
+        shown = [_row_with_marks(row, rows.key, before, question, times) for row in rows.rows]
         shape = files.table.shape
         more = {
             "rows": shown,
-            "columns": found.columns,
+            "columns": rows.columns,
             "key": shape.source_key,
             "layout": shape.layout,
             "counts": _counts(files),
             "lasting": lasting,
-            "times": _slider(asked, times, lasting=lasting),
+            "times": _slider(question, times, lasting=lasting),
             "calendar": calendar(files.table),
             "moments": commit_times(files.table),
             "known_times": [iso(each.committed_at) for each in files.table.commits[::-1][:KNOWN_TIMES]],
             "empty": files.table.newest is None,
         }
         following = None
-        if found.more and found.rows and found.key:
-            following = asked.but(after=key_words({name: found.rows[-1][name] for name in found.key}))
-        return View(asked, list(found.rows), more, following, rows_snippets(asked, files.table))
+        if rows.more and rows.rows and rows.key:
+            following = question.alter(after=key_words({name: rows.rows[-1][name] for name in rows.key}))
+        return View(question, list(rows.rows), more, following, rows_snippets(question, files.table))
 
 
 def take_step(source: CatalogReader, question: Question) -> Question:
-    """The same question at the change before or after its time."""
+    """Move a question to the change before or after its time."""
     with source.files(question.table) as files:
         lasting = files.table.shape.layout in HISTORIES
         times = times_of_change(source, files)
@@ -102,17 +97,19 @@ def take_step(source: CatalogReader, question: Question) -> Question:
         text = iso(moved) if moved else (question.at if lasting else question.known_at)
         if question.step == "next" and moved is None:
             text = ""
-        return question.but(step="", after=(), **{"at" if lasting else "known_at": text})
+        return question.alter(step="", after=(), **{"at" if lasting else "known_at": text})
 
 
 def _page_question(files: TableReader, question: Question) -> PageQuestion:
-    after = question.but(key=question.after).record(files.table.shape.source_key) if question.after else None
+    after = (
+        question.alter(key=question.after).record(files.table.shape.source_key) if question.after else None
+    )
     instant = question.instant if files.table.shape.layout in HISTORIES else None
     return PageQuestion(instant, question.time_of_knowledge, question.values_by_column, after, question.rows)
 
 
 def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | None:
-    """When the history changed; of a table without one when commits were made. None where it is not read."""
+    """The times at which a history changed, or else the times of the commits; None if they cannot be read."""
     if files.table.shape.layout in HISTORIES:
         try:
             return source.times(files)
@@ -124,9 +121,9 @@ def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | 
 
 
 def _rows_before_change(
-    files: TableReader, found: Page, question: Question, times: ChangeTimes | None
+    files: TableReader, shown: Page, question: Question, times: ChangeTimes | None
 ) -> Mapping[Any, Row] | None:
-    """The rows as they were before the last change; None where nothing was, or it is not known."""
+    """The rows as they were before the last change; None if there is no earlier change or it is unknown."""
     lasting = files.table.shape.layout in HISTORIES
     here = (question.instant if lasting else question.time_of_knowledge) or now()
     last = None if times is None else times.until(here)
@@ -134,7 +131,7 @@ def _rows_before_change(
         return None
     then = last - _LEAST
     return rows_before(
-        files, found, then if lasting else None, question.time_of_knowledge if lasting else then
+        files, shown, then if lasting else None, question.time_of_knowledge if lasting else then
     )
 
 
@@ -162,7 +159,7 @@ def _row_with_marks(
 
 
 def _slider(question: Question, times: ChangeTimes | None, *, lasting: bool) -> Slider | None:
-    """The slider; None where nothing can be moved to."""
+    """The slider; None if there is no change."""
     if times is None or not len(times.instants):
         return None
     places = times.some(PLACES)
@@ -180,19 +177,19 @@ def _slider(question: Question, times: ChangeTimes | None, *, lasting: bool) -> 
 
 
 def _bars(times: ChangeTimes) -> list[tuple[float, str]]:
-    """How high each bar is, from 0 to 1, and what is said of it."""
+    """The height of each bar, from 0 to 1, and its tooltip."""
     edges = np.linspace(times.instants[0], times.instants[-1] + 1, BARS + 1)
-    begun, ended = (
-        np.histogram(times.instants, edges, weights=each)[0] for each in (times.begun, times.ended)
+    starts, ends = (
+        np.histogram(times.instants, edges, weights=each)[0] for each in (times.starts, times.ends)
     )
-    heights = np.sqrt(begun + ended)
+    heights = np.sqrt(starts + ends)
     most = heights.max() or 1
     return [
         (
             float(height / most),
-            f"from {_day(edge)}: {int(one):,} begin, {int(other):,} end",
+            f"from {_day(edge)}: {int(one):,} versions begin, {int(other):,} end",
         )
-        for height, edge, one, other in zip(heights, edges[:-1], begun, ended, strict=True)
+        for height, edge, one, other in zip(heights, edges[:-1], starts, ends, strict=True)
     ]
 
 
@@ -201,79 +198,79 @@ def _day(micros: float) -> str:
 
 
 def _counts(files: TableReader) -> Mapping[str, int | None]:
-    """The rows of the table and its open versions, where manifests tell them."""
+    """The numbers of rows and of open versions, if the manifests contain them."""
     try:
-        told = files.catalog.count(files.table)
+        counts = files.catalog.count(files.table)
     except OSError:
         return {}
-    open_ = {"open": told.open} if files.table.shape.layout is not Layout.FIVETRAN_LIVE else {}
-    return {"rows": told.rows, **open_}
+    open_ = {"open": counts.open} if files.table.shape.layout is not Layout.FIVETRAN_LIVE else {}
+    return {"rows": counts.rows, **open_}
 
 
-# So many versions are drawn and listed at once, the newest first of all.
+# The most versions that are drawn and listed; the newest ones are kept.
 MOST_VERSIONS: Final = 500
 TIMES: Final = (VALID_FROM, VALID_TO)
 
 
 def record_view(source: CatalogReader, question: Question) -> View:
-    """A record's life, as `timeline` tells it."""
+    """A record's life, as by `timeline`."""
     with source.files(question.table) as files:
-        asked = question.but(table=str(files.table.shape.table))
-        key = asked.record(files.table.shape.source_key)
-        told = life(files, key, _axis(asked), asked.time_of_knowledge)
-        if not told.versions:
-            raise UsageError("no-record", f"There is no record with {told.title}.", "Look for another key.")
-        shown = Timeline(told.versions[-MOST_VERSIONS:], told.columns, told.axis, told.title)
+        question = question.alter(table=str(files.table.shape.table))
+        key = question.record(files.table.shape.source_key)
+        whole = life(files, key, _axis(question), question.time_of_knowledge)
+        if not whole.versions:
+            raise UsageError("no-record", f"There is no record with {whole.title}.", "Look for another key.")
+        shown = Timeline(whole.versions[-MOST_VERSIONS:], whole.columns, whole.axis, whole.title)
         commits = {each.id: commit_summary(each) for each in files.table.commits}
 
         def link(bar: Bar) -> str | None:
-            return value_of(asked, bar.column, bar.start).address() if bar.column else None
+            return value_of(question, bar.column, bar.start).address() if bar.column else None
 
         first = changing_columns(shown.versions, shown.columns)
         more = {
-            "title": told.title,
+            "title": whole.title,
             "versions": shown.versions,
             "columns": [*first, *(name for name in shown.columns if name not in first)],
             "changed": changed_cells(shown),
             "life": shown,
             "link": link,
-            "hidden": len(told.versions) - len(shown.versions),
+            "hidden": len(whole.versions) - len(shown.versions),
             "both": files.table.shape.layout in RECORDING,
-            "axes": [n for n in AXES if n in TIMES or any(each[n] is not None for each in told.versions)],
+            "axes": [n for n in AXES if n in TIMES or any(each[n] is not None for each in whole.versions)],
             "commits": commits,
             "layout": files.table.shape.layout,
             "snapshot": files.table.newest and files.table.newest.id,
         }
-        return View(asked, list(told.versions), more, copies=life_snippets(asked, files.table))
+        return View(question, list(whole.versions), more, snippets=life_snippets(question, files.table))
 
 
 def value_view(source: CatalogReader, question: Question) -> View:
-    """Since when a record has a value, by which commit, and what was there before."""
+    """The story of a value: since when, by which commit, and the value before."""
     with source.files(question.table) as files:
-        asked = question.but(table=str(files.table.shape.table))
-        key = asked.record(files.table.shape.source_key)
-        told = blame(files, key, asked.column, asked.instant, asked.time_of_knowledge).to_dict()
+        question = question.alter(table=str(files.table.shape.table))
+        key = question.record(files.table.shape.source_key)
+        story = blame(files, key, question.column, question.instant, question.time_of_knowledge).to_dict()
         lasting = files.table.shape.layout in HISTORIES
-        more = {"told": told, "lasting": lasting}
-        document = {"table": asked.table, "key": list(asked.key), "column": asked.column, **told}
-        copies = life_snippets(asked.but(axis=""), files.table) if lasting else ()
-        return View(asked, document, more, copies=copies)
+        more = {"story": story, "lasting": lasting}
+        document = {"table": question.table, "key": list(question.key), "column": question.column, **story}
+        snippets = life_snippets(question.alter(axis=""), files.table) if lasting else ()
+        return View(question, document, more, snippets=snippets)
 
 
 def value_of(question: Question, column: str, at: datetime) -> Question:
-    """The question for the story of a value of the record that is asked about."""
-    return question.but(view="value", column=column, at=iso(at), axis="", limit="")
+    """The question for the story of a value of the same record."""
+    return question.alter(view="value", column=column, at=iso(at), axis="", limit="")
 
 
-def changed_cells(told: Timeline) -> Sequence[frozenset[str]]:
-    """For each version the columns in which it differs from the one before it; on both axes none."""
-    if told.axis == "both":
-        return [frozenset()] * len(told.versions)
+def changed_cells(life: Timeline) -> Sequence[frozenset[str]]:
+    """For each version the columns in which it differs from the version before; on both axes none."""
+    if life.axis == "both":
+        return [frozenset()] * len(life.versions)
     pairs: Sequence[tuple[VersionRow, VersionRow | None]] = list(
-        zip(told.versions, [None, *told.versions[:-1]], strict=True)
+        zip(life.versions, [None, *life.versions[:-1]], strict=True)
     )
     return [
-        frozenset() if before is None else frozenset(n for n in told.columns if differ(n, version, before))
+        frozenset() if before is None else frozenset(n for n in life.columns if differ(n, version, before))
         for version, before in pairs
     ]
 
@@ -288,55 +285,55 @@ GROUPS: Final = 30
 
 
 def diff_view(source: CatalogReader, question: Question) -> View:
-    """The differences, as `diff` tells them, a page of them in the order of their keys."""
+    """A page of the differences between two times, in the order of their keys, as by `diff`."""
     with source.files(question.table) as files:
-        asked = _with_times(source, files, question.but(table=str(files.table.shape.table)))
-        columns = [asked.column] if asked.column else None
-        change = cast("ChangeKind | None", asked.change or None)
+        question = _with_times(source, files, question.alter(table=str(files.table.shape.table)))
+        columns = [question.column] if question.column else None
+        change = cast("ChangeKind | None", question.change or None)
         comparison = Comparison.of(columns, change, through=False, axis="valid")
-        between = parse_instant(asked.first), parse_instant(asked.to)
+        between = parse_instant(question.first), parse_instant(question.to)
         try:
-            found = _differences(files, between, asked, comparison)
+            differences = _differences(files, between, question, comparison)
         except Unreadable as unread:
             raise _too_far_apart() if "rows" in str(unread) else unread from None
-        begin = asked.offset
-        records = found.page(begin, begin + asked.rows)
+        begin = question.offset
+        records = differences.page(begin, begin + question.rows)
         following = None
-        if begin + len(records) < len(found):
-            following = asked.but(after=(str(begin + len(records)),))
+        if begin + len(records) < len(differences):
+            following = question.alter(after=(str(begin + len(records)),))
         more = {
-            "kinds": found.kinds(),
-            "groups": found.common_changes(GROUPS),
+            "kinds": differences.kinds(),
+            "groups": differences.common_changes(GROUPS),
             "records": [(each, key_words(each["key"])) for each in records],
             "begin": begin,
             "lasting": files.table.shape.layout in HISTORIES,
         }
         document = [as_object(each, whole=bool(change)) for each in records]
-        return View(asked, document, more, following, diff_snippets(asked, files.table))
+        return View(question, document, more, following, diff_snippets(question, files.table))
 
 
 def _differences(
     files: TableReader, between: tuple[datetime, datetime], question: Question, comparison: Comparison
 ) -> Differences:
-    """The differences; of a table without a history those of what it held at the two times."""
+    """The differences; for a table without a history, between its rows at the two times."""
     if files.table.shape.layout in HISTORIES:
         return diff_files(files, *between, question.time_of_knowledge, comparison)
     return diff_knowledge(files, *between, now(), comparison)
 
 
 def _with_times(source: CatalogReader, files: TableReader, question: Question) -> Question:
-    """The question with both times: left out, they are those around the last change."""
+    """The question with both times; by default these enclose the last change."""
     if question.first and question.to:
         return question
     times = times_of_change(source, files)
     last = (times and times.until(now())) or now()
     first = question.first or iso(last - timedelta(microseconds=1))
-    return question.but(first=first, to=question.to or iso(max(last, parse_instant(first))))
+    return question.alter(first=first, to=question.to or iso(max(last, parse_instant(first))))
 
 
 def _too_far_apart() -> UsageError:
     return UsageError(
         "too-many",
-        "More versions begin or end between these times than the memory holds (`driver-memory`).",
-        "Choose times that are nearer to each other, or ask `backstory diff`, which has Spark.",
+        "Too many versions begin or end between these times for the memory (`driver-memory`).",
+        "Choose times that are closer together, or run `backstory diff`, which uses Spark.",
     )

@@ -1,4 +1,4 @@
-"""Open the explorer: where it listens, who may look, and its link."""
+"""Open the explorer: its port, its token, and its link."""
 
 import secrets
 import socket
@@ -13,18 +13,17 @@ if TYPE_CHECKING:
     from backstory.explorer.server import Explorer
 
 HOST, PORT = "127.0.0.1", 8055
-# A token beyond this machine, where nobody counts how often it is guessed, in letters.
+# The least length of a token for other machines, because guesses are not limited.
 _SHORTEST: Final = 16
 
 
 def open_explorer(
     source: CatalogReader, host: str = HOST, port: int | None = None, token: str = ""
 ) -> "Explorer":
-    """Answer in browsers from now on, from the tables of a source; the link says where.
+    """Start to answer browsers from the tables of a warehouse; the explorer has a link.
 
-    Without a port it is 8055, or a free one where that is taken. Raises UsageError for a host beyond this
-    machine without a token or with a short one, and where a package is missing; Failed where the port is
-    taken.
+    The default port is 8055, or a free one if that is taken. Raises UsageError if a host for other machines
+    has no token or a short one, or if a package is missing. Raises Failed if the port is taken.
     """
     _require_packages()
     _require_token(host, token)
@@ -35,14 +34,14 @@ def open_explorer(
 
 
 def _link_host(host: str) -> str:
-    """The host that a link names: what listens on every address is reached on this machine's own."""
+    """The host for a link: this machine's own address if the explorer listens on every address."""
     bare = host.strip("[]")
     bare = {"0.0.0.0": HOST, "": HOST, "::": "::1"}.get(bare, bare)  # noqa: S104
     return f"[{bare}]" if ":" in bare else bare
 
 
 def new_token() -> str:
-    """A token that nobody guesses."""
+    """A random token."""
     return secrets.token_urlsafe(24)
 
 
@@ -64,19 +63,19 @@ def _require_token(host: str, token: str) -> None:
     if not token and not is_loopback(host):
         raise UsageError(
             "no-token",
-            f"Without a token whoever reaches {host} could read every table.",
+            f"Without a token, anyone who reaches {host} could read every table.",
             f"Use {option('token', new_token())}, or listen on 127.0.0.1.",
         )
     if token and not is_loopback(host) and len(token) < _SHORTEST:
         raise UsageError(
             "bad-option",
-            f"The token is too short: beyond this machine it needs at least {_SHORTEST} characters.",
+            f"The token is too short: for other machines it needs at least {_SHORTEST} characters.",
             f"Use {option('token', new_token())}.",
         )
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens; Failed if it cannot be had."""
+    """A socket that listens; Failed if it cannot be opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     places = [PORT, 0] if port is None else [port]
     for place in places[:-1]:

@@ -1,4 +1,4 @@
-"""Views as pages: templates in which every value is text, wherever it came from."""
+"""Render views as HTML; templates escape every value."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -18,29 +18,29 @@ from backstory.reading.lives import value_text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# So much of a text is in a cell of a table; the whole is one click away.
+# The most letters of a text in a table cell.
 CLIP: Final = 120
 _KINDS: Final = {"style.css": "text/css", "explore.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 def page(view: View) -> str:
-    """The page of a view, as HTML."""
+    """The page of a view."""
     return _templates().get_template(f"{view.question.view}.html").render(_context(view))
 
 
 def evidence(view: View, made: datetime) -> str:
-    """A record's life as one file without scripts, which needs nothing else."""
+    """A record's life as one self-contained file without scripts."""
     more = {"made": made, "style": _safe_style()}
     return _templates().get_template("evidence.html").render({**_context(view), **more})
 
 
 def error_page(question: Question | None, error: Mapping[str, Any]) -> str:
-    """The page that says what is wrong, and what to do."""
+    """The page for an error, with its remedy."""
     return _templates().get_template("error.html").render({"question": question, "error": error})
 
 
 def asset(name: str) -> tuple[bytes, str] | None:
-    """A file that pages need, and its type; None for any other name."""
+    """A static file and its media type; None for any other name."""
     if name not in _KINDS:
         return None
     return _asset(name), _KINDS[name]
@@ -58,7 +58,7 @@ def _context(view: View) -> dict[str, Any]:
         "question": view.question,
         "document": view.document,
         "following": view.following,
-        "copies": view.copies,
+        "snippets": view.snippets,
     }
 
 
@@ -66,58 +66,58 @@ def _context(view: View) -> dict[str, Any]:
 def _templates() -> "Environment":
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    found = Environment(
+    environment = Environment(
         loader=PackageLoader("backstory.explorer"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    found.filters |= {
+    environment.filters |= {
         "cell": cell,
-        "clipped": clip,
+        "clip": clip,
         "moment": time_text,
         "number": number_text,
         "outcomes": outcomes_text,
-        "safe_svg": Markup,  # the picture escapes what it holds
+        "safe_svg": Markup,  # the picture escapes its content
         "without_paths": without_paths,
     }
-    found.globals |= {"Question": Question, "key_parts": key_parts}
-    return found
+    environment.globals |= {"Question": Question, "key_parts": key_parts}
+    return environment
 
 
 def _safe_style() -> Markup:
-    """The style of evidence: that of pictures, and that of pages."""
+    """The style of a saved record: the styles of pictures and of pages."""
     return Markup(STYLE + _asset("style.css").decode())  # noqa: S704 - both are ours
 
 
 def cell(value: object) -> str:
-    """A value as people read it."""
+    """A value as text for people."""
     return value_text(cell_text(value, "–"))
 
 
 def clip(value: object) -> str:
-    """As much of it as a cell of a table has room for."""
+    """A value as text, shortened to the size of a table cell."""
     text = cell(value)
     return text if len(text) <= CLIP else f"{text[:CLIP]}…"
 
 
 def time_text(value: date | str | None) -> str:
-    """An instant in UTC, as short as it can be: a day, a minute or more."""
+    """An instant in UTC as short text: a day, or a time to seconds or microseconds."""
     if value is None:
         return "–"
-    found = datetime.fromisoformat(value) if isinstance(value, str) else value
-    if not isinstance(found, datetime):
-        return str(found)
-    form = "%Y-%m-%d" if found.time() == found.min.time() else "%Y-%m-%d %H:%M:%S"
-    return f"{found:{form}.%f}".rstrip("0") if found.microsecond else f"{found:{form}}"
+    time = datetime.fromisoformat(value) if isinstance(value, str) else value
+    if not isinstance(time, datetime):
+        return str(time)
+    form = "%Y-%m-%d" if time.time() == time.min.time() else "%Y-%m-%d %H:%M:%S"
+    return f"{time:{form}.%f}".rstrip("0") if time.microsecond else f"{time:{form}}"
 
 
 def number_text(value: int | None) -> str:
-    """A number with its thousands apart."""
+    """A number with separators of thousands."""
     return "–" if value is None else f"{value:,}"
 
 
 def outcomes_text(counts: Mapping[str, int]) -> str:
-    """Rows by outcome, those that there are."""
+    """The rows by outcome, without zeros."""
     return ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count) or "nothing"

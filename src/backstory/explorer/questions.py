@@ -1,7 +1,4 @@
-"""What a page asks, in the words of the reading commands: an address is a question, and a question a link.
-
-The same question for a shell, for Python and for SQL, to copy from a page.
-"""
+"""The question of a page: as an address, and as snippets for a shell, Python and SQL."""
 
 import re
 import shlex
@@ -15,23 +12,23 @@ from backstory.errors import UsageError
 from backstory.model.instant import iso, optional_instant
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.values import cell_text, key_of_words
-from backstory.reading.frames.versions import HISTORIES
+from backstory.reading.histories import HISTORIES
 from backstory.reading.selection import key_of
 from backstory.settings import CATALOG
 from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.upkeep.table_views import VERSIONS
 
-# Rows of a page, and at most.
+# The rows of a page by default, and at most.
 ROWS, MOST_ROWS = 50, 500
-# The words of an address that Python or a view calls otherwise.
+# Words of an address that have another name as a field.
 _CALLED: Final = {"from": "first"}
 _SPELLED: Final = {field: word for word, field in _CALLED.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A view, the table, and what is asked of it; what is left out is empty, as texts of the address."""
+    """A view, its table, and the options of an address, as texts; missing options are empty."""
 
     view: str
     table: str = ""
@@ -50,7 +47,7 @@ class Question:
 
     @property
     def rows(self) -> int:
-        """How many rows the page has; UsageError for what is no number of rows."""
+        """The number of rows of the page; UsageError if it is not a number in the allowed range."""
         if not self.limit:
             return ROWS
         if not self.limit.isdecimal() or not 0 < int(self.limit[:9]) <= MOST_ROWS:
@@ -61,46 +58,46 @@ class Question:
 
     @property
     def offset(self) -> int:
-        """How many rows stand before the page, where it is not a key that the page begins behind."""
+        """The number of rows before the page; 0 if the page begins after a key."""
         return int(self.after[0][:18]) if self.after and self.after[0].isdecimal() else 0
 
     @property
     def instant(self) -> datetime | None:
-        """The time that is asked about; UsageError for a text that is none."""
+        """The valid time of the question; UsageError if it is not a time."""
         return optional_instant(self.at or None)
 
     @property
     def time_of_knowledge(self) -> datetime | None:
-        """The time at which it was known; UsageError for a text that is none."""
+        """The known time of the question; UsageError if it is not a time."""
         return optional_instant(self.known_at or None)
 
     @property
     def values_by_column(self) -> dict[str, str]:
-        """The values that columns must have, by their names."""
+        """The values to filter by, by the names of columns."""
         pairs = [each.partition("=") for each in self.where]
         if wrong := [name for name, equals, _ in pairs if not equals]:
-            raise UsageError("bad-option", f"{wrong[0]!r} names no value.", "Write it as column=value.")
+            raise UsageError("bad-option", f"{wrong[0]!r} has no value.", "Write it as column=value.")
         return {name: value for name, _, value in pairs}
 
     def record(self, names: Iterable[str]) -> Any:
-        """The key of the record, of a table whose key has these columns."""
+        """The key of the record, for a table whose key has these columns."""
         if not self.key:
             raise UsageError("no-key", "No key is given.", "Choose a record of the table.")
         return key_of_words(list(names), self.key)
 
     def address(self, ending: str = "") -> str:
-        """The link to the page, or with an ending to its twin."""
-        told: list[tuple[str, str]] = []
+        """The link to the page, or with an ending to its other forms."""
+        words: list[tuple[str, str]] = []
         for each in fields(self):
             value = getattr(self, each.name)
             word = _SPELLED.get(each.name, each.name)
             if each.name != "view" and value:
-                told += [(word, one) for one in ([value] if isinstance(value, str) else value)]
+                words += [(word, one) for one in ([value] if isinstance(value, str) else value)]
         path = "/" if self.view == "tables" and not ending else f"/{self.view}{ending}"
-        return path + (f"?{urlencode(told)}" if told else "")
+        return path + (f"?{urlencode(words)}" if words else "")
 
-    def but(self, **changes: Any) -> "Question":
-        """The same question with other words."""
+    def alter(self, **changes: Any) -> "Question":
+        """The same question with other options."""
         return replace(self, **changes)
 
 
@@ -109,20 +106,20 @@ _WORDS: Final = {each.name for each in fields(Question)} - {"view"}
 
 
 def question_of(view: str, words: Iterable[tuple[str, str]]) -> Question:
-    """The question of an address; UsageError for a word that means nothing, or stands twice."""
-    given: dict[str, Any] = {}
+    """The question in an address; UsageError for an unknown or repeated word."""
+    options: dict[str, Any] = {}
     for word, value in words:
         name = _CALLED.get(word, word)
-        if name not in _WORDS or (name in given and name not in _MANY):
-            what = "stands twice in the address" if name in given else "means nothing here"
-            raise UsageError("bad-option", f"{word!r} {what}.", "Follow a link of the page.")
+        if name not in _WORDS or (name in options and name not in _MANY):
+            problem = "is twice in the address" if name in options else "has no meaning here"
+            raise UsageError("bad-option", f"{word!r} {problem}.", "Follow a link of the page.")
         if value:
-            given[name] = (*given.get(name, ()), value) if name in _MANY else value
-    return Question(view, **given)
+            options[name] = (*options.get(name, ()), value) if name in _MANY else value
+    return Question(view, **options)
 
 
 def key_words(key: Mapping[str, object]) -> tuple[str, ...]:
-    """The words that name a record, of the values of its key by their columns; none for NULL in a key."""
+    """The words that name a record by the values of its key; empty if the key contains NULL."""
     if None in key.values():
         return ()
     texts = {name: cell_text(value, "") for name, value in key.items()}
@@ -133,23 +130,23 @@ def key_words(key: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def key_parts(names: Sequence[str], text: str) -> tuple[str, ...]:
-    """The words of a key in one text, as `check` lists it; none for what is read as no key."""
+    """The words of a key from the text that `check` prints; empty if the text is not a key."""
     if len(names) == 1:
         return () if text == "NULL" else (f"{names[0]}={text}",)
     form = " ".join(f"{re.escape(name)}=(.*)" for name in names)
-    found = re.fullmatch(form, text, re.DOTALL)
-    if not names or found is None or "NULL" in found.groups():
+    match = re.fullmatch(form, text, re.DOTALL)
+    if not names or match is None or "NULL" in match.groups():
         return ()
-    return tuple(f"{name}={value}" for name, value in zip(names, found.groups(), strict=True))
+    return tuple(f"{name}={value}" for name, value in zip(names, match.groups(), strict=True))
 
 
-# Layouts whose rows say from when to when they were true, in UTC, each by itself.
+# Layouts whose rows contain their own start and end in UTC.
 _PLAIN: Final = (Layout.VERSIONS, Layout.HIST)
 
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A text to copy, and where it is run."""
+    """A text to copy, and the place to run it."""
 
     place: str
     text: str
@@ -161,36 +158,36 @@ class Snippet:
 
 
 def rows_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
-    """How the rows of a table are asked for elsewhere."""
+    """The question for the rows of a table, for a shell, Python and SQL."""
     name = str(table.shape.table)
     known = ["--known-at", question.known_at] if question.known_at else []
     words = ["as-of", name, question.at] if question.at else ["current", name]
     arguments = _arguments(known_at=question.known_at)
-    deed, of = ("as_of", [repr(question.at)]) if question.at else ("current", [])
-    call = f"{deed}({', '.join([*of, *arguments])})"
-    found = [
+    method, time = ("as_of", [repr(question.at)]) if question.at else ("current", [])
+    call = f"{method}({', '.join([*time, *arguments])})"
+    snippets = [
         Snippet.command(*words, *known, "--limit", str(question.rows)),
         Snippet("Python", f"warehouse.table({name!r}).{call}"),
     ]
-    return found + _sql_of_rows(question, table)
+    return snippets + _sql_of_rows(question, table)
 
 
 def life_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
-    """How a record's life is asked for elsewhere."""
+    """The question for a record's life, for a shell, Python and SQL."""
     name = str(table.shape.table)
     axis = ["--axis", question.axis] if question.axis else []
     known = ["--known-at", question.known_at] if question.known_at else []
     key = question.record(table.shape.source_key)
     arguments = _arguments(axis=question.axis, known_at=question.known_at)
-    found = [
+    snippets = [
         Snippet.command("timeline", name, *question.key, *axis, *known),
         Snippet("Python", f"warehouse.table({name!r}).timeline({', '.join([repr(key), *arguments])})"),
     ]
-    return found + _sql_of_life(question, table)
+    return snippets + _sql_of_life(question, table)
 
 
 def diff_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
-    """How the differences of two times are asked for elsewhere."""
+    """The question for the differences between two times, for a shell and Python."""
     name = str(table.shape.table)
     axis = "" if table.shape.layout in HISTORIES else "recorded"
     more = [
@@ -211,45 +208,45 @@ def _arguments(**named: str) -> list[str]:
 
 
 def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
-    """The rows in Spark SQL; nothing where one query of a table does not tell them."""
+    """The query for the rows in Spark SQL; empty if one query of a table cannot give them."""
     layout, names = table.shape.layout, table.shape.names
-    wanted = [f"{quote(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
+    filters = [f"{quote(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
     if question.known_at or layout is Layout.ODF:
         return []
     if layout.span is None:
-        there = [f"NOT coalesce({quote(DELETED)}, false)"] if DELETED in names else []
-        return [_query(table, [*there, *wanted])]
+        not_deleted = [f"NOT coalesce({quote(DELETED)}, false)"] if DELETED in names else []
+        return [_query(table, [*not_deleted, *filters])]
     if layout in _PLAIN:
         start, end, open_ = layout.span.start, layout.span.end, layout.span.open
     else:
         start, end, open_ = VALID_FROM, VALID_TO, f"{VALID_TO} IS NULL"
     time = question.instant and f"TIMESTAMP '{iso(question.instant)}'"
     then = f"{start} <= {time} AND ({end} IS NULL OR {end} > {time})" if time else open_
-    return [_query(table, [then, *wanted])]
+    return [_query(table, [then, *filters])]
 
 
 def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
-    """The versions of a record in Spark SQL, as they are known now."""
+    """The query for the versions of a record in Spark SQL, as known now."""
     layout = table.shape.layout
     if question.known_at or question.axis == "both" or layout is Layout.ODF or layout.span is None:
         return []
     key = key_of(table.shape, question.record(table.shape.source_key))
-    wanted = [f"{quote(name)} = {_literal(value)}" for name, value in key.items()]
+    filters = [f"{quote(name)} = {_literal(value)}" for name, value in key.items()]
     start, end = layout.span.start, layout.span.end
-    if layout is Layout.VERSIONS:  # what has no length is memory, and no version
-        wanted.append(f"({end} IS NULL OR {end} > {start})")
-    return [_query(table, wanted, f" ORDER BY {start if layout in _PLAIN else VALID_FROM}")]
+    if layout is Layout.VERSIONS:  # rows without length are memory, not versions
+        filters.append(f"({end} IS NULL OR {end} > {start})")
+    return [_query(table, filters, f" ORDER BY {start if layout in _PLAIN else VALID_FROM}")]
 
 
 def _query(table: TableMetadata, conditions: Sequence[str], more: str = "") -> Snippet:
-    """The query of a table, or of the view of its versions where its own rows tell them not so simply."""
+    """The query of a table, or of its view of versions if its rows do not contain their own times."""
     name, layout = table.shape.table, table.shape.layout
     viewed = layout.span is not None and layout not in _PLAIN
     read = f"{name.name}{VERSIONS}" if viewed else name.name
-    of = ".".join(map(quote, (CATALOG, name.schema, read)))
+    relation = ".".join(map(quote, (CATALOG, name.schema, read)))
     where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
     place = f"Spark SQL, after `{shlex.join(['backstory', 'views', str(name)])}`" if viewed else "Spark SQL"
-    return Snippet(place, f"SELECT * FROM {of}{where}{more}")  # noqa: S608 - quoted, and not run here
+    return Snippet(place, f"SELECT * FROM {relation}{where}{more}")  # noqa: S608 - quoted, and not run here
 
 
 def _literal(value: Any) -> str:

@@ -1,7 +1,4 @@
-"""The explorer as a server: addresses to views, views to pages or their JSON twins, within limits.
-
-Connections that lock nobody out: a request's head must come in time, the oldest idle one makes room.
-"""
+"""The explorer as a server: addresses become views, and views become pages or JSON, within limits."""
 
 import asyncio
 import shlex
@@ -14,6 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlencode
 
 import structlog
+import uvicorn
+from anyio import CapacityLimiter, fail_after, to_thread
+from starlette.applications import Starlette
+from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.routing import Route
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
@@ -26,19 +28,26 @@ from backstory.explorer.views import View
 from backstory.model.values import as_json
 from backstory.stores.metadata.deletes import Unreadable
 
-# Connections at once, and seconds in which the head of a request must come.
+if TYPE_CHECKING:
+    from socket import socket
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+
+# The most connections at once, and the seconds within which the head of a request must arrive.
 MOST, HEAD_SECONDS = 128, 10.0
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed if no request comes in time, or if it is idle and others need its place."""
+    """A connection that is closed if no request arrives in time, or if others need its place while idle."""
 
     head_seconds: float = HEAD_SECONDS
     most: Final = MOST
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.since = 0.0
+        self.idle_since = 0.0
         self._waiting: asyncio.TimerHandle | None = None
 
     @property
@@ -47,42 +56,35 @@ class BoundedConnection(H11Protocol):
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a head; among too many connections the one that has been idle longest is closed."""
+        """Wait for a head; if there are too many connections, close the one that has been idle longest."""
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > self.most:
             idle = [each for each in self.connections if isinstance(each, BoundedConnection) and each.idle]
-            min(idle, key=lambda each: each.since).transport.close()
+            min(idle, key=lambda each: each.idle_since).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Wait for nothing more."""
-        self._come()
+        """Stop waiting for a request."""
+        self._stop_waiting()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Take a part of a request; its head must be whole in time."""
+        """Receive a part of a request; its head must be complete in time."""
         if self.idle and self._waiting is None:
             self._wait()
         super().data_received(data)
         if not self.idle:
-            self._come()
+            self._stop_waiting()
 
     def _wait(self) -> None:
-        self.since = self.loop.time()
+        self.idle_since = self.loop.time()
         self._waiting = self.loop.call_later(self.head_seconds, self.transport.close)
 
-    def _come(self) -> None:
+    def _stop_waiting(self) -> None:
         if self._waiting is not None:
             self._waiting.cancel()
             self._waiting = None
 
-
-if TYPE_CHECKING:
-    from socket import socket
-
-    from starlette.requests import Request
-    from starlette.responses import Response
-    from starlette.types import ASGIApp
 
 log = structlog.get_logger()
 
@@ -95,17 +97,13 @@ VIEWS: Final[dict[str, Callable[[CatalogReader, Question], View]]] = {
     "check": views.check_view,
     "log": views.log_view,
 }
-# Answers that are made at once, requests that may wait for one, and seconds that one may take.
+# The most answers computed at once, the most requests that may wait, and the seconds for one answer.
 AT_ONCE, WAITING, SECONDS = 2, 16, 30
 _STATUS: Final = {UsageError: 400, Refused: 409, TryAgain: 503, Failed: 500}
 
 
 def application(source: CatalogReader, guard: Guard) -> "ASGIApp":
     """The explorer of a warehouse, behind its guard."""
-    from anyio import CapacityLimiter
-    from starlette.applications import Starlette
-    from starlette.routing import Route
-
     limiter = _Limiter(CapacityLimiter(AT_ONCE))
     routes = [Route("/", partial(_answer, source, limiter, "tables", "html"))]
     for view in VIEWS:
@@ -119,7 +117,7 @@ def application(source: CatalogReader, guard: Guard) -> "ASGIApp":
 
 @dataclass(slots=True)
 class _Limiter:
-    """How many answers are made at once, and how many requests wait for one."""
+    """The limit of answers computed at once, and the number of waiting requests."""
 
     places: Any
     waiting: int = 0
@@ -127,9 +125,7 @@ class _Limiter:
 
 async def _answer(
     source: CatalogReader, limiter: _Limiter, view: str, form: str, request: "Request"
-) -> "Response":
-    from starlette.responses import HTMLResponse, RedirectResponse, Response
-
+) -> Response:
     if form == "html" and _wants_json(request):
         form = "json"
     question = None
@@ -138,10 +134,10 @@ async def _answer(
         if question.step:
             moved = await _within_limits(limiter, partial(history_views.take_step, source, question))
             return RedirectResponse(moved.address(".json" if form == "json" else ""), 303)
-        found = await _within_limits(limiter, partial(_render, source, question, form))
-    except Exception as stop:  # noqa: BLE001 - a door tells whatever comes
+        following, body = await _within_limits(limiter, partial(_render, source, question, form))
+    except Exception as stop:  # noqa: BLE001 - every failure becomes an answer
         return _failure(question, form, stop)
-    following, body = found
+
     if form == "json":
         links = {"link": f'<{following.address(".json")}>; rel="next"'} if following else {}
         return Response(body, media_type="application/json", headers=links)
@@ -152,19 +148,17 @@ async def _answer(
 
 
 def _render(source: CatalogReader, question: Question, form: str) -> tuple[Question | None, str]:
-    """The question of the next page, and the answer in its form."""
-    found = VIEWS[question.view](source, question)
+    """The question of the next page, and the answer as HTML, JSON or a file."""
+    view = VIEWS[question.view](source, question)
     if form == "json":
-        return found.following, as_json(found.document) + "\n"
-    return found.following, evidence(found, views.now()) if form == "file" else page(found)
+        return view.following, as_json(view.document) + "\n"
+    return view.following, evidence(view, views.now()) if form == "file" else page(view)
 
 
 async def _within_limits(limiter: _Limiter, act: Callable[[], Any]) -> Any:
-    """What a thread answers; TryAgain where too many wait, or it takes too long: then nobody waits for it."""
-    from anyio import fail_after, to_thread
-
+    """Run a function in a thread; TryAgain if too many requests wait or it takes too long."""
     if limiter.waiting >= WAITING:
-        raise TryAgain("busy", "Too many questions wait for an answer.", "Ask again in a moment.")
+        raise TryAgain("busy", "Too many requests are waiting for an answer.", "Try again in a moment.")
     limiter.waiting += 1
     try:
         with fail_after(SECONDS):
@@ -173,7 +167,7 @@ async def _within_limits(limiter: _Limiter, act: Callable[[], Any]) -> Any:
         raise TryAgain(
             "too-long",
             f"The answer takes longer than {SECONDS} seconds.",
-            "Ask for less: fewer rows, one record, or times that are nearer to each other.",
+            "Ask for less: fewer rows, one record, or times that are closer together.",
         ) from None
     finally:
         limiter.waiting -= 1
@@ -184,19 +178,17 @@ def _wants_json(request: "Request") -> bool:
     return "application/json" in accept and "text/html" not in accept
 
 
-def _failure(question: Question | None, form: str, stop: Exception) -> "Response":
-    """The answer that says what is wrong; folders of this machine are not in it."""
-    from starlette.responses import HTMLResponse, Response
-
+def _failure(question: Question | None, form: str, stop: Exception) -> Response:
+    """The answer for an error, without folders of this machine."""
     error, status = _error_of(question, stop)
-    told = {
+    shown = {
         **error.to_dict(),
         "message": without_paths(error.message).replace("`", ""),
         "remedy": without_paths(error.remedy).replace("`", ""),
     }
     if form == "json":
-        return Response(as_json({"error": told}) + "\n", status, media_type="application/json")
-    return HTMLResponse(error_page(question, told), status)
+        return Response(as_json({"error": shown}) + "\n", status, media_type="application/json")
+    return HTMLResponse(error_page(question, shown), status)
 
 
 def _error_of(question: Question | None, stop: Exception) -> tuple[BackstoryError, int]:
@@ -206,17 +198,17 @@ def _error_of(question: Question | None, stop: Exception) -> tuple[BackstoryErro
         return stop, status
     if isinstance(stop, Unreadable):
         table = question.table if question else ""
-        remedy = f"Ask on the command line, which starts Spark: {_command(question)}"
+        remedy = f"Use the command line, which starts Spark: {_command(question)}"
         return Failed("needs-spark", f"{table} cannot be read here without Spark: {stop}.", remedy), 501
     if isinstance(stop, OSError):
-        return Failed("file-lost", "A file of the table cannot be read.", "Look with `backstory check`."), 500
-    log.error("the explorer met a bug", kind=type(stop).__name__, cause=without_paths(str(stop)))
-    remedy = "Report it, with what `backstory explore` printed."
+        return Failed("file-lost", "A file of the table cannot be read.", "Run `backstory check`."), 500
+    log.error("internal error of the explorer", kind=type(stop).__name__, cause=without_paths(str(stop)))
+    remedy = "Report it with the output of `backstory explore`."
     return Failed("bug", f"An internal error: {type(stop).__name__}.", remedy), 500
 
 
 def _command(question: Question | None) -> str:
-    """The command that asks Spark the same."""
+    """The command for the same question."""
     if question is None:
         return "backstory tables"
     words = {"table": "current", "record": "timeline", "value": "timeline"}
@@ -228,26 +220,25 @@ def _command(question: Question | None) -> str:
     return shlex.join(["backstory", *filter(None, parts)])
 
 
-async def _static(request: "Request") -> "Response":
-    from starlette.responses import Response
-
-    found = asset(request.path_params["name"])
-    if found is None:
+async def _static(request: "Request") -> Response:
+    file = asset(request.path_params["name"])
+    if file is None:
         return await _nowhere(request, None)
-    return Response(found[0], media_type=found[1])
+    content, media_type = file
+    return Response(content, media_type=media_type)
 
 
-async def _nowhere(request: "Request", stop: Any) -> "Response":
+async def _nowhere(request: "Request", stop: Any) -> Response:
     del stop
     form = "json" if _wants_json(request) or request.url.path.endswith(".json") else "html"
     return _failure(
-        None, form, UsageError("no-page", "There is no such page.", "Begin with the list of tables.")
+        None, form, UsageError("no-page", "There is no such page.", "Start with the list of tables.")
     )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explorer:
-    """An explorer that listens; `link` opens it."""
+    """A running explorer; `link` opens it in a browser."""
 
     link: str
     server: Any
@@ -260,15 +251,13 @@ class Explorer:
         return f'<a href="{escape(self.link)}" target="_blank" rel="noopener">{escape(self.link)}</a>'
 
     def stop(self) -> None:
-        """Answer what was asked, and end."""
+        """Finish the requests in progress, and stop."""
         self.server.should_exit = True
         self.thread.join(SECONDS)
 
 
 def start(source: CatalogReader, listening: "socket", guard: Guard, shown: str) -> Explorer:
-    """Answer on a socket from now on, in a thread; `shown` is the host that the link names."""
-    import uvicorn
-
+    """Answer requests on a socket, in a thread; `shown` is the host in the link."""
     settings = uvicorn.Config(
         application(source, guard),
         log_config=None,

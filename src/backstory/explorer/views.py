@@ -1,4 +1,7 @@
-"""What a view answers: its document, which is the page's JSON twin, and what else the page shows."""
+"""The answer to a page: its document, which is also the JSON answer, and more content for the page.
+
+Here are the list of tables, and the commits and the check of a table.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,91 +27,91 @@ _IDLE: Final = ("unchanged", "ignored", "stale", "repeated")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The answer to a question: `document` in the shape of the reading command, `more` for the page alone."""
+    """The answer to a question: `document` in the form of the reading command, and `more` for the page."""
 
     question: Question
     document: Any
     more: Mapping[str, Any] = field(default_factory=dict)
     following: Question | None = None
-    copies: Sequence[Snippet] = ()
+    snippets: Sequence[Snippet] = ()
 
 
 def tables_view(source: CatalogReader, question: Question) -> View:
-    """The tables of the warehouse: what `tables` tells, and of each its key and how it stands."""
+    """The tables of the warehouse, as by `tables`, with the key and the status of each."""
     catalog = source.catalog()
     names = [each for each in catalog.tables() if not question.after or str(each) > question.after[0]]
     shown = names[:TABLES_OF_A_PAGE]
     rows, health, keys = [], {}, {}
     for name in shown:
-        told = inventory(catalog, [name])
-        rows += told
-        keys[str(name)], health[str(name)] = _key_and_health(catalog, str(name), told)
-    following = question.but(after=(str(shown[-1]),)) if len(names) > len(shown) else None
-    copies = [Snippet("Command line", "backstory tables"), Snippet("Python", "warehouse.tables()")]
-    return View(question, rows, {"keys": keys, "health": health}, following, copies)
+        listed = inventory(catalog, [name])
+        rows += listed
+        keys[str(name)], health[str(name)] = _key_and_health(catalog, str(name), listed)
+    following = question.alter(after=(str(shown[-1]),)) if len(names) > len(shown) else None
+    snippets = [Snippet("Command line", "backstory tables"), Snippet("Python", "warehouse.tables()")]
+    return View(question, rows, {"keys": keys, "health": health}, following, snippets)
 
 
 def _key_and_health(
-    catalog: ReadableCatalog, name: str, told: Sequence[Mapping[str, Any]]
+    catalog: ReadableCatalog, name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[str], str]:
-    """The key of a table, and in words what is wrong with it; empty where nothing is seen at once."""
+    """The key of a table, and a text about an obvious problem, or an empty text."""
     try:
-        found = find_table(catalog, name)
+        table = find_table(catalog, name)
     except BackstoryError as error:
         return (), without_paths(error.message)
-    except Exception:  # noqa: BLE001 - whatever is wrong with one table, the others are shown
+    except Exception:  # noqa: BLE001 - a problem with one table must not hide the others
         return (), "its metadata cannot be read"
     troubles = {
-        "nothing was committed yet": found.newest is None,
-        "a file is missing, or Spark alone counts its rows": any(row["rows"] is None for row in told),
-        "not kept by backstory": found.shape.layout is Layout.FOREIGN,
-        "versions overlap": found.properties.get(DISORDER) == "true",
+        "no commits yet": table.newest is None,
+        "a file is missing, or only Spark can count its rows": any(row["rows"] is None for row in rows),
+        "not written by backstory": table.shape.layout is Layout.FOREIGN,
+        "versions overlap": table.properties.get(DISORDER) == "true",
     }
-    return found.shape.source_key, next((words for words, so in troubles.items() if so), "")
+    return table.shape.source_key, next((text for text, is_so in troubles.items() if is_so), "")
 
 
 def log_view(source: CatalogReader, question: Question) -> View:
-    """The commits of a table, newest first, as `log` tells them."""
+    """The commits of a table, newest first, as by `log`."""
     catalog = source.catalog()
     table = find_table(catalog, question.table)
     every = commits(catalog, table.shape.table)
     rows = every[question.offset : question.offset + question.rows]
     end = question.offset + len(rows)
-    following = question.but(after=(str(end),)) if end < len(every) else None
-    told = {commit.id: commit_summary(commit) for commit in table.commits}
-    more = {"told": told, "times": commit_times(table)}
+    following = question.alter(after=(str(end),)) if end < len(every) else None
+    details = {commit.id: commit_summary(commit) for commit in table.commits}
+    more = {"details": details, "times": commit_times(table)}
     name = str(table.shape.table)
-    copies = [
+    snippets = [
         Snippet.command("log", name),
         Snippet("Python", f"warehouse.table({name!r}).log()"),
     ]
-    return View(question, rows, more, following, copies)
+    return View(question, rows, more, following, snippets)
 
 
 def check_view(source: CatalogReader, question: Question) -> View:
-    """The laws of a table, as `check` tells them."""
+    """The laws of a table, as by `check`."""
     with source.files(question.table) as files:
         name = str(files.table.shape.table)
         records = check_small(files)
         key = files.table.shape.source_key
-    copies = [Snippet.command("check", name), Snippet("Python", f"warehouse.table({name!r}).check()")]
-    return View(question, records, {"key": key}, copies=copies)
+    snippets = [Snippet.command("check", name), Snippet("Python", f"warehouse.table({name!r}).check()")]
+    return View(question, records, {"key": key}, snippets=snippets)
 
 
 def commit_times(table: TableMetadata) -> dict[int, dict[str, str]]:
-    """For each commit the words of a question that shows the table as of it."""
+    """For each commit, the part of a question that shows the table at that commit."""
     known = table.shape.layout.span is None and table.shape.layout is not Layout.ODF
-    found = {}
+    times = {}
     for commit in table.commits:
         at = commit.properties.get(COPIED_AT)
         made = commit.committed_at.isoformat().replace("+00:00", "Z")
-        found[commit.id] = {"known_at": made} if known else {"at": at or made}
-    return found
+        times[commit.id] = {"known_at": made} if known else {"at": at or made}
+    return times
 
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day of the calendar: how many commits it had, and their rows by outcome."""
+    """A day of the calendar: the number of its commits, their rows by outcome, and a level of color."""
 
     day: date
     commits: int
@@ -118,7 +121,7 @@ class Day:
 
 
 def calendar(table: TableMetadata) -> list[list[Day | None]]:
-    """The last year of commits by weeks, which begin on Mondays; a day that is not in it is None."""
+    """The last year of commits by weeks, which begin on Mondays; days outside the year are None."""
     by_day: dict[date, list[CommitMetadata]] = {}
     for commit in table.commits:
         by_day.setdefault(commit.committed_at.astimezone(UTC).date(), []).append(commit)

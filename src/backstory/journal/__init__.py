@@ -1,1 +1,1 @@
-"""What was done to a table, as its commits record it."""
+"""The record of what was done to a dataset: chain of blocks, log, hashes of rows, and their verification."""

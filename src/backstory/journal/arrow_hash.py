@@ -1,7 +1,7 @@
-"""The logical hash of rows that the driver has as Arrow, equal to Spark's (section 6.5).
+"""The logical hash of rows on the driver, as Arrow, equal to Spark's (section 6.5).
 
-`row_hash` tells the form. A SHA-256 is asked for row by row, for nothing makes many at a time; the texts
-that it is of, and what becomes of it, are made for all rows of a piece at once.
+`row_hash` describes the form. SHA-256 is computed row by row; the texts of rows, and the sums of hashes, are
+computed for all rows of a piece at once.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,13 +16,13 @@ import pyarrow.compute as pc
 
 from backstory.stores.metadata.values import text_scalar
 
-# Rows, and bytes, that are hashed at a time.
+# The most rows, and bytes, hashed at a time.
 PIECE: Final = 1 << 16
 LARGEST: Final = 1 << 26
-# Arrow and NumPy leave the interpreter free to others.
+# Arrow and NumPy release the interpreter's lock.
 THREADS: Final = 2
 WORDS: Final = 4
-# The numbers of XXH64, and the seed that Spark gives it.
+# The constants of XXH64, and Spark's seed.
 P1, P2, P3 = (np.uint64(each) for each in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
 SEED: Final = np.uint64(42)
@@ -31,22 +31,22 @@ LOWER, UPPER = (
     np.frombuffer("".join(form % byte for byte in range(256)).encode(), np.uint16)
     for form in ("%02x", "%02X")
 )
-MANTISSA, HIDDEN = 52, 1023  # bits of a float of 64 bits, and what its exponent counts from
+MANTISSA, HIDDEN = 52, 1023  # the bits of the fraction of a 64-bit float, and the bias of its exponent
 
 
 def hash_of_table(rows: pa.Table, offset: str) -> str | None:
-    """The hash of rows whose offsets the column `offset` holds; None if there are none."""
+    """The hash of rows, whose offsets are in the column `offset`; None without rows."""
     return hash_text(sum_of_words(rows, offset)) if len(rows) else None
 
 
 def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
-    """The words of the hash of rows; those of several tables together are their exclusive or."""
+    """The words of the hash of rows; the exclusive or of several tables is the hash of all their rows."""
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
     return reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))
 
 
 def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
-    """The words of each row, of which those of a hash are the sums."""
+    """The words of each row; their exclusive or is the hash of the rows."""
     return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
 
 
@@ -67,7 +67,7 @@ def _words(rows: pa.Table, offset: str) -> Iterator[np.ndarray]:
 
 
 def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
-    """The rows, some at a time: the texts of a piece are one array, which has room for 2 GiB."""
+    """The rows in pieces whose texts fit into one array of 2 GiB."""
     for start in range(0, len(rows), size):
         piece = rows.slice(start, size)
         if piece.nbytes > LARGEST and len(piece) > 1:
@@ -85,7 +85,7 @@ def _words_of(texts: pa.Array) -> np.ndarray:
 
 
 def _repeating(rows: pa.Table) -> frozenset[str]:
-    """The columns with few values, each of which is told once."""
+    """The columns with few distinct values; the text of each value is computed once."""
     flat = [name for name in rows.column_names if not pa.types.is_nested(rows[name].type)]
     counts = {name: len(pc.unique(rows[name])) for name in flat}
     return frozenset(name for name, count in counts.items() if count * 2 < len(rows))
@@ -99,26 +99,26 @@ def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
         (_repeated_field_texts if name in repeating else _field_texts)(name, each)
         for name, each in columns.items()
     ]
-    told = [numbers, text_scalar(" "), *(each for each in fields if each is not None)]
-    return pc.binary_join_element_wise(*told, text_scalar(""), null_handling="replace").cast(pa.binary())
+    parts = [numbers, text_scalar(" "), *(each for each in fields if each is not None)]
+    return pc.binary_join_element_wise(*parts, text_scalar(""), null_handling="replace").cast(pa.binary())
 
 
 def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """The same as `_field_texts`; what equal values add is made once."""
+    """The same as `_field_texts`, computed once for equal values."""
     encoded = values.dictionary_encode()
     texts = _field_texts(name, encoded.dictionary)
     return None if texts is None else texts.take(encoded.indices)
 
 
 def _field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """What a column adds to the text of each row, NULL for NULL; None where it adds nothing."""
+    """The part of a column in the text of each row, NULL for NULL; None if all values are NULL."""
     if values.null_count == len(values):
         return None
     return _join_texts(f"{len(name.encode())}:{name}", _value(values))
 
 
 def _value(values: pa.Array) -> pa.Array:
-    """The text of each value, its kind before it; NULL for NULL. `row_text` has the same for Spark."""
+    """The text of each value, after the letter of its kind; NULL for NULL. `row_hash` has the same as SQL."""
     if pa.types.is_struct(values.type):
         return pc.if_else(values.is_valid(), _join_texts("{", *_parts(values), "}"), None)
     if pa.types.is_map(values.type):
@@ -131,14 +131,14 @@ def _value(values: pa.Array) -> pa.Array:
 
 
 def _parts(values: pa.StructArray) -> Iterator[pa.Array]:
-    """The texts of a struct's fields, those that are not NULL, by their names."""
+    """The texts of a struct's fields that are not NULL, sorted by their names."""
     names = [field.name for field in values.type]
     for name, part in sorted(zip(names, values.flatten(), strict=True), key=lambda each: each[0]):
         yield pc.coalesce(_join_texts(f"{len(name.encode())}:{name}", _value(part)), text_scalar(""))
 
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
-    """The texts of the entries of all maps, in one order within each, and how many each map has."""
+    """The texts of the entries of all maps, sorted within each map, and the number of entries of each map."""
     whole = pa.concat_arrays([maps.drop_null()])  # its entries begin where its memory does
     lengths = np.zeros(len(maps), np.int64)
     lengths[np.asarray(maps.is_valid())] = np.diff(np.asarray(whole.offsets))
@@ -152,17 +152,17 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
 
 
 def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray) -> pa.Array:
-    """The text of values that have these items, so many each."""
+    """The text of values with these items; `lengths` has the number of items of each value."""
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-    told = pc.binary_join(pa.ListArray.from_arrays(ends, items), "")
-    counted = _join_texts(letter, pa.array(lengths).cast(pa.string()), ":", told)
-    return pc.if_else(values.is_valid(), counted, None)
+    content = pc.binary_join(pa.ListArray.from_arrays(ends, items), "")
+    texts = _join_texts(letter, pa.array(lengths).cast(pa.string()), ":", content)
+    return pc.if_else(values.is_valid(), texts, None)
 
 
 def _join_texts(*parts: str | pa.Array) -> pa.Array:
-    """Texts one behind the other; NULL where one of them is."""
-    told = (text_scalar(each) if isinstance(each, str) else each for each in parts)
-    return pc.binary_join_element_wise(*told, text_scalar(""))
+    """Concatenate texts; NULL if one of them is NULL."""
+    texts = (text_scalar(each) if isinstance(each, str) else each for each in parts)
+    return pc.binary_join_element_wise(*texts, text_scalar(""))
 
 
 def _kind_and_texts(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind
@@ -192,8 +192,8 @@ def _hexadecimal(values: pa.Array) -> pa.Array:
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(2 * lengths, dtype=np.int64)]).astype(np.int32)
     content = b"".join(values.drop_null().to_pylist())
     digits = UPPER[np.frombuffer(content, np.uint8)]
-    told = pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(digits))
-    return pc.if_else(values.is_valid(), told, None)
+    texts = pa.StringArray.from_buffers(len(values), pa.py_buffer(ends), pa.py_buffer(digits))
+    return pc.if_else(values.is_valid(), texts, None)
 
 
 def _floats(values: pa.Array) -> pa.Array:
@@ -209,22 +209,22 @@ def _floats(values: pa.Array) -> pa.Array:
     power = np.where(wide == 0, 0, np.where(small, 1 - HIDDEN, exponent - HIDDEN))
     sign = pc.if_else(pa.array(wide < 0), "-", "")
     whole = pc.if_else(pa.array(small), "0x0.", "0x1.")
-    told = pc.binary_join_element_wise(sign, whole, fraction, "p", pa.array(power).cast(pa.string()), "")
-    told = pc.if_else(pa.array(np.isinf(wide)), pc.binary_join_element_wise(sign, "Infinity", ""), told)
-    told = pc.if_else(pa.array(np.isnan(wide)), "NaN", told)
-    return pc.if_else(values.is_valid(), told, None)
+    texts = pc.binary_join_element_wise(sign, whole, fraction, "p", pa.array(power).cast(pa.string()), "")
+    texts = pc.if_else(pa.array(np.isinf(wide)), pc.binary_join_element_wise(sign, "Infinity", ""), texts)
+    texts = pc.if_else(pa.array(np.isnan(wide)), "NaN", texts)
+    return pc.if_else(values.is_valid(), texts, None)
 
 
 def _word(digits: np.ndarray, place: int) -> np.ndarray:
-    """XXH64 of the place and the 64 digits of each hash; those are eight numbers of each."""
+    """XXH64 of the place and the 64 digits of each hash, as eight numbers of 64 bits each."""
     seed = _mix(_rotate(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
     lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
     for stripe in (digits[:4], digits[4:]):
         lanes = [_rotate(lane + part * P2, 31) * P1 for lane, part in zip(lanes, stripe, strict=True)]
-    found = reduce(np.add, (_rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)))
+    total = reduce(np.add, (_rotate(lane, by) for lane, by in zip(lanes, (1, 7, 12, 18), strict=True)))
     for lane in lanes:
-        found = (found ^ _rotate(lane * P2, 31) * P1) * P1 + P4
-    return _mix(found + np.uint64(64))
+        total = (total ^ _rotate(lane * P2, 31) * P1) * P1 + P4
+    return _mix(total + np.uint64(64))
 
 
 def _rotate(words: Any, by: int) -> Any:

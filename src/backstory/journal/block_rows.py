@@ -1,7 +1,4 @@
-"""The rows of a dataset's blocks, read by Spark as the blocks were written.
-
-The rows of a small dataset's blocks, read out of its files as the blocks were written.
-"""
+"""The rows of a dataset's blocks, with the columns as they were written, read by Spark or from files."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -31,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class SparkRows:
-    """The rows and columns of a dataset."""
+    """The rows and columns of a dataset, read by Spark."""
 
     store: Store
     table: StoredTable
@@ -43,22 +40,22 @@ class SparkRows:
         return [(each.name, each.dataType.simpleString()) for each in schema]
 
     def slices(
-        self, found: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
+        self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
     ) -> dict[int | None, Slice]:
-        """The rows of each block, and under None those of no block; one pass for each naming of the columns.
+        """The rows of each block, and under None the rows of no block; one pass for each naming of columns.
 
-        `namings` has for each block the names that system columns had then, where they have others now.
+        `namings` maps, for each block, renamed system columns to their names in that block.
         """
-        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in found}
+        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
         if self.table.iceberg.currentSnapshot() is None:
             return slices
-        wanted = [(block.sequence, *block.offsets) for block in found if block.offsets]
+        borders = [(block.sequence, *block.offsets) for block in blocks if block.offsets]
         with translate_faults(self.table.shape.table):
             rows = self._rows()
-            passes = [namings[number] for number, _, _ in wanted] or [{}]
+            passes = [namings[number] for number, _, _ in borders] or [{}]
             for names in {tuple(each.items()): each for each in passes}.values():
                 # The offset is always the first column (decision O7).
-                built = slice_hashes(rows, rows.columns[0], wanted, names)
+                built = slice_hashes(rows, rows.columns[0], borders, names)
                 slices |= {
                     number: each
                     for number, each in built.items()
@@ -67,18 +64,18 @@ class SparkRows:
         return slices
 
     def count_repeated(self, block: Block) -> int:
-        """How many rows of a block have the offset of another one."""
+        """The number of rows of a block whose offset another row has too."""
         from pyspark.sql.functions import count, count_distinct
 
         rows = self._rows()
         offset = rows[quote(rows.columns[0])]
         with translate_faults(self.table.shape.table):
             rows = rows.where(offset.between(*block.offsets or ()))
-            (found,) = rows.agg((count(offset) - count_distinct(offset)).alias("rows")).collect()
-        return int(found["rows"])
+            (row,) = rows.agg((count(offset) - count_distinct(offset)).alias("rows")).collect()
+        return int(row["rows"])
 
     def _rows(self) -> "DataFrame":
-        """The rows of the snapshot that the blocks were read from, by the names that columns have now."""
+        """The rows of the snapshot from which the blocks were read, with the present names of columns."""
         store, table = self.store, self.table
         snapshot = table.iceberg.currentSnapshot()
         rows = rows_at(store, table.shape.table, int(snapshot.snapshotId()))
@@ -95,7 +92,7 @@ SAME: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SmallRows:
-    """The rows and columns of a dataset; raises Unreadable for what Spark alone reads or hashes."""
+    """The rows and columns of a small dataset, from files; Unreadable if only Spark can read or hash them."""
 
     files: TableReader
 
@@ -105,27 +102,29 @@ class SmallRows:
         return [(each["name"], spark_name(each["type"])) for each in self.files.table.fields]
 
     def slices(
-        self, found: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
+        self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
     ) -> dict[int | None, Slice]:
-        """The rows of each block, and under None those of no block; one pass for each naming of the columns.
+        """The rows of each block, and under None the rows of no block; one pass for each naming of columns.
 
-        `namings` has for each block the names that system columns had then, where they have others now.
+        `namings` maps, for each block, renamed system columns to their names in that block.
         """
-        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in found}
+        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
         if self.files.table.snapshot is None:
             return slices
-        spans = {block.sequence: block.offsets for block in found if block.offsets}
+        spans = {block.sequence: block.offsets for block in blocks if block.offsets}
         passes = [namings[number] for number in spans] or [SAME]
         for names in {tuple(each.items()): each for each in passes}.values():
-            hashed = _hash_rows(self._rows, names)
+            words = _hash_rows(self._rows, names)
             slices |= {
-                number: hashed.between(*span) for number, span in spans.items() if namings[number] == names
+                number: words.slice_between(*span)
+                for number, span in spans.items()
+                if namings[number] == names
             }
-            slices |= hashed.outside(spans.values())
+            slices |= words.slice_outside(spans.values())
         return slices
 
     def count_repeated(self, block: Block) -> int:
-        """How many rows of a block have the offset of another one."""
+        """The number of rows of a block whose offset another row has too."""
         assert block.offsets is not None
         (start, end), offsets = block.offsets, whole_numbers(self._rows.column(0))
         inside = offsets[(offsets >= start) & (offsets <= end)]
@@ -133,7 +132,7 @@ class SmallRows:
 
     @cached_property
     def _rows(self) -> pa.Table:
-        """The rows of the newest snapshot, by the names that columns have now."""
+        """The rows of the newest snapshot, with the present names of columns."""
         table, snapshot = self.files.table, self.files.table.snapshot
         assert snapshot is not None
         then = table.fields_then(snapshot.get("schema-id"))
@@ -141,7 +140,7 @@ class SmallRows:
         now = {each["id"]: each["name"] for each in table.fields}
         names = [now.get(each["id"], each["name"]) for each in then]
         if any(pa.types.is_nested(each.type) for each in rows.schema) or len(set(names)) < len(names):
-            raise Unreadable("values with parts, or two columns of one name")
+            raise Unreadable("nested values, or two columns with one name")
         if not pa.types.is_integer(rows.schema[0].type):  # the offset is always the first column
             raise Unreadable("offsets that are not numbers")
         return rows.rename_columns(names)
@@ -149,18 +148,18 @@ class SmallRows:
 
 @dataclass(frozen=True, slots=True)
 class _RowWords:
-    """The words of rows in the order of their offsets; those of rows without one are behind them."""
+    """The words of rows, sorted by their offsets; rows without an offset are at the end."""
 
     offsets: np.ndarray
     words: np.ndarray
 
-    def between(self, start: int, end: int) -> Slice:
-        """The rows from one offset to another."""
+    def slice_between(self, start: int, end: int) -> Slice:
+        """The rows from one offset to another, both included."""
         first, last = self._span(start, end)
         return self._slice(np.arange(first, last))
 
-    def outside(self, spans: Iterable[tuple[int, int]]) -> dict[int | None, Slice]:
-        """The rows that are in none of the spans, under None; nothing if there are none."""
+    def slice_outside(self, spans: Iterable[tuple[int, int]]) -> dict[int | None, Slice]:
+        """The rows outside all spans, under the key None; empty if there are no such rows."""
         outside = np.ones(self.words.shape[1], dtype=bool)
         for span in spans:
             outside[slice(*self._span(*span))] = False
@@ -174,14 +173,15 @@ class _RowWords:
         if not len(places):
             return Slice()
         offsets = self.offsets[places[places < len(self.offsets)]].tolist()
-        told = hash_text(np.bitwise_xor.reduce(self.words[:, places], axis=1))
-        return Slice(len(places), told, *(offsets[0], offsets[-1]) if offsets else (None, None))
+        row_hash = hash_text(np.bitwise_xor.reduce(self.words[:, places], axis=1))
+        return Slice(len(places), row_hash, *(offsets[0], offsets[-1]) if offsets else (None, None))
 
 
 def _hash_rows(rows: pa.Table, names: Mapping[str, str]) -> _RowWords:
-    """The words of rows; `names` are those that columns had when these were written."""
-    named = rows.rename_columns([names.get(name, name) for name in rows.column_names])
-    words, known = words_of_table(named, named.column_names[0]), rows.column(0).is_valid().to_numpy()
-    offsets = whole_numbers(rows.column(0))
+    """The words of rows; `names` maps renamed columns to their names when the rows were written."""
+    renamed = rows.rename_columns([names.get(name, name) for name in rows.column_names])
+    words = words_of_table(renamed, renamed.column_names[0])
+    has_offset, offsets = rows.column(0).is_valid().to_numpy(), whole_numbers(rows.column(0))
     order = np.argsort(offsets, kind="stable")
-    return _RowWords(offsets[order], np.concatenate([words[:, known][:, order], words[:, ~known]], axis=1))
+    in_order = np.concatenate([words[:, has_offset][:, order], words[:, ~has_offset]], axis=1)
+    return _RowWords(offsets[order], in_order)

@@ -1,7 +1,7 @@
 """The chain of a dataset: a block for each commit, which names the block before it by its hash (section 6.5).
 
-Blocks stand in the properties of the dataset's snapshots; whoever changes one changes its hash, and with
-it every block that follows.
+Blocks are in the properties of the dataset's snapshots. A change of a block changes its hash, and so breaks
+every block that follows.
 """
 
 import json
@@ -27,7 +27,7 @@ BLOCK: Final = PREFIX + "block"
 SYSTEM_TIME: Final = PREFIX + "system-time"
 KIND: Final = PREFIX + "event-kind"
 EVENT: Final = PREFIX + "event"
-# What is in the event too, one by one for those who look at a table's commits.
+# Parts of the event, repeated for readers of a table's commits.
 OFFSETS: Final = PREFIX + "offsets"
 WATERMARK: Final = PREFIX + "watermark"
 SOURCE_STATE: Final = PREFIX + "source-state"
@@ -40,7 +40,7 @@ PROPERTIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """What one commit says of itself; `previous` is the hash of the block before it, None for the first."""
+    """The record of one commit; `previous` is the hash of the block before, None for the first."""
 
     sequence: int
     previous: str | None
@@ -62,12 +62,12 @@ class Block:
 
     @property
     def offsets(self) -> tuple[int, int] | None:
-        """The first and the last offset of the commit's rows; None if it has none."""
+        """The first and the last offset of the commit's rows; None without rows."""
         start, end = self.event.get("start"), self.event.get("end")
         return None if start is None or end is None else (start, end)
 
     def properties(self) -> dict[str, str]:
-        """What the commit's snapshot carries (R83)."""
+        """The properties of the commit's snapshot (R83)."""
         state = self.event.get("source_state")
         values = (
             *(str(self.sequence), self.previous, self.hash, iso(self.system_time), self.kind),
@@ -81,9 +81,9 @@ class Block:
 
 
 def from_properties(summary: Mapping[str, str]) -> Block | None:
-    """The block of a snapshot; None if the snapshot is not of a dataset's own commits.
+    """The block of a snapshot; None if the snapshot is not a commit of a dataset.
 
-    Raises Violated for properties that are no block.
+    Raises Violated if the properties are not a block.
     """
     sequence = summary.get(SEQUENCE)
     if sequence is None:
@@ -99,25 +99,25 @@ def from_properties(summary: Mapping[str, str]) -> Block | None:
     except (ValueError, UsageError):
         raise Violated(
             "broken-block",
-            f"The properties of the commit that calls itself block {sequence} cannot be read.",
+            f"The properties of the commit with block number {sequence} cannot be read.",
             "Somebody changed the table's metadata; restore it from a backup.",
         ) from None
 
 
 def event_of(text: str) -> dict[str, Any]:
-    """The event that its JSON says; ValueError for any other text."""
-    found = json.loads(text)
-    if not isinstance(found, dict) or any(
-        type(found.get(name)) not in {int, NoneType} for name in OFFSETS_IN
+    """Read an event from JSON; ValueError if the text is not one."""
+    event = json.loads(text)
+    if not isinstance(event, dict) or any(
+        type(event.get(name)) not in {int, NoneType} for name in OFFSETS_IN
     ):
         raise ValueError(text)
-    return found
+    return event
 
 
 def snapshots(table: StoredTable) -> Iterator[dict[str, str]]:
     """The properties of the table's commits that have blocks, newest first.
 
-    Other snapshots, such as a compaction's, are skipped; one that has expired ends the walk.
+    Other snapshots, such as compactions, are skipped; an expired snapshot ends the walk.
     """
     return block_properties(snapshot.get_property for snapshot in ancestry(table))
 
@@ -131,13 +131,13 @@ def block_properties(commits: Iterable[Callable[[str], str | None]]) -> Iterator
 
 
 def walk(table: StoredTable) -> Iterator[Block]:
-    """The blocks of the table's snapshots, newest first, each parsed only when it is needed."""
+    """The blocks of the table's snapshots, newest first, each parsed when it is needed."""
     return read_blocks(snapshots(table))
 
 
 def read_blocks(commits: Iterable[Mapping[str, str]]) -> Iterator[Block]:
-    """The blocks in the properties of commits, each parsed only when it is needed."""
-    return (block for carried in commits if (block := from_properties(carried)) is not None)
+    """The blocks in the properties of commits, each parsed when it is needed."""
+    return (block for properties in commits if (block := from_properties(properties)) is not None)
 
 
 def blocks(table: StoredTable) -> list[Block]:
@@ -146,14 +146,14 @@ def blocks(table: StoredTable) -> list[Block]:
 
 
 def schema_hash(columns: Sequence[tuple[str, str]]) -> str:
-    """The hash of columns, each a name and its type as Spark's `simpleString`; their order is no matter."""
+    """The hash of columns, each a name and its type as Spark's `simpleString`, independent of their order."""
     return sha3(canonical(dict(columns)))
 
 
 def canonical(value: Any) -> str:
-    """A value as JSON: keys sorted, no spaces, nothing escaped that need not be.
+    """A value as JSON with sorted keys, no spaces and the fewest escapes.
 
-    Half a surrogate pair, which the name of a file can hold, is escaped: it has no UTF-8.
+    Half a surrogate pair, which the name of a file can contain, is escaped, because it has no UTF-8.
     """
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value

@@ -1,9 +1,7 @@
 """The log of a dataset: a table with a row for each block, derived from the commits (decision O10).
 
-It keeps the chain when the dataset's snapshots expire. Its own newest snapshot carries the newest block too,
-so that no Spark job is needed to know where a dataset stands.
-
-A dataset's commits and its log, read without Spark: the same blocks, or Unreadable.
+It keeps the chain when the snapshots of the dataset expire. Its newest snapshot carries the newest block too,
+so no Spark job is needed to find the state of a dataset.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -41,7 +39,7 @@ if TYPE_CHECKING:
 
 DOOR: Final = "odf"
 SUFFIX: Final = "__log"
-# The newest sequence number that the log has.
+# The newest sequence number in the log.
 LOGGED: Final = PREFIX + "logged"
 
 NUMBER, PREVIOUS, TIME, KIND = "sequence_number", "prev_block_hash", "system_time", "event_kind"
@@ -93,9 +91,9 @@ class LogDelivery:
 
 
 def bring_up_to_date(store: Store, table: StoredTable) -> None:
-    """Append the blocks of the dataset that its log lacks, in one commit or none.
+    """Append the blocks of the dataset that its log lacks, in at most one commit.
 
-    It takes the log's lock, and reads and writes again when another process came first.
+    It takes the lock of the log, and starts again if another process committed first.
     """
     from backstory.engine.deliver import deliver
 
@@ -107,15 +105,15 @@ def newest_block(store: Store, table: StoredTable) -> Block | None:
     """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
     newest = next(walk(table), None)
     if newest is not None or table.iceberg.currentSnapshot() is None:
-        return newest  # a table without a snapshot has no commits: what a log says is of one before it
+        return newest  # a table without a snapshot has no commits: its log belongs to a former table
     log = _log_table(store, table.shape.table)
     return None if log is None else _newest_logged(store, log)
 
 
 def read_all_blocks(store: Store, table: StoredTable) -> list[Block]:
-    """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log.
+    """All blocks of the dataset, oldest first, from its snapshots and, for expired ones, from the log.
 
-    Blocks of commits that a rollback took back are left out. Raises Violated for one that cannot be read.
+    Blocks of commits that were rolled back are left out. Raises Violated if a block cannot be read.
     """
     return join_blocks(
         walk(table), lambda: newest_block(store, table), lambda: log_rows(store, table.shape.table)
@@ -125,21 +123,21 @@ def read_all_blocks(store: Store, table: StoredTable) -> list[Block]:
 def join_blocks(
     committed: Iterable[Block], newest: Callable[[], Block | None], rows: Callable[[], list[dict[str, Any]]]
 ) -> list[Block]:
-    """The blocks of snapshots, newest first, and older ones from the rows of the log; all, oldest first."""
-    found = list(committed)
-    if found and found[-1].previous is None:
-        return found[::-1]
-    last = None if found else newest()
-    found += [last] if last else []
-    if found:
-        known = {block.hash: block for block in map(block_of, rows())}
-        while (before := known.get(found[-1].previous or "")) is not None:
-            found.append(before)
-    return found[::-1]
+    """Join the blocks of snapshots, newest first, with older ones from the log's rows; all, oldest first."""
+    chain = list(committed)
+    if chain and chain[-1].previous is None:
+        return chain[::-1]
+    last = None if chain else newest()
+    chain += [last] if last else []
+    if chain:
+        by_hash = {block.hash: block for block in map(block_of, rows())}
+        while (before := by_hash.get(chain[-1].previous or "")) is not None:
+            chain.append(before)
+    return chain[::-1]
 
 
 def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
-    """The rows of a dataset's log, by their sequence numbers; none if it has no log."""
+    """The rows of a dataset's log, sorted by sequence number; empty without a log."""
     name, log = log_of(dataset), _log_table(store, dataset)
     if log is None or not log.rows:
         return []
@@ -148,13 +146,13 @@ def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
 
 
 def _log_table(store: Store, dataset: TableName) -> StoredTable | None:
-    """The dataset's log; None if it has none, or if another table has the name."""
-    found = load(store, log_of(dataset))
-    return found if found and found.shape.layout is Layout.ODF_LOG else None
+    """The dataset's log; None if there is none, or if another table has its name."""
+    log = load(store, log_of(dataset))
+    return log if log and log.shape.layout is Layout.ODF_LOG else None
 
 
 def row_of(block: Block) -> dict[str, Any]:
-    """A block as the log has it."""
+    """A block as a row of the log."""
     return {
         NUMBER: block.sequence,
         PREVIOUS: block.previous,
@@ -166,11 +164,11 @@ def row_of(block: Block) -> dict[str, Any]:
 
 
 def block_of(row: Mapping[str, Any]) -> Block:
-    """The block that a row of the log says; Violated if it says none."""
+    """The block in a row of the log; Violated if the row is not a block."""
     try:
         time = row[TIME].astimezone(UTC)
         return Block(int(row[NUMBER]), row[PREVIOUS], time, str(row[KIND]), event_of(row[EVENT]))
-    except (AttributeError, TypeError, ValueError):  # a NULL is none of these
+    except (AttributeError, TypeError, ValueError):  # values may be NULL
         raise Violated(
             "broken-block",
             f"Row {row[NUMBER]} of the log is not a block.",
@@ -185,28 +183,28 @@ def _missing_blocks(store: Store, table: StoredTable, log: StoredTable | None) -
     for block in walk(table):
         if head is not None and block.sequence <= head.sequence:
             if block.hash != head.hash:
-                # The table was rolled back or made anew, or is an old copy: what the log has is kept.
-                known = {row[HASH] for row in log_rows(store, table.shape.table)}
-                newer = [each for each in blocks(table) if each.hash not in known]
+                # The table was rolled back or created again, or is an old copy: the log keeps its rows.
+                hashes = {row[HASH] for row in log_rows(store, table.shape.table)}
+                newer = [each for each in blocks(table) if each.hash not in hashes]
             break
         newer.append(block)
     return newer[::-1]
 
 
 def _newest_logged(store: Store, log: StoredTable) -> Block | None:
-    """The log's newest block; its rows are asked only when all snapshots that could tell have expired."""
+    """The log's newest block; its rows are read only if all snapshots with blocks have expired."""
     newest = next(walk(log), None)
     if newest is not None or not log.rows:
         return newest
     name = log.shape.table
     with translate_faults(name):
         rows = store.spark.table(store.sql_name(name)).orderBy(NUMBER, ascending=False).limit(1)
-        found = arrow_of(rows).to_pylist()
-    return block_of(found[0]) if found else None
+        last = arrow_of(rows).to_pylist()
+    return block_of(last[0]) if last else None
 
 
 def snapshots_in_files(table: TableMetadata) -> Iterator[dict[str, str]]:
-    """The properties of the commits that have blocks, newest first, as far as they have not expired."""
+    """The properties of the commits with blocks that have not expired, newest first."""
     return block_properties(table.commit_properties)
 
 
@@ -214,20 +212,20 @@ def newest_block_in_files(files: TableReader) -> Block | None:
     """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     if newest is not None or files.table.snapshot is None:
-        return newest  # a table without a snapshot has no commits: what a log says is of one before it
+        return newest  # a table without a snapshot has no commits: its log belongs to a former table
     log = _log_files(files)
     newest = None if log is None else next(read_blocks(snapshots_in_files(log.table)), None)
     return newest or next(map(block_of, log_rows_in_files(files)[-1:]), None)
 
 
 def all_blocks_in_files(files: TableReader) -> list[Block]:
-    """All blocks of the dataset, oldest first: those of its snapshots, older ones from the log."""
+    """All blocks of the dataset, oldest first, read without Spark; Unreadable if only Spark can read them."""
     committed = read_blocks(snapshots_in_files(files.table))
     return join_blocks(committed, lambda: newest_block_in_files(files), lambda: log_rows_in_files(files))
 
 
 def log_is_complete(files: TableReader) -> bool:
-    """Whether the log surely has every block of the dataset's snapshots."""
+    """Whether the log certainly has every block of the dataset's snapshots."""
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     log = None if newest is None else _log_files(files)
     if newest is None or log is None:
@@ -236,7 +234,7 @@ def log_is_complete(files: TableReader) -> bool:
 
 
 def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:
-    """The rows of the dataset's log, by their sequence numbers; none if it has no log."""
+    """The rows of the dataset's log, sorted by sequence number, read without Spark; empty without a log."""
     log = _log_files(files)
     if log is None or not log.table.rows:
         return []
@@ -244,6 +242,6 @@ def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:
 
 
 def _log_files(files: TableReader) -> TableReader | None:
-    """The dataset's log; None if it has none, or if another table has the name."""
-    found = files.other_table(log_of(files.table.shape.table))
-    return found if found and found.table.shape.layout is Layout.ODF_LOG else None
+    """The files of the dataset's log; None if there is none, or if another table has its name."""
+    log = files.other_table(log_of(files.table.shape.table))
+    return log if log and log.table.shape.layout is Layout.ODF_LOG else None

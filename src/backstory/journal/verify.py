@@ -1,4 +1,4 @@
-"""Whether a dataset is what its commits said: chain, log, offsets, rows and columns (section 6.5)."""
+"""Verify that a dataset is as its commits recorded: chain, log, offsets, rows and columns (section 6.5)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,13 +26,13 @@ from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 
 Defect = Literal["rows", "schema", "chain", "log", "offsets"]
-# The names that system columns had by a manifest, where they have others now; None if nothing can be told.
+# Maps renamed system columns to their names in a manifest; None if the manifest cannot be read.
 Renamings = Callable[[TableLike, Mapping[str, Any]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What differs, in which block and its offsets; rows that are no block's have no `sequence`."""
+    """A defect of a block, with its offsets; rows that belong to no block have no `sequence`."""
 
     sequence: int | None
     offsets: tuple[int, int] | None
@@ -42,9 +42,9 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """How many blocks and rows a dataset has, and what is wrong with it, the first bad block first.
+    """The numbers of blocks and rows of a dataset, and its problems, sorted by block.
 
-    Of one that cannot be read `error` says why, and nothing else is known.
+    If the dataset cannot be read, only `error` is set.
     """
 
     dataset: TableName
@@ -55,66 +55,66 @@ class Verdict:
 
     @property
     def valid(self) -> bool:
-        """Whether nothing is wrong."""
+        """Whether there is no problem."""
         return not self.problems and self.error is None
 
 
-def verdict_of(dataset: TableName, found: Verdict | BackstoryError) -> Verdict:
-    """The verdict on a dataset that may not have been readable."""
-    return found if isinstance(found, Verdict) else Verdict(dataset, 0, 0, error=found)
+def verdict_of(dataset: TableName, result: Verdict | BackstoryError) -> Verdict:
+    """The verdict on a dataset, or one with the error for which it could not be read."""
+    return result if isinstance(result, Verdict) else Verdict(dataset, 0, 0, error=result)
 
 
 def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
-    """Compute the chain and the hashes of all rows anew, and tell what differs from what was committed.
+    """Compute the chain and the hashes of all rows again, and compare them with the commits.
 
-    Compaction, expired snapshots (when the log has their blocks) and columns that were added change
-    nothing. `renamings` reads the manifests that blocks tell. Raises UsageError if there is no such table.
+    Compaction, expired snapshots (if the log has their blocks) and added columns change nothing. `renamings`
+    reads the manifests in blocks. Raises UsageError if there is no such table.
     """
     with translate_faults(table):
-        logged = log_rows(store, table)  # first: the table that is loaded then has every block of the log
+        rows = log_rows(store, table)  # first, so that the table loaded next has every block of the log
         stored = existing(store, table)
-        return _verdict(stored, read_history(logged, snapshots(stored)), SparkRows(store, stored), renamings)
+        return _verdict(stored, read_history(rows, snapshots(stored)), SparkRows(store, stored), renamings)
 
 
 def verify_small(files: TableReader, renamings: Renamings) -> Verdict:
-    """The same of a small dataset, out of its files; Unreadable for what Spark alone reads or hashes."""
-    logged = log_rows_in_files(files)
+    """Verify a small dataset from its files; Unreadable if only Spark can read or hash them."""
+    rows = log_rows_in_files(files)
     stored = replace(files, table=described(files.catalog, files.table.shape.table))
-    told = read_history(logged, snapshots_in_files(stored.table))
-    return _verdict(stored.table, told, SmallRows(stored), renamings)
+    history = read_history(rows, snapshots_in_files(stored.table))
+    return _verdict(stored.table, history, SmallRows(stored), renamings)
 
 
 def _verdict(
     table: TableLike,
-    told: tuple[list[Block], list[Problem]],
+    history: tuple[list[Block], list[Problem]],
     rows: SparkRows | SmallRows,
     renamings: Renamings,
 ) -> Verdict:
-    """What is wrong with the blocks, and with the rows and columns that they tell of."""
-    found, problems = told
-    namings = _namings(table, found, renamings)
-    slices = rows.slices(found, namings)
-    wrong = [block for block in found if block.offsets and _differs(block, slices[block.sequence])]
+    """The verdict from the blocks with their problems, and from the rows and columns of the dataset."""
+    blocks, problems = history
+    namings = _namings(table, blocks, renamings)
+    slices = rows.slices(blocks, namings)
+    wrong = [block for block in blocks if block.offsets and _differs(block, slices[block.sequence])]
     twice = {
         block.sequence: rows.count_repeated(block) if slices[block.sequence].rows else 0 for block in wrong
     }
     name = table.shape.table
     problems = [
         *problems,
-        *_column_problems(name, rows, found, namings),
+        *_column_problems(name, rows, blocks, namings),
         *_row_problems(wrong, slices, twice),
     ]
-    return Verdict(name, len(found), sum(each.rows for each in slices.values()), _in_order(problems))
+    return Verdict(name, len(blocks), sum(each.rows for each in slices.values()), _in_order(problems))
 
 
 def read_history(
-    rows: Sequence[Mapping[str, Any]], told: Iterable[Mapping[str, str]]
+    rows: Sequence[Mapping[str, Any]], snapshots_properties: Iterable[Mapping[str, str]]
 ) -> tuple[list[Block], list[Problem]]:
-    """The blocks that a log's rows and snapshots' properties tell, oldest first, and what is wrong there."""
-    committed, problems = _blocks_of_commits(told)
-    kept, doubtful = _blocks_of_log(rows, committed)
-    found = [block for _, block in sorted((kept | committed).items())]
-    return found, _in_order([*problems, *doubtful, *_chain_problems(found)])
+    """The blocks in the rows of a log and in snapshots, oldest first, and their problems."""
+    committed, problems = _blocks_of_commits(snapshots_properties)
+    logged, log_problems = _blocks_of_log(rows, committed)
+    blocks = [block for _, block in sorted((logged | committed).items())]
+    return blocks, _in_order([*problems, *log_problems, *_chain_problems(blocks)])
 
 
 def _in_order(problems: Iterable[Problem]) -> list[Problem]:
@@ -125,31 +125,33 @@ def _problem(block: Block, what: Defect, message: str) -> Problem:
     return Problem(block.sequence, block.offsets, what, message)
 
 
-def _blocks_of_commits(told: Iterable[Mapping[str, str]]) -> tuple[dict[int, Block], list[Problem]]:
-    """The blocks of the snapshots, whose properties are each what the block makes of itself."""
-    found: dict[int, Block] = {}
+def _blocks_of_commits(
+    snapshots_properties: Iterable[Mapping[str, str]],
+) -> tuple[dict[int, Block], list[Problem]]:
+    """The blocks of the snapshots, and problems with properties that their block does not have."""
+    blocks: dict[int, Block] = {}
     problems = []
-    for properties in told:
+    for properties in snapshots_properties:
         try:
             block = from_properties(properties)
         except Violated as stop:
             number = properties[SEQUENCE]
-            named = int(number) if number.isdecimal() else None
-            problems.append(Problem(named, None, "chain", stop.message))
+            sequence = int(number) if number.isdecimal() else None
+            problems.append(Problem(sequence, None, "chain", stop.message))
             continue
         assert block is not None
-        found[block.sequence] = block
+        blocks[block.sequence] = block
         differ = [name for name, value in block.properties().items() if properties.get(name) != value]
         if differ:
             why = f"The commit of block {block.sequence} was changed: {_differing_names(differ)}."
             problems.append(_problem(block, "chain", why))
-    return found, problems
+    return blocks, problems
 
 
 def _blocks_of_log(
     rows: Sequence[Mapping[str, Any]], committed: Mapping[int, Block]
 ) -> tuple[dict[int, Block], list[Problem]]:
-    """The blocks of the log; a row agrees with its commit, or with its own hash if that has expired."""
+    """The blocks of the log, and problems with rows that differ from their commit or their own hash."""
     blocks: dict[int, Block] = {}
     problems = list(_log_problems([row[NUMBER] for row in rows], committed))
     for row in rows:
@@ -173,7 +175,7 @@ def _differing_names(names: Sequence[str]) -> str:
 
 
 def _log_problems(logged: Sequence[int], committed: Mapping[int, Block]) -> Iterator[Problem]:
-    """Rows that the log has twice, lacks between those that it has, or has of blocks that are no longer."""
+    """Problems of the log: repeated rows, missing rows, and rows of blocks that no longer exist."""
     for number, count in Counter(logged).items():
         if count > 1:
             yield Problem(number, None, "log", f"The log has {count} rows for block {number}.")
@@ -189,11 +191,11 @@ def _log_problems(logged: Sequence[int], committed: Mapping[int, Block]) -> Iter
         yield Problem(max(committed) + 1, None, "log", why)
 
 
-def _chain_problems(found: Sequence[Block]) -> Iterator[Problem]:
-    """Each block names the one before it, offsets have no gap, times do not go back."""
+def _chain_problems(blocks: Sequence[Block]) -> Iterator[Problem]:
+    """Problems of the chain: wrong hashes of the block before, gaps of offsets, decreasing times."""
     before: Block | None = None
     offset = 0
-    for block in found:
+    for block in blocks:
         number = before.sequence + 1 if before else 0
         if block.sequence != number:
             start = _start(block)
@@ -216,13 +218,13 @@ def _chain_problems(found: Sequence[Block]) -> Iterator[Problem]:
 
 
 def _start(block: Block) -> int:
-    """The offset at which a block's rows begin, or would begin."""
+    """The offset at which the rows of a block begin, or would begin."""
     previous = block.event.get("prev_offset")
     return block.offsets[0] if block.offsets else 0 if previous is None else int(previous) + 1
 
 
 def _continues(block: Block, offset: int) -> bool:
-    """Whether a block has rows from this offset on, or says that it has none, and says what was before."""
+    """Whether a block has the right offset before it, and rows from this offset on or none."""
     start, end, previous = (block.event.get(name) for name in ("start", "end", "prev_offset"))
     follows = previous == (offset - 1 if offset else None)
     return follows and (
@@ -243,14 +245,14 @@ def _time_problems(before: Block, block: Block) -> Iterator[Problem]:
         yield _problem(block, "chain", f"The watermark decreases, from {old} to {new}.")
 
 
-def _namings(table: TableLike, found: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
-    """For each block the names that system columns had then, where they have others now.
+def _namings(table: TableLike, blocks: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
+    """For each block, renamed system columns and their names in that block.
 
-    A block tells its manifest where that was another than before; a manifest may rename system columns.
+    A block contains its manifest if that had changed; a manifest may rename system columns.
     """
     namings: dict[int, dict[str, str]] = {}
     names: dict[str, str] = {}
-    for block in found:
+    for block in blocks:
         document = block.event.get("manifest")
         then = None if document is None else renamings(table, document)
         names = names if then is None else dict(then)
@@ -261,17 +263,17 @@ def _namings(table: TableLike, found: Sequence[Block], renamings: Renamings) -> 
 def _column_problems(
     table: TableName,
     rows: SparkRows | SmallRows,
-    found: Sequence[Block],
+    blocks: Sequence[Block],
     namings: Mapping[int, Mapping[str, str]],
 ) -> Iterator[Problem]:
-    """The newest block's columns come first in the table; columns may have been added since."""
-    if not any(block.offsets for block in found):
+    """A problem if the table does not begin with the newest block's columns; others may have been added."""
+    if not any(block.offsets for block in blocks):
         return  # columns of an empty dataset may still change
-    newest = found[-1]
+    newest = blocks[-1]
     then = namings[newest.sequence]
     names = [(then.get(name, name), type_) for name, type_ in rows.columns]
-    known = {schema_hash(names[:count]) for count in range(1, len(names) + 1)}
-    if newest.event.get("schema_hash") not in known:
+    hashes = {schema_hash(names[:count]) for count in range(1, len(names) + 1)}
+    if newest.event.get("schema_hash") not in hashes:
         why = f"The columns of {table} differ from those of block {newest.sequence}."
         yield _problem(newest, "schema", why)
 
@@ -285,7 +287,7 @@ def _differs(block: Block, rows: Slice) -> bool:
 def _row_problems(
     wrong: Sequence[Block], slices: Mapping[int | None, Slice], twice: Mapping[int, int]
 ) -> Iterator[Problem]:
-    """What is wrong with the rows of a block, and rows without a block."""
+    """Problems of the rows of blocks, and rows without a block."""
     for block in wrong:
         assert block.offsets is not None
         rows, (start, end) = slices[block.sequence], block.offsets

@@ -1,1 +1,1 @@
-"""Reading: the same words for every layout; written against the layout, not the door."""
+"""Read tables of every layout: current rows, past states, differences, lives, joins and changes."""

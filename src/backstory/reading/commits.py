@@ -1,4 +1,4 @@
-"""The commits of a table, and what a warehouse holds: the same rows whoever read the metadata."""
+"""The commits of a table and the tables of a warehouse, as rows, from metadata."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -21,11 +21,11 @@ BLOCK = ("sequence", "block", "system-time", "offsets", "watermark")
 def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
     """A table's commits, newest first: time, snapshot id, door, token, counts, note, author.
 
-    Those of a dataset tell of its blocks, those of layout `versions` of the recorded time (V122). Raises
-    UsageError for a table that is not there.
+    Commits of a dataset also have their block, and commits of layout `versions` their recorded time (V122).
+    Raises UsageError if there is no such table.
     """
-    found = existing(catalog, table)
-    layout = found.shape.layout
+    described = existing(catalog, table)
+    layout = described.shape.layout
     return [
         {
             "committed_at": commit.committed_at,
@@ -39,13 +39,13 @@ def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
             **(_block(commit.properties) if layout is Layout.ODF else {}),
             **({"recorded_at": commit.properties.get(RECORDED)} if layout is Layout.VERSIONS else {}),
         }
-        for commit in reversed(found.commits)
+        for commit in reversed(described.commits)
     ]
 
 
-def _block(told: Mapping[str, str]) -> dict[str, Any]:
-    """What a dataset's commit says of its block; NULLs for a commit that is none, such as a compaction's."""
-    block = {name: told.get(f"backstory.odf.{name}") or None for name in BLOCK}
+def _block(properties: Mapping[str, str]) -> dict[str, Any]:
+    """The block in a commit's properties; NULLs for a commit without one, such as a compaction."""
+    block = {name: properties.get(f"backstory.odf.{name}") or None for name in BLOCK}
     sequence, offsets = block["sequence"], block["offsets"]
     return {
         "sequence": int(sequence) if sequence else None,
@@ -59,18 +59,18 @@ def _block(told: Mapping[str, str]) -> dict[str, Any]:
 def inventory(catalog: Catalog, names: Iterable[TableName] | None = None) -> list[dict[str, Any]]:
     """For each table its layout, rows, open versions (NULL without a history) and last commit.
 
-    Rows of layout `versions` are its versions; the rows that are none stand in `memory_rows`, and the
-    interval in which nothing changes any more in `settled` (V122). What cannot be told is NULL; a table that
-    lies where the warehouse stood before has an `error`.
+    For layout `versions`, `rows` counts the versions, `memory_rows` the other rows, and `settled` is the
+    interval that no longer changes (V122). Unknown values are NULL. A table whose files are still in a former
+    place of the warehouse has an `error`.
     """
-    asked = catalog.tables() if names is None else names
-    return [row for name in asked if (row := _inventory_row(catalog, name)) is not None]
+    listed = catalog.tables() if names is None else names
+    return [row for name in listed if (row := _inventory_row(catalog, name)) is not None]
 
 
 def _inventory_row(catalog: Catalog, name: TableName) -> dict[str, Any] | None:
     try:
         table = catalog.describe(name)
-    except (Failed, UsageError) as unreadable:  # a file is gone, or a newer backstory wrote it
+    except (Failed, UsageError) as unreadable:  # a file is missing, or a newer backstory wrote it
         if unreadable.code == SPARK_GONE:
             raise
         moved = {"error": unreadable.to_dict()} if unreadable.code == WAREHOUSE_MOVED else {}
@@ -82,12 +82,12 @@ def _content_of(catalog: Catalog, table: TableMetadata) -> dict[str, Any]:
     newest = table.newest
     try:
         counts = catalog.count(table)
-    except OSError:  # a file is gone: what else the warehouse has is told all the same
+    except OSError:  # a file is missing: the other tables are listed all the same
         counts = Counts(None, None)
     remembers = table.shape.layout is Layout.VERSIONS
     try:
         settled = json.loads(table.properties.get(SETTLED) or "null")
-    except ValueError:  # somebody's: `check` tells of it
+    except ValueError:  # changed by hand: `check` reports it
         settled = None
     return {
         "table": str(table.shape.table),

@@ -1,7 +1,4 @@
-"""One record's life, drawn as text: a bar for each version, and what changed in it.
-
-One record's life as an SVG picture, which needs nothing else: no script, no font, no other file.
-"""
+"""One record's life drawn as text or as a self-contained SVG document: a bar for each version."""
 
 import re
 import textwrap
@@ -24,7 +21,8 @@ from backstory.reading.lives import (
     value_text,
 )
 
-BARS_WIDTH, NARROW_WIDTH = 48, 20  # of the bars, and where a line has no room for both them and words
+# The width of the bars as text, in letters, and in lines that are narrower than `ROOMY`.
+BARS_WIDTH, NARROW_WIDTH = 48, 20
 ROOMY = 110
 BAR_SIGN, OPEN_SIGN, GONE_SIGN, AWAY_SIGN = "█", "▶", "╳", "┄"
 NEW_SIGN: Final = "+ "
@@ -33,11 +31,10 @@ NEW_SIGN: Final = "+ "
 def draw(
     versions: Sequence[VersionRow], columns: Sequence[str], now: datetime, width: int | None = None
 ) -> list[str]:
-    """Lines for versions in the order of their starts: date, bar, and the changes of `columns`.
+    """Draw versions, sorted by their starts, as lines of text: date, bar, and the changes of `columns`.
 
-    The time axis reaches from the first start to `now`; the last bar of a record that is
-    still there ends in an arrow, and while it is away there is a line without one. With a `width` the bars of
-    a narrow one are short, and what was changed goes on in lines below.
+    The time axis extends from the first start to `now`. An open version ends in an arrow; a removed record
+    has a line without a bar. With a narrow `width` bars are shorter and the changes are wrapped.
     """
     return draw_lanes([Lane(versions)], columns, now, width) if versions else []
 
@@ -45,7 +42,7 @@ def draw(
 def draw_lanes(
     lanes: Sequence[Lane], columns: Sequence[str], now: datetime, width: int | None = None
 ) -> list[str]:
-    """The same for each lane, below the time from which on it was known; `+` marks what was new then."""
+    """Draw each lane below the time at which it became known; `+` marks the versions that are new then."""
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
         return []
@@ -58,7 +55,7 @@ def draw_lanes(
     for lane in lanes:
         lines += _heading(lane, known)
         for line in drawing.lines(lane):
-            lines += [line] if width is None else _wrap(line, drawing.begun, width)
+            lines += [line] if width is None else _wrap(line, drawing.begin, width)
     return lines
 
 
@@ -66,8 +63,8 @@ def _heading(lane: Lane, form: str) -> list[str]:
     if lane.known_from is None:
         return []
     until = f" to {lane.known_to:{form}}" if lane.known_to else ""
-    told = "" if lane.versions else ": nothing"
-    return [f"known from {lane.known_from:{form}}{until}{told}"]
+    content = "" if lane.versions else ": nothing"
+    return [f"known from {lane.known_from:{form}}{until}{content}"]
 
 
 class _Drawing:
@@ -77,15 +74,15 @@ class _Drawing:
         self.scale, self.form, self.room, self.columns = scale, form, room, columns
         self.margin = len(NEW_SIGN) if news else 0
         self.dates = len(f"{scale.first:{form}}") + 2
-        self.begun = self.margin + self.dates + room + 3  # where words begin
+        self.begin = self.margin + self.dates + room + 3  # where words begin
 
     def axis(self) -> str:
         left, right = self.scale.labels()
-        room = max(self.room - len(left), len(right) + 2)  # labels that are longer than the bars stay apart
+        room = max(self.room - len(left), len(right) + 2)  # keeps long labels apart
         return f"{'':{self.margin + self.dates}}{left}{right:>{room}}"
 
     def lines(self, lane: Lane) -> list[str]:
-        found, before = [], None
+        lines, before = [], None
         for version in lane.versions:
             mark = NEW_SIGN if lane.is_news(version) else ""
             start, end = version[VALID_FROM], version[VALID_TO]
@@ -94,38 +91,38 @@ class _Drawing:
             bar = BAR_SIGN * (right - left)
             if end is None:
                 bar = bar[:-1] + OPEN_SIGN
-            told = describe_change(before, version, self.columns)
-            found.append(self._line(mark, start, left, bar, told))
-            gone = removal_time(lane.versions, version)
-            if gone is not None:
-                away = AWAY_SIGN * (self._returned(lane, gone) - right - 1)
-                found.append(self._line("", gone, right, GONE_SIGN + away, "gone"))
+            change = describe_change(before, version, self.columns)
+            lines.append(self._line(mark, start, left, bar, change))
+            removed_at = removal_time(lane.versions, version)
+            if removed_at is not None:
+                away = AWAY_SIGN * (self._return_place(lane, removed_at) - right - 1)
+                lines.append(self._line("", removed_at, right, GONE_SIGN + away, "gone"))
             before = version
-        return found
+        return lines
 
-    def _line(self, mark: str, time: datetime, left: int, bar: str, told: str) -> str:
+    def _line(self, mark: str, time: datetime, left: int, bar: str, change: str) -> str:
         date = f"{time:{self.form}}"
-        return f"{mark:{self.margin}}{date}  {' ' * left}{bar:<{self.room + 1 - left}}  {told}"
+        return f"{mark:{self.margin}}{date}  {' ' * left}{bar:<{self.room + 1 - left}}  {change}"
 
-    def _returned(self, lane: Lane, gone: datetime) -> int:
-        later = (each[VALID_FROM] for each in lane.versions if each[VALID_FROM] > gone)
-        return self._place(min(later, default=gone))
+    def _return_place(self, lane: Lane, removed_at: datetime) -> int:
+        later = (each[VALID_FROM] for each in lane.versions if each[VALID_FROM] > removed_at)
+        return self._place(min(later, default=removed_at))
 
     def _place(self, time: datetime) -> int:
         return round(self.scale.place(time, self.room))
 
 
-def _wrap(line: str, begun: int, width: int) -> list[str]:
-    """The line, its words behind the bar below each other; no word is broken."""
-    room = max(width - begun, NARROW_WIDTH)
-    parts = textwrap.wrap(line[begun:], room, break_on_hyphens=False, break_long_words=False) or [""]
-    return [(line[:begun] + parts[0]).rstrip(), *(" " * begun + part for part in parts[1:])]
+def _wrap(line: str, begin: int, width: int) -> list[str]:
+    """Wrap the text after the bar, without breaking words."""
+    room = max(width - begin, NARROW_WIDTH)
+    parts = textwrap.wrap(line[begin:], room, break_on_hyphens=False, break_long_words=False) or [""]
+    return [(line[:begin] + parts[0]).rstrip(), *(" " * begin + part for part in parts[1:])]
 
 
 WIDTH, LEFT, RIGHT = 960, 190, 24
-TOP, ROW, BAR = 62, 34, 24  # where the first row begins, from row to row, and how high a bar is
-LETTER: Final = 7.2  # how wide one is, at most
-TICK: Final = 96  # between dates, so that they can be read
+TOP, ROW, BAR = 62, 34, 24  # the top of the first row, and the heights of a row and of a bar
+LETTER: Final = 7.2  # the greatest width of a letter
+TICK: Final = 96  # the least distance between dates
 MOST_COLUMNS: Final = 16  # rows of columns
 KINDS: Final = ("one", "two", "three", "four")  # the colours of values
 STYLE: Final = """
@@ -144,26 +141,26 @@ STYLE: Final = """
 .backstory .away { stroke: var(--faint); stroke-width: 2; stroke-dasharray: 2 5; }
 """
 Link = Callable[["Bar"], str | None]
-# What no XML document can hold.
+# Characters that XML documents cannot contain.
 _NO_LETTERS: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of one value; `end` is None while it lasts, `gone` when nothing followed it."""
+    """A stretch of one value; `end` is None while it lasts; `removed_at` is set if no version follows."""
 
     start: datetime
     end: datetime | None
     text: str
-    told: str
-    gone: datetime | None = None
+    tooltip: str
+    removed_at: datetime | None = None
     news: bool = False
     column: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class PictureRow:
-    """A line of the picture: what it is about, and its bars."""
+    """A row of the picture: a label and bars."""
 
     label: str
     bars: Sequence[Bar]
@@ -171,23 +168,22 @@ class PictureRow:
 
 def picture(
     lanes: Sequence[Lane],
-    telling: Sequence[str],
+    shown: Sequence[str],
     columns: Sequence[str],
     now: datetime,
     title: str,
     link: Link | None = None,
 ) -> str:
-    """A life as SVG: a row for each of the columns that tell it, or for each known time at which it changed.
+    """Draw a life as SVG: a row for each of the `shown` columns, or for each known time at which it changed.
 
-    A bar is a stretch of one value and shows the whole of it under the pointer; an open one ends in an
-    arrow, and while the record is away a dotted line stands in the place of a bar. `link` gives the address
-    that a bar leads to, None for none.
+    A bar is a stretch of one value, with the whole value as tooltip. An open bar ends in an arrow; while the
+    record is removed there is a dotted line. `link` returns the address to which a bar links, None for none.
     """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
         return _document([], title, ROW)
     by_lane = any(lane.known_from for lane in lanes)
-    rows = list(_rows_of_lanes(lanes, telling, columns) if by_lane else _rows_of_columns(lanes[0], telling))
+    rows = list(_rows_of_lanes(lanes, shown, columns) if by_lane else _rows_of_columns(lanes[0], shown))
     height = TOP + len(rows) * ROW
     scale = Scale.of(versions, now)
     drawn = [*_ticks(scale, versions, height)]
@@ -200,7 +196,7 @@ def picture(
 
 
 def _rows_of_lanes(
-    lanes: Sequence[Lane], telling: Sequence[str], columns: Sequence[str]
+    lanes: Sequence[Lane], shown: Sequence[str], columns: Sequence[str]
 ) -> Iterator[PictureRow]:
     known = time_format([lane.known_from for lane in lanes if lane.known_from])
     for lane in lanes:
@@ -208,7 +204,7 @@ def _rows_of_lanes(
             Bar(
                 version[VALID_FROM],
                 version[VALID_TO],
-                ", ".join(value_text(version[name]) for name in telling),
+                ", ".join(value_text(version[name]) for name in shown),
                 _all_values(version, columns),
                 removal_time(lane.versions, version),
                 lane.is_news(version),
@@ -218,25 +214,25 @@ def _rows_of_lanes(
         yield PictureRow(f"known {lane.known_from:{known}}" if lane.known_from else "", bars)
 
 
-def _rows_of_columns(lane: Lane, telling: Sequence[str]) -> Iterator[PictureRow]:
-    for name in telling[:MOST_COLUMNS]:
+def _rows_of_columns(lane: Lane, shown: Sequence[str]) -> Iterator[PictureRow]:
+    for name in shown[:MOST_COLUMNS]:
         yield PictureRow(name, list(_stretches(lane, name)))
-    if len(telling) > MOST_COLUMNS:
-        yield PictureRow(f"… and {len(telling) - MOST_COLUMNS} more", [])
+    if len(shown) > MOST_COLUMNS:
+        yield PictureRow(f"… and {len(shown) - MOST_COLUMNS} more", [])
 
 
 def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
-    """The values of a column; versions that follow each other with the same are one bar."""
-    begun: VersionRow | None = None
+    """The bars of a column; adjoining versions with equal values make one bar."""
+    begin: VersionRow | None = None
     for version, following in zip(lane.versions, [*lane.versions[1:], None], strict=True):
-        begun = begun or version
+        begin = begin or version
         same = following is not None and not differ(name, following, version)
         if same and following is not None and following[VALID_FROM] == version[VALID_TO]:
             continue
         text = value_text(version[name])
-        gone = removal_time(lane.versions, version)
-        yield Bar(begun[VALID_FROM], version[VALID_TO], text, f"{name}: {text}", gone, column=name)
-        begun = None
+        removed_at = removal_time(lane.versions, version)
+        yield Bar(begin[VALID_FROM], version[VALID_TO], text, f"{name}: {text}", removed_at, column=name)
+        begin = None
 
 
 def _all_values(version: VersionRow, columns: Sequence[str]) -> str:
@@ -247,16 +243,18 @@ def _row(
     row: PictureRow, scale: Scale, top: float, kinds: Mapping[str, str], link: Link | None
 ) -> Iterator[str]:
     middle = top + BAR / 2
-    yield _text(10, middle + 4, _fit(row.label, LEFT - 20), "faint", told=row.label)
+    yield _text(10, middle + 4, _fit(row.label, LEFT - 20), "faint", tooltip=row.label)
     for bar in row.bars:
-        later = [each.start for each in row.bars if bar.gone is not None and each.start >= bar.gone]
+        later = [
+            each.start for each in row.bars if bar.removed_at is not None and each.start >= bar.removed_at
+        ]
         left, right = _x(bar.start, scale), _x(bar.end or scale.until, scale)
-        if bar.gone is not None:
+        if bar.removed_at is not None:
             back = min(later, default=scale.until)
             until = f" to {back:%Y-%m-%d %H:%M:%S}" if later else ""
             ends = f'x1="{right:.1f}" y1="{middle:g}" x2="{_x(back, scale):.1f}" y2="{middle:g}"'
             line = f'<line class="away" {ends}/>'
-            yield _with_title(f"gone from {bar.gone:%Y-%m-%d %H:%M:%S}{until}", line)
+            yield _with_title(f"gone from {bar.removed_at:%Y-%m-%d %H:%M:%S}{until}", line)
         drawn = _bar(bar, left, max(right, left + 3), top, kinds[bar.text])
         address = None if link is None else link(bar)
         yield drawn if address is None else f'<a href="{_escape_text(address)}">{drawn}</a>'
@@ -264,17 +262,17 @@ def _row(
 
 def _bar(bar: Bar, left: float, right: float, top: float, kind: str) -> str:
     until = f"to {bar.end:%Y-%m-%d %H:%M:%S}" if bar.end else "on"
-    told = f"{bar.told}\nfrom {bar.start:%Y-%m-%d %H:%M:%S} {until}"
+    tooltip = f"{bar.tooltip}\nfrom {bar.start:%Y-%m-%d %H:%M:%S} {until}"
     tip = 9 if bar.end is None else 0
     corners = [(left, top), (right, top), (right + tip, top + BAR / 2), (right, top + BAR), (left, top + BAR)]
     places = " ".join(f"{x:.1f},{y:g}" for x, y in corners)
     news = " news" if bar.news else ""
     text = _text(left + 5, top + BAR / 2 + 4, _fit(bar.text, right - left - 8))
-    return _with_title(told, f'<polygon class="{kind}{news}" points="{places}"/>{text}')
+    return _with_title(tooltip, f'<polygon class="{kind}{news}" points="{places}"/>{text}')
 
 
 def _ticks(scale: Scale, versions: Sequence[VersionRow], height: float) -> Iterator[str]:
-    """A line where a version begins or the record is gone, with its date where there is room."""
+    """A line for each start and end of a version, with its date if there is room."""
     times = {each[name] for each in versions for name in (VALID_FROM, VALID_TO)} - {None}
     form, free = time_format(sorted(times)), 0.0
     for time in sorted(times):
@@ -291,19 +289,19 @@ def _x(time: datetime, scale: Scale) -> float:
 
 
 def _fit(text: str, room: float) -> str:
-    """As much of a text as there is room for."""
+    """Shorten a text to the room in pixels."""
     line, letters = " ".join(text.split()), int(room / LETTER)
     return line if len(line) <= letters else f"{line[: letters - 1]}…" if letters > 1 else ""
 
 
-def _text(x: float, y: float, text: str, kind: str = "", told: str = "") -> str:
-    whole = f"<title>{_escape_text(told)}</title>" if told and told != text else ""
-    named = f' class="{kind}"' if kind else ""
-    return f'<text{named} x="{x:.1f}" y="{y:g}">{whole}{_escape_text(text)}</text>' if text else ""
+def _text(x: float, y: float, text: str, kind: str = "", tooltip: str = "") -> str:
+    title = f"<title>{_escape_text(tooltip)}</title>" if tooltip and tooltip != text else ""
+    style = f' class="{kind}"' if kind else ""
+    return f'<text{style} x="{x:.1f}" y="{y:g}">{title}{_escape_text(text)}</text>' if text else ""
 
 
 def _with_title(title: str, drawn: str) -> str:
-    """What is drawn, with a title that a browser shows on hover."""
+    """Add a title, which a browser shows on hover."""
     return f"<g><title>{_escape_text(title)}</title>{drawn}</g>"
 
 

@@ -1,10 +1,6 @@
-"""The whole history of a table as one file, CSV or Parquet: written beside its place, and there at once.
+"""Write the whole history of a table to one file, CSV or Parquet, read from files or by Spark.
 
-Rows on their way into one file, a group at a time: CSV as the readers of files have it, or Parquet.
-
-The whole history of a small table, written to a file.
-
-The whole history of a table, written to a file as Spark computes it: a part of it at a time.
+A temporary file takes the place of the file when it is complete.
 """
 
 import base64
@@ -35,8 +31,10 @@ from backstory.reading.arrow.point_in_time import live_rows
 from backstory.reading.arrow.sorting import sort_rows
 from backstory.reading.arrow.versions import read_statements, read_versions
 from backstory.reading.frames.point_in_time import current
-from backstory.reading.frames.versions import HISTORIES, RECORDING, order_columns, statements, versions
-from backstory.reading.lives import KNOWN_FROM, KNOWN_TO, STATED_FROM, STATED_TO
+from backstory.reading.frames.versions import statements, versions
+from backstory.reading.histories import HISTORIES, RECORDING, order_columns
+from backstory.reading.lifetimes import STATED_FROM, STATED_TO
+from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.reading.timelines import Axis, require_axis
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
@@ -45,15 +43,18 @@ from backstory.stores.iceberg.store import Store, existing
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import values_of
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 class ParquetRows:
-    """A Parquet file with the types that the table has."""
+    """A Parquet file with the types of the table."""
 
     def __init__(self, file: Path, schema: pa.Schema) -> None:
         self._writer = pq.ParquetWriter(file, schema, compression="zstd")
 
     def write(self, rows: pa.Table) -> None:
-        """Add rows, as a group of their own."""
+        """Add rows as a row group."""
         self._writer.write_table(rows)
 
     def __enter__(self) -> Self:
@@ -66,15 +67,15 @@ class ParquetRows:
 
 
 class CsvRows:
-    """A CSV file: text in quotes, NULL as nothing, bytes as base64, what is nested as JSON."""
+    """A CSV file: text in quotes if needed, NULL as an empty cell, bytes as base64, nested values as JSON."""
 
     def __init__(self, file: Path, schema: pa.Schema) -> None:
-        told = pa.schema(
+        self._schema = pa.schema(
             [(each.name, pa.string() if _needs_text(each.type) else each.type) for each in schema]
         )
-        self._schema = told
+
         options = pyarrow.csv.WriteOptions(quoting_style="needed")
-        self._writer = pyarrow.csv.CSVWriter(file, told, write_options=options)
+        self._writer = pyarrow.csv.CSVWriter(file, self._schema, write_options=options)
 
     def write(self, rows: pa.Table) -> None:
         """Add rows."""
@@ -91,7 +92,7 @@ class CsvRows:
 
 
 def _needs_text(type_: pa.DataType) -> bool:
-    """Whether Arrow has no cell for values of the type."""
+    """Whether Arrow cannot write values of the type as CSV."""
     t = pa.types
     return bool(t.is_nested(type_) or t.is_binary(type_) or t.is_fixed_size_binary(type_))
 
@@ -107,39 +108,39 @@ def _cell(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value in what JSON is made of: instants in UTC with a Z, decimals and what is no number as text."""
+    """A value as JSON can hold it: instants in UTC with a Z; decimals, NaN and infinities as text."""
     match value:
         case Mapping():
             return {_name(each): _plain(item) for each, item in value.items()}
         case list():
-            told: Any = list(map(_plain, value))
+            plain: Any = list(map(_plain, value))
         case float() if not math.isfinite(value):
-            told = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+            plain = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
         case bytes():
-            told = base64.b64encode(value).decode()
+            plain = base64.b64encode(value).decode()
         case date():
-            told = value.isoformat().replace("+00:00", "Z")
+            plain = value.isoformat().replace("+00:00", "Z")
         case Decimal():
-            told = str(value)
+            plain = str(value)
         case _:
-            told = value
-    return told
+            plain = value
+    return plain
 
 
 def _name(value: Any) -> str:
-    """The key of a map as a name in JSON."""
+    """The key of a map as the name of a JSON member."""
     plain = _plain(value)
     return plain if isinstance(plain, str) else json.dumps(plain)
 
 
 _OWN: Final = {STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}
-# Rows are gathered until they make a row group.
+# The least rows, or bytes, of a row group.
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 1 << 26
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Export(Receipt):
-    """A table that was written to a file: how many rows, and on which axis they tell its history."""
+    """The receipt of an export: the table, its file, the axis of the history, and the number of rows."""
 
     table: str
     file: str
@@ -148,8 +149,8 @@ class Export(Receipt):
 
 
 @dataclass(frozen=True, slots=True)
-class Destination:
-    """Where a history is written to, and on which axis it is told; UsageError for what cannot be."""
+class ExportFile:
+    """The file of an export and the axis of the history; UsageError if the file cannot be written."""
 
     file: Path
     axis: Axis
@@ -173,7 +174,7 @@ class Destination:
             raise UsageError("file-exists", f"{self.file} already exists.", remedy)
 
     def write(self, table: TableName, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Export:
-        """Write the rows; killed at any moment the file is as it was, or whole."""
+        """Write the rows. If the process is killed, the file is unchanged or complete."""
         rows, names = 0, export_names(schema.names)
         shown = pa.schema([(name, loose(each.type)) for name, each in zip(names, schema, strict=True)])
         kind = CsvRows if self.file.suffix.lower() == ".csv" else ParquetRows
@@ -186,7 +187,7 @@ class Destination:
 
 
 def export_names(names: Iterable[str]) -> list[str]:
-    """The names under which columns are written; a user's own `known_from` is read as `known_from_src`."""
+    """The names of the columns in the file; a user's own `known_from` becomes `known_from_src`."""
     names = list(names)
     if STATED_FROM not in names:
         return names
@@ -208,7 +209,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextmanager
 def _temporary_file(file: Path) -> Iterator[Path]:
-    """A file beside the one that it becomes when the block ends well; else it goes."""
+    """A temporary file in the same folder, renamed to `file` if the block succeeds, else deleted."""
     beside = file.absolute().with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
         yield beside
@@ -225,16 +226,19 @@ def _temporary_file(file: Path) -> Iterator[Path]:
 
 def _write_error(stop: OSError, file: Path) -> BackstoryError:
     if stop.errno in FULL:
-        told = f"The disk is full: {file} was not written."
-        return TryAgain("disk-full", told, "Make room, or name another place.")
+        message = f"The disk is full: {file} was not written."
+        return TryAgain("disk-full", message, "Make room, or name another place.")
     return UsageError("no-file", f"{file} cannot be written: {stop.strerror}.", "Name another file.")
 
 
-def export_files(files: TableReader, place: Destination) -> Export:
-    """Write the same as `export` of frames; Unreadable, with nothing written, if only Spark reads it."""
+def export_files(files: TableReader, target: ExportFile) -> Export:
+    """Write the same file as `export_table`, from data files.
+
+    Raises Unreadable, before anything is written, for tables that only Spark reads.
+    """
     now = table_at(files, None)
     shape = now.shape
-    if place.axis == "both":
+    if target.axis == "both":
         rows = (
             read_statements(now).rows
             if shape.layout in RECORDING
@@ -245,26 +249,22 @@ def export_files(files: TableReader, place: Destination) -> Export:
     else:
         rows = live_rows(now)
     rows = sort_rows(rows, [*order_columns(shape, rows.column_names), STATED_FROM])
-    return place.write(shape.table, rows.schema, rows.to_batches())
+    return target.write(shape.table, rows.schema, rows.to_batches())
 
 
 def _with_null_times(rows: pa.Table) -> pa.Table:
-    """The versions of a table that does not store while it told them."""
+    """Add NULL as recorded times, for a table that does not store them."""
     unknown = pa.nulls(rows.num_rows, pa.timestamp("us", tz="UTC"))
     return rows.append_column(STATED_FROM, unknown).append_column(STATED_TO, unknown)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+def export_table(store: Store, table: TableName, target: ExportFile) -> Export:
+    """Write every version, sorted by key and times; on axis `both`, every statement.
 
-
-def export_table(store: Store, table: TableName, place: Destination) -> Export:
-    """Write every version, or on `axis` both all that ever was told; of a table without a history its rows.
-
-    In the order of the key and of the times. Raises UsageError for `axis` both of a table without a history.
+    For a table without a history the rows are written; axis `both` then raises UsageError.
     """
     shape = existing(store, table).shape
-    if place.axis == "both":
+    if target.axis == "both":
         rows = statements(store, table)
     else:
         rows = versions(store, table) if shape.layout in HISTORIES else current(store, table)
@@ -273,11 +273,11 @@ def export_table(store: Store, table: TableName, place: Destination) -> Export:
         rows = rows.orderBy(*map(column, first))
     with translate_faults(table):
         schema = arrow_of(rows.limit(0)).schema
-        return place.write(table, schema, _batches(rows, schema))
+        return target.write(table, schema, _batches(rows, schema))
 
 
 def _batches(rows: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows, of which no more than one of Spark's partitions is held at a time."""
+    """The rows; at most one of Spark's partitions is in memory at a time."""
     parts = rows._jdf.toArrowBatchRdd().toJavaRDD().toLocalIterator()  # noqa: SLF001 - Python has no name for it
     while parts.hasNext():
         yield pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema)

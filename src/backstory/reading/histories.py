@@ -1,38 +1,45 @@
-"""The system columns of an event log, and what its rows mean by them.
+"""The meaning of a table's layout for readers: key, history, system columns, and the commit of a known time.
 
-The rows that a table had at a recorded time: what was known then.
+Readers of files and of Spark share it; it reads no rows.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
 
 from backstory.errors import Refused, UsageError
+from backstory.model.history import History
 from backstory.model.instant import iso, parse_instant
-from backstory.model.layout import Layout, layout_of
+from backstory.model.layout import VALID_FROM, Layout, Span, layout_of
 from backstory.model.table import Shape, TableName
-from backstory.model.types import Kind
-from backstory.model.versions_layout import KNOWN_FROM
+from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading.lifetimes import LogKind
-from backstory.stores.iceberg import snapshots
-from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.store import Store, StoredTable, shape_at
+from backstory.reading.lives import shown_name
 from backstory.stores.port import TableLike, require_columns
-from backstory.strategies.events.terms import LETTERS, Op
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+log = structlog.get_logger()
 
-# A table property: the names of the system columns, and whether every row is an event of its own.
+# Layouts whose rows have lifetimes.
+HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not None))
+# Layouts that store statements, each with the property of a commit that contains its recorded time.
+RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system-time"}
+# Layouts that a change of the sync mode turns into each other.
+CHANGING_LAYOUTS: Final = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
+# The table property with the names of an event log's system columns; `events` is true for ledgers.
 SYSTEM_COLUMNS: Final = "backstory.odf.columns"
-# Those without which no event can be read.
+# System columns that every event needs.
 REQUIRED: Final = ("offset", "system_time", "event_time")
 
 
 def system_columns(table: TableLike) -> Mapping[str, Any]:
-    """The names of `offset`, `op`, `system_time`, `event_time`, `observed`; `events` is true of ledgers."""
+    """The names of `offset`, `op`, `system_time`, `event_time` and `observed`; `events` is true for ledgers.
+
+    Raises UsageError if the table does not have them.
+    """
     text = table.properties.get(SYSTEM_COLUMNS)
     if text is None:
         raise UsageError(
@@ -40,105 +47,32 @@ def system_columns(table: TableLike) -> Mapping[str, Any]:
             f"{table.shape.table} does not name its system columns.",
             "Add its manifest again with `backstory add`.",
         )
-    told: dict[str, Any] = json.loads(text)
+    names: dict[str, Any] = json.loads(text)
     if table.rows:
-        require_columns(table, *(told[each] for each in REQUIRED if each in told))
-    return told
+        require_columns(table, *(names[each] for each in REQUIRED if each in names))
+    return names
 
 
 def own_columns(table: TableLike) -> frozenset[str]:
-    """The columns that the source did not send; the event time is one of its own where the key names it."""
+    """The columns that the source did not send: the system columns without the columns of the key."""
     own = {name for name in system_columns(table).values() if isinstance(name, str)}
     return frozenset(own - set(table.shape.key))
 
 
 def log_kind(names: Mapping[str, Any], shape: Shape) -> LogKind:
-    """What the events of a log are."""
+    """The kind of a log, from the names of its system columns."""
     in_key = names["event_time"] in shape.key
     return LogKind(bool(names["events"]), names["op"] is not None, names["op"] is None and not in_key)
 
 
-def identity_columns(names: Mapping[str, Any], shape: Shape) -> "list[Column]":
-    """What makes events those of one record."""
-    return [column(name) for name in identity_names(names, shape)]
-
-
 def identity_names(names: Mapping[str, Any], shape: Shape) -> list[str]:
-    """The columns that make events those of one record; in a ledger the time belongs to it."""
+    """The columns that identify the record of an event; in a ledger the event time is one of them."""
     extra = [names["event_time"]] if names["events"] and names["event_time"] not in shape.key else []
     return [*shape.key, *extra]
 
 
-def instant_in(rows: "DataFrame", name: str) -> "Column":
-    """The time in a column; a day begins at midnight, UTC, whatever zone the session has."""
-    from pyspark.sql.functions import timestamp_seconds, unix_date
-    from pyspark.sql.types import DateType
-
-    dated = isinstance(rows.schema[name].dataType, DateType)
-    return (
-        timestamp_seconds(unix_date(column(name)).cast("bigint") * 86_400)
-        if dated
-        else column(name).cast("timestamp")
-    )
-
-
-def instant_sql(shape: Shape, name: str) -> str:
-    """The instant in a column, in Spark SQL; a day begins at midnight, and a naive time is one, in UTC."""
-    found, value = shape.column(name), quote(name)
-    kind = None if found is None else found.type.kind
-    if kind is Kind.NAIVE_DATE:
-        return f"timestamp_seconds(CAST(unix_date({value}) AS BIGINT) * 86400)"
-    if kind is Kind.NAIVE_DATETIME:
-        since = f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {value})"
-        return f"timestamp_micros({since})"
-    return f"CAST({value} AS TIMESTAMP_LTZ)"
-
-
-def op_sql(names: Mapping[str, Any]) -> str:
-    """What an event does, by its code, in Spark SQL."""
-    if names["op"] is not None:
-        return quote(names["op"])
-    if names["observed"] is None:
-        return str(int(Op.APPEND))
-    cases = (f"WHEN '{LETTERS[op]}' THEN {int(op)}" for op in (Op.APPEND, Op.RETRACT))
-    return f"CASE {quote(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
-
-
-def op_of(names: Mapping[str, Any]) -> "Column":
-    """The same as a column."""
-    from pyspark.sql.functions import expr
-
-    return expr(op_sql(names))
-
-
-Commit = TypeVar("Commit", bound="Dated")
-CHANGING_LAYOUTS = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
-
-
-def source_at(store: Store, table: StoredTable, known_at: datetime | None) -> tuple[str, Shape]:
-    """The stored rows by which a table answers for a recorded time, in Spark SQL, and their shape.
-
-    None is now. On layout `versions` and of an event log all rows are read, which record themselves what was
-    known; of any other table those of the newest commit not after the time, with the columns of then, and
-    none before the first. Raises UsageError (`known-pruned`) where `versions` no longer records it, Refused
-    (`snapshots-expired`) where the commit is gone.
-    """
-    name = store.sql_name(table.shape.table)
-    if known_at is None or table.shape.layout is Layout.ODF:
-        return name, table.shape
-    if table.shape.layout is Layout.VERSIONS:
-        require_knowledge(table, known_at)
-        return name, table.shape
-    snapshot = commit_at(snapshots.ancestry(table), table.shape.table, known_at)
-    if snapshot is None:
-        return f"(SELECT * FROM {name} LIMIT 0)", table.shape  # noqa: S608 - a name in quotes
-    return f"{name} VERSION AS OF {snapshot.id}", shape_with_layout(
-        shape_at(store, table, snapshot.schema_id)
-    )
-
-
 def shape_with_layout(shape: Shape) -> Shape:
-    """An earlier shape with its layout of then: a sync mode may have changed since."""
+    """An earlier shape with the layout of that time: the sync mode may have changed since."""
     if shape.layout not in CHANGING_LAYOUTS:
         return shape
     then = layout_of(None, shape.table.name, frozenset(shape.names))
@@ -146,30 +80,36 @@ def shape_with_layout(shape: Shape) -> Shape:
 
 
 def require_knowledge(table: TableLike, known_at: datetime) -> None:
-    """Raise UsageError if a table of layout `versions` was pruned of what it knew at this time (V90)."""
+    """Raise UsageError if a table of layout `versions` was pruned and no longer records this time (V90)."""
     since = table.properties.get(KNOWN_FROM)
     if since and known_at < parse_instant(since):
         raise UsageError(
             "known-pruned",
-            f"What {table.shape.table} knew before {iso(parse_instant(since))} was pruned.",
+            f"The recorded history of {table.shape.table} before {iso(parse_instant(since))} was pruned.",
             "Ask for a later known time.",
         )
 
 
+Commit = TypeVar("Commit", bound="Dated")
+
+
 class Dated(Protocol):
-    """A commit with its time, and the one before it."""
+    """A commit with its time and its parent."""
 
     @property
     def committed_at(self) -> datetime:
-        """When it was committed."""
+        """The time of the commit."""
 
     @property
     def parent(self) -> int | None:
-        """The commit before it; None for the first."""
+        """The snapshot id of the commit before; None for the first."""
 
 
 def commit_at(ancestry: Iterable[Commit], table: TableName, known_at: datetime) -> Commit | None:
-    """The commit that made the rows of this time; None before the first, Refused where it is gone."""
+    """The newest commit not after a time, from `ancestry`, newest first; None before the first commit.
+
+    Raises Refused if the commit has expired.
+    """
     oldest = None
     for snapshot in ancestry:
         if snapshot.committed_at <= known_at:
@@ -182,3 +122,43 @@ def commit_at(ancestry: Iterable[Commit], table: TableName, known_at: datetime) 
             "Ask for a later known time; `backstory log` lists the commits that are kept.",
         )
     return None
+
+
+def history_of(table: TableLike, shape: Shape | None = None) -> History:
+    """The history of a table; UsageError if it keeps no history. `shape` is its shape at another time."""
+    shape = shape or table.shape
+    if shape.layout not in HISTORIES:
+        raise UsageError(
+            "no-history",
+            f"{shape.table} keeps no history (its layout is {shape.layout}).",
+            "Read its rows with `current`.",
+        )
+    own = own_columns(table) if shape.layout is Layout.ODF else None
+    return History(shape, own=own)
+
+
+def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:
+    """Log a warning if a sender broke the history of the table."""
+    if disorderly:
+        log.warning(f"{table} has versions that overlap; at any time the version that began last counts")
+
+
+def shown_key(shape: Shape) -> list[str]:
+    """The names of the key's columns in answers; empty if one of them is not a user's column."""
+    users = {each.name: each for each in shape.user_columns}
+    columns = [users.get(name) for name in shape.key]
+    return [shown_name(each.source) for each in columns if each] if all(columns) else []
+
+
+def order_columns(shape: Shape, shown: Sequence[str]) -> list[str]:
+    """The columns that answers are sorted by: the key and the start, if they are shown."""
+    return [name for name in dict.fromkeys([*shown_key(shape), VALID_FROM]) if name in shown]
+
+
+def no_end_error(shape: Shape, span: Span) -> Refused:
+    """The error for a row of a history that has no end and is not open."""
+    return Refused(
+        "no-end",
+        f"A version in {shape.table} has no {span.end} and no {span.open}, so its end is unknown.",
+        "Give such rows an end, or delete them, in the program that wrote them.",
+    )

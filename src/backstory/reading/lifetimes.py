@@ -1,11 +1,11 @@
-"""From when to when the rows of a table were true: one query a layout, which DuckDB and Spark run.
+"""From when to when the rows of a table were true: one query for each layout, which DuckDB and Spark run.
 
-A query reads a relation that has, beside columns of its own, the values that the layout records of each row,
-under the names of `COLUMNS`; instants are times in UTC. The answer has the rows that are versions, each with
-`STARTED` and `ENDED`, which is NULL while the version is true.
+A query reads a relation with the rows and, under the names of `COLUMNS`, the values that the layout records
+of each row; instants are times in UTC. The answer has the rows that are versions, each with `STARTED` and
+`ENDED`, which is NULL while the version is true.
 """
 
-# ruff: noqa: S608 - no name or value in these queries is anybody else's
+# ruff: noqa: S608 - all names and values in these queries are our own
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,27 +15,27 @@ from backstory.model.layout import Layout
 from backstory.model.versions_layout import Role
 from backstory.strategies.events.terms import Op
 
-# What rows record. No column of a source is called so.
+# The values that rows record, by their names here; `internal_name` keeps them apart from a source's columns.
 COLUMNS: Final = (
     *("start", "end", "flag", "gone"),
     *("recorded", "role", "moved", "end_before"),
     *("offset", "op", "time"),
 )
 _ANSWER: Final = ("started", "ended", "known_from", "known_to")
-STARTED, ENDED, KNOWN_FROM, KNOWN_TO = (f"backstory: {each.replace('_', ' ')}" for each in _ANSWER)
+STARTED, ENDED, STATED_FROM, STATED_TO = (f"backstory: {each.replace('_', ' ')}" for each in _ANSWER)
 _BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
 def internal_name(column: str) -> str:
-    """The name that a column of `COLUMNS` has in a relation."""
+    """The name of a column of `COLUMNS` in a relation; no column of a source has such a name."""
     return f"backstory: {column}"
 
 
 @dataclass(frozen=True, slots=True)
 class SqlSyntax:
-    """How an engine writes a query: quotes, instants by their microseconds since 1970, the relation `rows`.
+    """The syntax of an engine: quotes, instants from microseconds since 1970, and the relation `rows`.
 
-    `endless` takes the place of the end of a version that has none and is not open.
+    `endless` is the end of a version that has no end and is not open.
     """
 
     quote: str
@@ -44,17 +44,17 @@ class SqlSyntax:
     endless: str = "NULL"
 
     def name(self, name: str) -> str:
-        """A name in quotes."""
+        """Quote a name."""
         return f"{self.quote}{name.replace(self.quote, 2 * self.quote)}{self.quote}"
 
     def at(self, micros: int) -> str:
-        """An instant."""
+        """Write an instant, in microseconds since 1970."""
         return self.instant.format(micros)
 
     def fill(
         self, text: str, key: Sequence[str] = (), columns: Sequence[str] | None = None, **more: str
     ) -> str:
-        """The text with names of columns, and with more of its parts, for the words in braces."""
+        """Replace the syntax in braces: columns by their quoted names, other syntax by `more`."""
         names = {each: self.name(internal_name(each)) for each in columns or (*COLUMNS, *_STEPS)}
         names |= {each: self.name(internal_name(each.replace("_", " "))) for each in _ANSWER}
         keys = [self.name(each) for each in key]
@@ -70,16 +70,16 @@ class SqlSyntax:
         )
 
 
-# A version without an end is refused before DuckDB sees it.
+# For DuckDB, rows without an end are refused before the query.
 DUCKDB: Final = SqlSyntax('"', "make_timestamp({})", "recorded")
 SPARK: Final = SqlSyntax("`", "timestamp_micros({})", "recorded")
 
 
 @dataclass(frozen=True, slots=True)
 class LogKind:
-    """What a log's events are: each one of its own (a ledger), or states of records.
+    """The kind of an event log: each event is a record of its own (a ledger), or a state of a record.
 
-    With `corrects` a row says what it does; `timely` are logs whose retractions have a time of their own.
+    With `corrects`, rows have an operation. In `timely` logs retractions have an event time of their own.
     """
 
     each_its_own: bool
@@ -87,16 +87,18 @@ class LogKind:
     timely: bool
 
 
-# Columns of queries within a query.
+# Columns of inner queries.
 _STEPS: Final = ("next_op", "next_recorded", "begun", "following", "own_end", "sooner", "nth", "step")
-# A version has length, and nothing else has (native.md V3, V5).
+# A row is a version if it has a length (native.md V3, V5).
 _LASTING: Final = "({ended} IS NULL OR {ended} > {started})"
 _KNOWN: Final = "({known_to} IS NULL OR {known_to} > {known_from})"
 NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
 _NATIVE: Final = """
 SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows} WHERE {end} IS NULL OR {end} > {start}
 """
-# The end of a row as it was known: the one before it was last moved, or the one since (V6, V93).
+# Whether a version is true at an instant (V99).
+TRUE_THEN: Final = "COALESCE({started} <= {at} AND COALESCE({at} < {ended}, TRUE), FALSE)"
+# The end of a row as it was known at a time: before or after its end was last moved (V6, V93).
 END_THEN: Final = "CASE WHEN {moved} > {until} THEN {end_before} ELSE {end} END"
 _NATIVE_THEN: Final = f"""
 SELECT * FROM (
@@ -105,12 +107,12 @@ SELECT * FROM (
 ) AS known WHERE {_LASTING}
 """
 _PLAIN: Final = "SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows}"
-# A version that stands for a record that was not there is none; an end in the far future is none.
+# A row that records an absence is no version, and an end in the far future means that there is no end.
 _ADOPTED: Final = """
 SELECT *, {start} AS {started}, CASE WHEN {end} < {far} THEN {end} END AS {ended} FROM {rows} WHERE NOT {gone}
 """
-# A version whose successor starts before its end, or within a millisecond of it, reaches up to that start: at
-# any instant at most one is true, the one that began last.
+# If the successor starts before the end of a version, or within a millisecond after it, the version ends at
+# that start. So at most one version is true at any instant: the version that began last.
 _FIVETRAN: Final = """
 SELECT *, {start} AS {started},
   CASE WHEN {following} <= COALESCE({own_end}, {far}) + INTERVAL 1 MILLISECOND
@@ -123,7 +125,7 @@ FROM (
   FROM {rows}
 ) AS reaching
 """
-# An event of a ledger or an append is true from its time on, for ever, unless it was corrected.
+# An event of a ledger stays true from its time on, unless it was corrected.
 _EVENTS: Final = f"""
 SELECT *, {{time}} AS {{started}}, CASE WHEN FALSE THEN {{time}} END AS {{ended}},
   {{recorded}} AS {{known_from}},
@@ -135,15 +137,15 @@ FROM (
   FROM {{rows}} WHERE {{is_known}}
 ) AS events WHERE {{op}} IN {_BRINGS}
 """
-# One that does not say what it does brings something.
+# Events of a ledger without operations are all true.
 _EVERY: Final = """
 SELECT *, {time} AS {started}, CASE WHEN FALSE THEN {time} END AS {ended}, {recorded} AS {known_from},
   CASE WHEN FALSE THEN {recorded} END AS {known_to}
 FROM {rows} WHERE {is_known}
 """
 _UNCORRECTED: Final = f"({{next_op}} IS NULL OR {{next_op}} <> {int(Op.CORRECT_FROM)})"
-# From when each event counts. A retraction without a time of its own counts from when it is known. A record
-# that is back at the time of its predecessor, or before it, begins when that was known to be gone.
+# When each event begins to count. A retraction without an event time counts from its recorded time. A record
+# that returns at or before the time of its predecessor begins when the retraction of that was recorded.
 _BEGUN: Final = f"""
 CASE WHEN {{op}} = {int(Op.RETRACT)} THEN {{recorded}}
   WHEN LAG({{op}}) OVER record = {int(Op.RETRACT)} AND {{time}} <= LAG({{time}}, 2) OVER record
@@ -153,8 +155,8 @@ _STATES: Final = f"""
 SELECT *, BEGUN AS {{begun}} FROM {{rows}} WHERE {{is_known}} AND {{op}} <> {int(Op.CORRECT_FROM)}
 WINDOW record AS ({{of_record}}ORDER BY {{offset}})
 """
-# A version ends where any later event of its record begins, also one that is recorded late
-# (odf-ingest.md 2.10); a version that was true at no instant is none.
+# A version ends where any later event of its record begins, including events that are recorded late
+# (odf-ingest.md 2.10). A version that was true at no instant is left out.
 _LIVES: Final = f"""
 SELECT * FROM (
   SELECT *, {{begun}} AS {{started}}, MIN({{begun}}) OVER (
@@ -163,7 +165,7 @@ SELECT * FROM (
   FROM states
 ) AS lives WHERE {{op}} IN {_BRINGS} AND ({{ended}} IS NULL OR {{started}} IS NULL OR {{ended}} > {{started}})
 """
-# A row has two steps: its end before it was last moved, and its end since (V6).
+# A row has two statements: its end before it was last moved, and its end since then (V6).
 _NATIVE_STATEMENTS: Final = f"""
 SELECT * FROM (
   SELECT *, {{start}} AS {{started}},
@@ -174,7 +176,7 @@ SELECT * FROM (
   WHERE {NO_FACT} AND ({{step}} = 1 OR {{moved}} IS NOT NULL)
 ) AS steps WHERE {_LASTING} AND {_KNOWN}
 """
-# An event is stated until a later one that begins before its end ends it, and anew with each late one.
+# An event has a new statement for each later event that begins before its end, as known until then.
 _STATE_STATEMENTS: Final = f"""
 SELECT * FROM (
   SELECT *, LEAD({{known_from}}) OVER (PARTITION BY {{key}}{{offset}} ORDER BY {{nth}}) AS {{known_to}} FROM (
@@ -193,39 +195,49 @@ SELECT * FROM (
 
 
 def versions_query(
-    words: SqlSyntax, layout: Layout, key: Sequence[str], log: LogKind | None = None, until: int | None = None
+    syntax: SqlSyntax,
+    layout: Layout,
+    key: Sequence[str],
+    log: LogKind | None = None,
+    until: int | None = None,
 ) -> str:
-    """The query for the versions of a table; `key` are names of the columns that tell records apart.
+    """The query for the versions of a table; `key` names the columns that identify a record.
 
-    `log` is the kind of an event log. With `until`, in microseconds since 1970, the versions are as they were
-    known then, on layout `versions` and of event logs.
+    `log` is the kind of an event log. `until`, in microseconds since 1970, is a recorded time: the answer has
+    the versions as they were known then. Only layout `versions` and event logs support it.
     """
     if log is not None:
-        alone = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_UNCORRECTED}" if log.corrects else _EVERY
-        return _of_log(words, alone if log.each_its_own else _LIVES, key, log, until)
+        ledger = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_UNCORRECTED}" if log.corrects else _EVERY
+        return _of_log(syntax, ledger if log.each_its_own else _LIVES, key, log, until)
     if layout is Layout.VERSIONS:
-        return words.fill(_NATIVE) if until is None else words.fill(_NATIVE_THEN, until=words.at(until))
+        return syntax.fill(_NATIVE) if until is None else syntax.fill(_NATIVE_THEN, until=syntax.at(until))
     span = layout.span
     if span is None or span.far is None:
-        return words.fill(_PLAIN)
-    return words.fill(_ADOPTED if layout.is_adopted else _FIVETRAN, key, far=words.at(span.far))
+        return syntax.fill(_PLAIN)
+    return syntax.fill(_ADOPTED if layout.is_adopted else _FIVETRAN, key, far=syntax.at(span.far))
 
 
-def statements_query(words: SqlSyntax, key: Sequence[str], log: LogKind | None = None) -> str:
+def true_query(syntax: SqlSyntax, versions: str, instant: int) -> str:
+    """The query for the versions, out of the query `versions`, that are true at an instant (microseconds)."""
+    true = syntax.fill(TRUE_THEN, at=syntax.at(instant))
+    return f"SELECT * FROM ({versions}) AS versions WHERE {true}"
+
+
+def statements_query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None = None) -> str:
     """The query for the statements of a table of layout `versions`, or of an event log (V97).
 
-    The answer has each version as it was stated, with `KNOWN_FROM` and `KNOWN_TO` (NULL: still).
+    The answer has each version as it was stated, with `STATED_FROM` and `STATED_TO` (NULL: still stated).
     """
     if log is None:
-        return words.fill(_NATIVE_STATEMENTS)
-    alone = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_KNOWN}" if log.corrects else _EVERY
-    return _of_log(words, alone if log.each_its_own else _STATE_STATEMENTS, key, log, None)
+        return syntax.fill(_NATIVE_STATEMENTS)
+    ledger = f"SELECT * FROM ({_EVENTS}) AS events WHERE {_KNOWN}" if log.corrects else _EVERY
+    return _of_log(syntax, ledger if log.each_its_own else _STATE_STATEMENTS, key, log, None)
 
 
-def _of_log(words: SqlSyntax, text: str, key: Sequence[str], log: LogKind, until: int | None) -> str:
-    """A query of an event log, of the events that it had at a time."""
-    known = "TRUE" if until is None else f"{words.name(internal_name('recorded'))} <= {words.at(until)}"
+def _of_log(syntax: SqlSyntax, text: str, key: Sequence[str], log: LogKind, until: int | None) -> str:
+    """Complete the query of an event log, with the events that it had at a recorded time."""
+    known = "TRUE" if until is None else f"{syntax.name(internal_name('recorded'))} <= {syntax.at(until)}"
     if not log.each_its_own:
-        begun = "{time}" if log.timely else _BEGUN
-        text = f"WITH states AS ({_STATES.replace('BEGUN', begun)}) {text}"
-    return words.fill(text, key, is_known=known)
+        start = "{time}" if log.timely else _BEGUN
+        text = f"WITH states AS ({_STATES.replace('BEGUN', start)}) {text}"
+    return syntax.fill(text, key, is_known=known)

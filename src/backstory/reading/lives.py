@@ -1,4 +1,4 @@
-"""One record's life: what was told of it, from when to when it was known, and what changed in it."""
+"""One record's life: its versions, when each was known, and what changed from one to the next."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -11,9 +11,6 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 KNOWN_FROM: Final = "known_from"
 KNOWN_TO: Final = "known_to"
 SNAPSHOT: Final = "snapshot_id"
-# The same in the rows of a reading; no column of a source is called so.
-STATED_FROM: Final = "backstory: told from"
-STATED_TO: Final = "backstory: told to"
 AXES: Final = (VALID_FROM, VALID_TO, KNOWN_FROM, KNOWN_TO, SNAPSHOT)
 
 _CONTROLS: Final = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
@@ -27,19 +24,19 @@ def shown_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The life as it was known from one recorded time up to another; both NULL where nobody knows."""
+    """The life as it was known from one recorded time to another; both are None if nothing records them."""
 
     versions: Sequence[VersionRow]
     known_from: datetime | None = None
     known_to: datetime | None = None
 
     def is_news(self, version: VersionRow) -> bool:
-        """Whether this is told since the lane's own beginning, and was not before."""
+        """Whether a version is known since the beginning of this lane."""
         return self.known_from is not None and version[KNOWN_FROM] == self.known_from
 
 
 def lanes(statements: Sequence[VersionRow]) -> list[Lane]:
-    """A lane for each known time at which the life changed, oldest first (native.md V97)."""
+    """A lane for each recorded time at which the life changed, oldest first (native.md V97)."""
     times = {each[name] for each in statements for name in (KNOWN_FROM, KNOWN_TO)} - {None}
     if not times:
         return [Lane(statements)] if statements else []
@@ -51,36 +48,36 @@ def lanes(statements: Sequence[VersionRow]) -> list[Lane]:
 
 
 def statements_at(statements: Sequence[VersionRow], known_at: datetime | None = None) -> list[VersionRow]:
-    """The statements that were known at a recorded time, by default now, by their start."""
-    holding = [each for each in statements if _holds(each, known_at)]
-    return sorted(holding, key=lambda each: each[VALID_FROM])
+    """The statements that were known at a recorded time, by default now, sorted by their start."""
+    known = [each for each in statements if _holds(each, known_at)]
+    return sorted(known, key=lambda each: each[VALID_FROM])
 
 
 def _holds(statement: VersionRow, known_at: datetime | None) -> bool:
-    begun, ended = statement.get(KNOWN_FROM), statement.get(KNOWN_TO)
+    start, end = statement.get(KNOWN_FROM), statement.get(KNOWN_TO)
     if known_at is None:
-        return ended is None
-    return (begun is None or begun <= known_at) and (ended is None or ended > known_at)
+        return end is None
+    return (start is None or start <= known_at) and (end is None or end > known_at)
 
 
 def changing_columns(versions: Sequence[VersionRow], columns: Sequence[str]) -> list[str]:
-    """Those of the columns that have more than one value in the life."""
+    """The columns that have more than one value in the life."""
     return [name for name in columns if any(differ(name, each, versions[0]) for each in versions)]
 
 
 def differ(name: str, one: VersionRow, other: VersionRow) -> bool:
-    """Whether two versions differ in a column; NaN, wherever it is in a value, is NaN (V16)."""
+    """Whether two versions differ in a column; NaN equals NaN, within nested values too (V16)."""
     return one[name] != other[name] and repr(one[name]) != repr(other[name])
 
 
 def removal_time(versions: Sequence[VersionRow], version: VersionRow) -> datetime | None:
-    """When the record was gone after a version; None if another follows at once, or it is still there."""
+    """When the record was removed after a version; None if a version follows at once or it still exists."""
     end: datetime | None = version[VALID_TO]
     return None if any(other[VALID_FROM] == end for other in versions) else end
 
 
 def describe_change(before: VersionRow | None, version: VersionRow, columns: Sequence[str]) -> str:
-    """What is new in a version, in words: `capital: Astana → Nur-Sultan`."""
+    """Describe how a version differs from the one before: `capital: Astana → Nur-Sultan`."""
     if before is None:
         return ", ".join(f"{name}: {value_text(version[name])}" for name in columns)
     changed = [name for name in columns if differ(name, before, version)]
@@ -92,7 +89,7 @@ def describe_change(before: VersionRow | None, version: VersionRow, columns: Seq
 
 
 def value_text(value: object) -> str:
-    """A value as people read it in a drawing; what would move a terminal's cursor does not."""
+    """A value as text for people; control characters, which could move a terminal's cursor, are replaced."""
     return "–" if value is None else _CONTROLS.sub("\ufffd", str(value))
 
 
@@ -105,17 +102,17 @@ class Scale:
 
     @classmethod
     def of(cls, versions: Sequence[VersionRow], now: datetime) -> "Scale":
-        """The axis that holds all these versions, and now."""
+        """The axis that contains all these versions, and now."""
         times = [each[name] for each in versions for name in (VALID_FROM, VALID_TO) if each[name]]
         return cls(min(times), max(now, *times))
 
     def place(self, time: datetime, width: float) -> float:
-        """How far from the left a time lies on an axis of this width."""
+        """The distance of a time from the left end of an axis of this width."""
         span = (self.until - self.first).total_seconds() or 1
         return min(max((time - self.first).total_seconds() / span * width, 0), width)
 
     def labels(self) -> tuple[str, str]:
-        """The ends of the axis: years, days or seconds, as they tell them apart."""
+        """The two ends of the axis as text: years, months, days or seconds, as needed to differ."""
         ends = self.first, self.until
         for form in ("%Y", "%Y-%m", "%Y-%m-%d"):
             left, right = (f"{end:{form}}" for end in ends)
@@ -126,7 +123,7 @@ class Scale:
 
 
 def time_format(times: Sequence[datetime]) -> str:
-    """How instants are written so that all that differ look different: days, seconds or microseconds."""
+    """The format in which different instants look different: to days, seconds or microseconds."""
     distinct = len(set(times))
     for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"):
         if len({f"{time:{form}}" for time in times}) == distinct:

@@ -1,4 +1,4 @@
-"""What a notebook shows: a table by its metadata, and differences by a row for each value that changed."""
+"""HTML for notebooks: a table by its metadata, and differences with a row for each changed value."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -9,13 +9,15 @@ from backstory.model.change import COUNTS, DOOR
 from backstory.model.table import TableName
 from backstory.reading.lives import value_text
 from backstory.spark.versions import arrow_of
+from backstory.stores.metadata.catalogs import SessionCatalog
+from backstory.stores.metadata.table_metadata import CommitMetadata, existing
 from backstory.stores.metadata.values import rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.stores.iceberg.store import Store
-    from backstory.stores.metadata.table_metadata import CommitMetadata
+
 
 MOST: Final = 20  # records
 COMMITS: Final = 5
@@ -23,37 +25,34 @@ HEADINGS: Final = ("key", "change", "column", "before", "after")
 
 
 def table_as_html(store: "Store", name: TableName) -> str:
-    """A table's layout, key, columns and newest commits, out of its metadata; UsageError for none."""
-    from backstory.stores.metadata.catalogs import SessionCatalog
-    from backstory.stores.metadata.table_metadata import existing
-
+    """A table's layout, key, columns and newest commits; UsageError if there is no such table."""
     table = existing(SessionCatalog(store), name)
     shape = table.shape
     columns = ", ".join(f"{each.source} {each.type}" for each in shape.user_columns)
     about = {"layout": shape.layout.value, "key": ", ".join(shape.source_key) or "none", "columns": columns}
-    told = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in about.items())
+    facts = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in about.items())
     newest = table.commits[::-1][:COMMITS]
     rows = "".join(
         _row("td", (f"{each.committed_at:%Y-%m-%d %H:%M:%S}", each.properties.get(DOOR, ""), _counts(each)))
         for each in newest
     )
     commits = f"<table>{_row('th', ('committed', 'door', 'rows'))}{rows}</table>" if newest else ""
-    return f"<table><caption>{escape(str(shape.table))}</caption>{told}</table>{commits}"
+    return f"<table><caption>{escape(str(shape.table))}</caption>{facts}</table>{commits}"
 
 
-def _counts(commit: "CommitMetadata") -> str:
+def _counts(commit: CommitMetadata) -> str:
     counts = json.loads(commit.properties.get(COUNTS) or "{}")
     return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 
 
 def drawn_in_notebooks(differences: "DataFrame") -> "DataFrame":
-    """The same frame of `Table.diff`, which draws its first records as a table in a notebook."""
+    """Let a frame of `Table.diff` show its first records as a table in notebooks."""
     differences._repr_html_ = lambda: differences_as_html(differences)  # type: ignore[method-assign]
     return differences
 
 
 def differences_as_html(differences: "DataFrame") -> str:
-    """The first records as a table; what there is beyond them is said below it."""
+    """The first records as a table, with a note if there are more."""
     records = rows_of(arrow_of(differences.limit(MOST + 1)))
     rows = [cells for record in records[:MOST] for cells in _rows(record)]
     more = f"<p>The first {MOST} records are shown.</p>" if len(records) > MOST else ""

@@ -1,4 +1,4 @@
-"""Ask a warehouse in SQL; what is asked can only read."""
+"""Run a query of Spark SQL on a warehouse, for reading only."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -25,26 +25,29 @@ REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual name
 def run_query(store: Store, query: str) -> "DataFrame":
     """The answer to one query of Spark SQL; a table is `schema.table`, in this catalog.
 
-    It may compute on rows of tables, list tables, or describe one: known by its parsed plan, before Spark
-    looks at anything. Raises UsageError for anything else, and for what Spark cannot read.
+    The query may read rows, list tables or describe a table; its parsed plan is checked before Spark runs it.
+    Raises UsageError for any other statement, and for a query that Spark cannot analyze.
     """
     from pyspark.errors import AnalysisException
     from pyspark.errors.exceptions.captured import UnsupportedOperationException
 
     with _within_catalog(store):
-        named = _names_to_look_up(store, query)
-        read = [] if named is not None else list(tables_read(store.spark, query))
-        for name in read if named is None else named:
+        looked_up = _names_to_look_up(store, query)
+        read = [] if looked_up is not None else list(tables_read(store.spark, query))
+        for name in read if looked_up is None else looked_up:
             _require_here(store, name)
         _refresh(store, read)
         try:
             return store.spark.sql(query)
-        except (AnalysisException, UnsupportedOperationException) as wrong:  # of types too, in Spark 3.5
+        except (
+            AnalysisException,
+            UnsupportedOperationException,
+        ) as wrong:  # the latter for types in Spark 3.5
             raise UsageError("wrong-query", cause_of(wrong), REMEDY) from None
 
 
 def _refresh(store: Store, names: Iterable[Sequence[str]]) -> None:
-    """The session reads these tables as they stand, or a table of metadata of one as this one stands."""
+    """Make the session read the present state of these tables and of their metadata tables."""
     for name in names:
         own = name[1:] if name[0] == store.catalog else name
         if len(own) > 1:
@@ -52,9 +55,9 @@ def _refresh(store: Store, names: Iterable[Sequence[str]]) -> None:
 
 
 def _require_here(store: Store, name: Sequence[str]) -> None:
-    """Raise UsageError if a name, or what it begins with, is a table where the warehouse stood before."""
+    """Raise UsageError if a name, or the beginning of it, is a table in a former place of the warehouse."""
     parts = name[name[0] == store.catalog :]
-    for end in range(2, len(parts) + 1):  # behind a table's name stands that of its snapshots, or a branch
+    for end in range(2, len(parts) + 1):  # a metadata table or a branch may follow the name of a table
         require_here(store, TableName(".".join(parts[: end - 1]), parts[end - 1]))
 
 
@@ -65,7 +68,7 @@ def _names_to_look_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
     try:
         plan = store.spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
     except AnalysisException:
-        return None  # it is told where the query is looked at
+        return None  # reported when the query is analyzed
     if str(plan.getClass().getName()).removeprefix(PLANS) not in LOOKING_UP:
         return None
     children = plan.children()
@@ -76,9 +79,9 @@ def _names_to_look_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
 
 @contextmanager
 def translate_query_faults(table: TableName | str) -> Iterator[None]:
-    """While the rows of an answer come, an error of Spark is one of the query, or of files that it reads.
+    """Raise Spark's errors, while the rows of an answer are read, as errors of the query or of lost files.
 
-    `table` is what it reads, for the error.
+    `table` is the table that the error names.
     """
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
@@ -86,15 +89,15 @@ def translate_query_faults(table: TableName | str) -> Iterator[None]:
     try:
         yield
     except PySparkException as stop:
-        told = error_of_worker(str(stop)) or lost_file(stop, table)
-        raise told or Failed("query-failed", cause_of(stop), "Fix the query.") from None
+        error = error_of_worker(str(stop)) or lost_file(stop, table)
+        raise error or Failed("query-failed", cause_of(stop), "Fix the query.") from None
     except Py4JJavaError as stop:
         raise java_fault(stop, table) from None
 
 
 @contextmanager
 def _within_catalog(store: Store) -> Iterator[None]:
-    """The session's catalog is the warehouse's meanwhile, and no name is taken for a file's."""
+    """Make the warehouse the session's catalog, and read no name as a file, until the block ends."""
     before, files = store.spark.catalog.currentCatalog(), str(store.spark.conf.get(FILES))
     store.spark.catalog.setCurrentCatalog(store.catalog)
     store.spark.conf.set(FILES, "false")

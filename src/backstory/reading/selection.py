@@ -1,11 +1,7 @@
-"""Which record, and which of its columns, an answer tells of.
+"""Which record, columns and changes an answer is about, as callers name them.
 
-A record's key as people write it: one meaning in every command that takes one, and never another record's.
-
-A text or a value of Python is read as the one value of its column's type that it names, or it is refused:
-a cast that rounds, cuts off or fills in would name a record that nobody meant.
-
-What of the differences between two times is asked for.
+A key is read exactly, in the same way by every command: its value names one value of the column's type, or
+it is refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,30 +14,36 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
 from backstory.model.types import TEXT_KINDS, ColumnType
 from backstory.reading.differences import BETWEEN
-from backstory.reading.lives import STATED_FROM, STATED_TO, shown_name
+from backstory.reading.lifetimes import STATED_FROM, STATED_TO
+from backstory.reading.lives import shown_name
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 
 # The remedy where no record can be named.
 _WITHOUT: Final = "Use `current` without a key."
 
 
-def key_of(shape: Shape, given: object) -> dict[str, Any]:
-    """The key that a value, or a mapping of a key of several columns, names; by the table's own names.
+def key_of(shape: Shape, key: object) -> dict[str, Any]:
+    """The values of a key by the table's own column names.
 
-    Raises UsageError (`other-key`) for a key of other columns, and for what no key of its type is.
+    `key` is a value, or a mapping if the key has several columns. Raises UsageError (`other-key`) for other
+    columns, and for a value that does not exactly fit the type of its column.
     """
-    wanted = given if isinstance(given, Mapping) else dict.fromkeys(shape.source_key[:1], given)
-    require_key(shape, wanted)
+    values = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
+    require_key(shape, values)
     types = {each.name: each.type for each in shape.columns}
-    if isinstance(given, str):
-        _refuse_other_name(shape, given, types[shape.key[0]])
+    if isinstance(key, str):
+        _refuse_other_name(shape, key, types[shape.key[0]])
     return {
-        name: exact_value(source, wanted[source], types[name])
+        name: exact_value(source, values[source], types[name])
         for source, name in zip(shape.source_key, shape.key, strict=True)
     }
 
 
-def shown_key_of(shape: Shape, given: object) -> dict[str, Any]:
-    """The same by the names that readers show; UsageError also for a key that they do not show."""
+def shown_key_of(shape: Shape, key: object) -> dict[str, Any]:
+    """The values of a key by the names that readers show; UsageError (`no-key`) if they do not show it."""
     users = {each.name: shown_name(each.source) for each in shape.user_columns}
     if hidden := [name for name in shape.key if name not in users]:
         raise UsageError(
@@ -49,11 +51,11 @@ def shown_key_of(shape: Shape, given: object) -> dict[str, Any]:
             f"The key of {shape.table} contains {hidden[0]}, which readers do not show.",
             _WITHOUT,
         )
-    return {users[name]: value for name, value in key_of(shape, given).items()}
+    return {users[name]: value for name, value in key_of(shape, key).items()}
 
 
 def require_key(shape: Shape, key: Mapping[str, object]) -> None:
-    """Raise UsageError for a key of other columns than the table's."""
+    """Raise UsageError if the columns of a key are not the columns of the table's key."""
     if not shape.key:
         raise UsageError("no-key", f"{shape.table} has no key.", _WITHOUT)
     if set(key) != set(shape.source_key):
@@ -61,15 +63,15 @@ def require_key(shape: Shape, key: Mapping[str, object]) -> None:
         lacking = [name for name in shape.source_key if name not in key]
         listed = ", ".join(shape.source_key)
         if unknown:
-            told = f"{shape.table} has no key column {unknown[0]}; the key is {listed}."
+            message = f"{shape.table} has no key column {unknown[0]}; the key is {listed}."
         else:
-            told = f"The key of {shape.table} is {listed}; {lacking[0]} is not given."
-        raise UsageError("other-key", told, _key_remedy(shape, key))
+            message = f"The key of {shape.table} is {listed}; {lacking[0]} is not given."
+        raise UsageError("other-key", message, _key_remedy(shape, key))
 
 
-def _refuse_other_name(shape: Shape, given: str, type_: ColumnType) -> None:
-    """Raise UsageError for `name=value` of another column; only a text may have an `=` in it."""
-    name, equals, value = given.partition("=")
+def _refuse_other_name(shape: Shape, key: str, type_: ColumnType) -> None:
+    """Raise UsageError for `name=value` with another column's name; only text keys may contain an `=`."""
+    name, equals, value = key.partition("=")
     if equals and type_.kind not in TEXT_KINDS:
         require_key(shape, {name: value})
 
@@ -78,19 +80,22 @@ def _key_remedy(shape: Shape, key: Mapping[str, object]) -> str:
     """The remedy for a key of other columns: the same values by the right names."""
     if len(shape.source_key) == len(key) == 1:
         (value,) = key.values()
-        return f"Write {shape.source_key[0]}={value}, or {value} alone."
+        return f"Write {shape.source_key[0]}={value}, or only {value}."
     return f"Write {' '.join(f'{name}=VALUE' for name in shape.source_key)}."
 
 
-def exact_value(name: str, given: object, type_: ColumnType) -> Any:
-    """The value of a key's column that is given; UsageError (`other-key`) for what is none of its type."""
+def exact_value(name: str, value: object, type_: ColumnType) -> Any:
+    """Read a value as exactly one value of a column's type, or raise UsageError (`other-key`).
+
+    A cast that rounds, truncates or pads would name another record.
+    """
     try:
-        return named_value(given, type_)
-    except Unnamed as told:
+        return named_value(value, type_)
+    except Unnamed as error:
         raise UsageError(
             "other-key",
-            f"{given!r} is not {_article(type_)} {type_}, the type of column {name}.",
-            told.remedy,
+            f"{value!r} is not {_article(type_)} {type_}, the type of column {name}.",
+            error.remedy,
         ) from None
 
 
@@ -103,27 +108,27 @@ _AXES: Final = {VALID_FROM, VALID_TO, STATED_FROM, STATED_TO}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The key of one record, None for all; and the columns that are told beside the key, none for all."""
+    """The key of one record, None for all records; the columns to show besides the key, empty for all."""
 
     key: object = None
     columns: Sequence[str] = ()
 
     @classmethod
     def of(cls, key: object, columns: str | Sequence[str] | None) -> "Selection":
-        """What a caller names: one column, or several."""
+        """A selection by a key, and by one column or several."""
         return cls(key, [columns] if isinstance(columns, str) else list(columns or ()))
 
     def require(self, shape: Shape) -> None:
-        """Raise UsageError, before anything is read, for what is no key or no column of the table."""
+        """Raise UsageError, before anything is read, if key or columns are not the table's."""
         if self.key is not None:
             shown_key_of(shape, self.key)
         users = [name for each in shape.user_columns for name in (each.source, shown_name(each.source))]
         self.select(shape.table, (), [*dict.fromkeys(users), *_AXES])
 
     def select(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
-        """Those of the names that stay: the key's, those that were chosen, and the times.
+        """The selected names: the key's, the chosen columns, and the times.
 
-        Raises UsageError for a column that is not there.
+        Raises UsageError for a missing column.
         """
         if not self.columns:
             return list(names)
@@ -139,17 +144,14 @@ class Selection:
 EVERYTHING: Final = Selection()
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 ChangeKind = Literal["added", "changed", "removed", "returned", "reverted", "passed"]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """The columns that are compared, none for all; the one kind of change that is shown, None for all.
+    """The columns to compare, empty for all; the kind of change to show, None for all kinds.
 
-    `through` looks at all that happened between the times, and not at the two ends alone.
+    `through` looks at everything that happened between the two times, not only at the two times.
     """
 
     columns: Sequence[str] = ()
@@ -160,7 +162,7 @@ class Comparison:
     def of(
         cls, columns: str | Sequence[str] | None, change: ChangeKind | None, *, through: bool, axis: str
     ) -> "Comparison":
-        """What a caller asks for; UsageError for what is no change, or none of this comparison."""
+        """A comparison by the options of a caller; UsageError for an unknown or unfitting kind of change."""
         if change is not None and change not in get_args(ChangeKind):
             words = ", ".join(get_args(ChangeKind))
             raise UsageError(
@@ -183,7 +185,7 @@ class Comparison:
         return cls(Selection.of(None, columns).columns, change, through)
 
     def names(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
-        """The columns that are compared; UsageError for one that is not there, and where nothing is a key."""
+        """The compared columns; UsageError for a missing column, and for `through` without a key."""
         if self.through and not key:
             raise UsageError(
                 "no-key",
@@ -192,18 +194,18 @@ class Comparison:
             )
         return Selection(columns=self.columns).select(table, key, names)
 
-    def filter_kind(self, found: "DataFrame") -> "DataFrame":
-        """Those of the differences that are asked for."""
+    def filter_kind(self, differences: "DataFrame") -> "DataFrame":
+        """Keep the differences of the selected kind."""
         from pyspark.sql.functions import col
 
-        return found if self.change is None else found.where(col("change") == self.change)
+        return differences if self.change is None else differences.where(col("change") == self.change)
 
 
 ENDS: Final = Comparison()
 
 
 def require_times(axis: str, known_at: object, at: object) -> None:
-    """Raise UsageError for an axis that is none, or a time that is of the other one."""
+    """Raise UsageError for an unknown axis, or a time that belongs to the other axis."""
     valid, recorded = option("axis", "valid"), option("axis", "recorded")
     if axis not in {"valid", "recorded"}:
         raise UsageError(
@@ -217,20 +219,24 @@ def require_times(axis: str, known_at: object, at: object) -> None:
         )
 
 
-def as_object(told: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
-    """A difference in the words of the contract; only a changed record has columns."""
-    found = {"key": told["key"], "change": told["change"]}
-    if "away" in told:
-        found["away"] = told["away"]
-    if told["change"] == "changed":
-        found["columns"] = {name: [told["before"][name], told["after"][name]] for name in told["changed"]}
+def as_object(difference: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
+    """A difference as JSON: `key`, `change`, and `columns` for changed records.
+
+    `whole` adds the values of the other records, `before` and `after`.
+    """
+    shown = {"key": difference["key"], "change": difference["change"]}
+    if "away" in difference:
+        shown["away"] = difference["away"]
+    before, after = difference["before"], difference["after"]
+    if difference["change"] == "changed":
+        shown["columns"] = {name: [before[name], after[name]] for name in difference["changed"]}
     elif whole:
-        sides = {side: side_values(told, side) for side in ("before", "after")}
-        found |= {side: values for side, values in sides.items() if values is not None}
-    return found
+        sides = {side: side_values(difference, side) for side in ("before", "after")}
+        shown |= {side: values for side, values in sides.items() if values is not None}
+    return shown
 
 
-def side_values(told: Mapping[str, Any], side: str) -> dict[str, Any] | None:
-    """The values of a record beside its key, before or after; None where it was not there."""
-    row = told[side]
-    return None if row is None else {name: row[name] for name in row if name not in told["key"]}
+def side_values(difference: Mapping[str, Any], side: str) -> dict[str, Any] | None:
+    """The values of a record, without its key, before or after; None if it did not exist then."""
+    row = difference[side]
+    return None if row is None else {name: row[name] for name in row if name not in difference["key"]}

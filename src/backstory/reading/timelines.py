@@ -1,30 +1,27 @@
-"""A record's life as it is answered: statements for programs, drawings for people."""
+"""The answer to a question for one record's life: versions for programs, drawings for people."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 from backstory.errors import UsageError, option
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
+from backstory.reading.drawings import Link, draw_lanes, picture
+from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.lives import (
     AXES,
     KNOWN_FROM,
     KNOWN_TO,
     SNAPSHOT,
-    STATED_FROM,
-    STATED_TO,
     Lane,
     VersionRow,
     changing_columns,
     lanes,
     statements_at,
 )
-
-if TYPE_CHECKING:
-    from backstory.reading.drawings import Link
 
 Axis = Literal["valid", "both"]
 NOTHING = "There is no version of this record."
@@ -35,9 +32,9 @@ class Timeline:
     """One record's life; printed, it draws itself, and in a notebook as a picture.
 
     `versions` have the user's columns, `valid_from` and `valid_to` (NULL: still true), `known_from` and
-    `known_to` (NULL: still told) and the `snapshot_id` of the commit that said so, while it is there. They do
-    not overlap. On `axis` both they are all that ever was told, and at most one for each instant and known
-    time; else what the table says now, or said at the known time that was asked for.
+    `known_to` (NULL: still stated). Their `snapshot_id` is that of the commit, if it has not expired. On
+    `axis` both they are all statements ever made, at most one for each instant and known time. Otherwise they
+    are the versions known now, or at the requested known time, and do not overlap.
     """
 
     versions: Sequence[VersionRow]
@@ -47,33 +44,29 @@ class Timeline:
 
     @property
     def lanes(self) -> list[Lane]:
-        """The life by the known times at which it changed; by one alone where these are not asked for."""
+        """A lane for each known time at which the life changed; on axis `valid`, one lane."""
         return lanes(self.versions) if self.axis == "both" else [Lane(self.versions)]
 
     def __str__(self) -> str:
         return self.draw()
 
     def draw(self, width: int | None = None) -> str:
-        """The drawing, in lines of so many letters at most; it tells of the columns that ever change.
+        """The drawing as text, in lines of at most `width` letters.
 
-        Of a record of one version it tells all.
+        It shows the columns that change; for a record with one version, all columns.
         """
-        from backstory.reading.drawings import draw_lanes
+        return "\n".join(draw_lanes(self.lanes, self._drawn_columns, datetime.now(UTC), width)) or NOTHING
 
-        return "\n".join(draw_lanes(self.lanes, self._telling, datetime.now(UTC), width)) or NOTHING
+    def svg(self, link: Link | None = None) -> str:
+        """The drawing as one self-contained SVG document for light and dark mode.
 
-    def svg(self, link: "Link | None" = None) -> str:
-        """The same as a picture: one SVG document that needs nothing else, readable in light and dark.
-
-        With `link` each bar leads to the address that it gives.
+        `link` returns the address to which a bar links.
         """
-        from backstory.reading.drawings import picture
-
         now = datetime.now(UTC)
-        return picture(self.lanes, self._telling, self.columns, now, self.title or NOTHING, link)
+        return picture(self.lanes, self._drawn_columns, self.columns, now, self.title or NOTHING, link)
 
     def save(self, file: str | Path) -> None:
-        """Write the picture into a file; UsageError if it cannot be written."""
+        """Write the SVG document to a file; UsageError if it cannot be written."""
         try:
             Path(file).write_text(self.svg(), encoding="utf-8")
         except OSError as stop:
@@ -85,35 +78,35 @@ class Timeline:
         return self.svg()
 
     @property
-    def _telling(self) -> Sequence[str]:
+    def _drawn_columns(self) -> Sequence[str]:
         return changing_columns(self.versions, self.columns) or self.columns
 
 
 def timeline_of(
     table: TableName,
     key: Mapping[str, object],
-    found: Sequence[VersionRow],
+    rows: Sequence[VersionRow],
     commits: Mapping[datetime, int],
     axis: Axis = "valid",
     known_at: datetime | None = None,
 ) -> Timeline:
-    """The life of the record with this key; `commits` are those that told it, by the recorded time."""
-    stated: Sequence[VersionRow] = [_with_axes(each, commits) for each in found]
-    told = sorted(stated if axis == "both" else statements_at(stated, known_at), key=_sort_key)
-    columns = [name for name in (told[0] if told else ()) if name not in {*key, *AXES}]
-    shown = told[0] if told else {}  # a float of 32 bits is not what Python makes of it
-    title = " ".join([str(table), *(f"{name}={shown.get(name, value)}" for name, value in key.items())])
-    return Timeline(told, columns, axis, title)
+    """The life of the record with this key; `commits` are snapshot ids by their recorded time."""
+    statements: Sequence[VersionRow] = [_with_axes(each, commits) for each in rows]
+    versions = sorted(statements if axis == "both" else statements_at(statements, known_at), key=_sort_key)
+    columns = [name for name in (versions[0] if versions else ()) if name not in {*key, *AXES}]
+    first = versions[0] if versions else {}  # its key is shown: Python widens a float of 32 bits
+    title = " ".join([str(table), *(f"{name}={first.get(name, value)}" for name, value in key.items())])
+    return Timeline(versions, columns, axis, title)
 
 
 def _with_axes(statement: VersionRow, commits: Mapping[datetime, int]) -> dict[str, Any]:
-    """The values, then the axes; a user's own `known_from` is read as `known_from_src`."""
-    found = dict(statement)
-    valid = {name: found.pop(name) for name in (VALID_FROM, VALID_TO)}
-    known = {KNOWN_FROM: found.pop(STATED_FROM, None), KNOWN_TO: found.pop(STATED_TO, None)}
-    values = {f"{name}_src" if name in AXES else name: value for name, value in found.items()}
-    told = known[KNOWN_FROM]
-    return values | valid | known | {SNAPSHOT: commits.get(told) if told else None}
+    """The values, then the times and the snapshot id; a user's own `known_from` becomes `known_from_src`."""
+    rest = dict(statement)
+    valid = {name: rest.pop(name) for name in (VALID_FROM, VALID_TO)}
+    known = {KNOWN_FROM: rest.pop(STATED_FROM, None), KNOWN_TO: rest.pop(STATED_TO, None)}
+    values = {f"{name}_src" if name in AXES else name: value for name, value in rest.items()}
+    known_from = known[KNOWN_FROM]
+    return values | valid | known | {SNAPSHOT: commits.get(known_from) if known_from else None}
 
 
 def _sort_key(statement: VersionRow) -> tuple[Any, ...]:
@@ -121,7 +114,7 @@ def _sort_key(statement: VersionRow) -> tuple[Any, ...]:
 
 
 def require_axis(axis: str, known_at: object = None) -> None:
-    """Raise UsageError for an axis that is none, or one that a known time contradicts."""
+    """Raise UsageError for an unknown axis, or for a known time on axis `both`."""
     valid, both = option("axis", "valid"), option("axis", "both")
     if axis not in get_args(Axis):
         raise UsageError(

@@ -22,15 +22,14 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading.arrow import differences, point_in_time, sorting
-from backstory.reading.arrow.knowledge import micros, table_at
+from backstory.reading.arrow.knowledge import table_at, times
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.point_in_time import PageQuestion, page
 from backstory.reading.arrow.versions import change_times, read_statements, read_versions
 from backstory.reading.frames.point_in_time import life as life_of_frames
-from backstory.reading.frames.versions import order_columns
 from backstory.reading.frames.versions import statements as statements_of_frames
 from backstory.reading.frames.versions import versions as versions_of_frames
-from backstory.reading.histories import SYSTEM_COLUMNS
+from backstory.reading.histories import SYSTEM_COLUMNS, order_columns
 from backstory.reading.selection import EVERYTHING, Comparison, Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
@@ -261,7 +260,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     held = read_versions(table_at(files, None))
     large = versions_of_frames(store, found).toArrow()
     assert same(held.rows, large) > 3
-    moved = set(micros(large, "valid_from")) | set(micros(large, "valid_to"))
+    moved = set(times(large, "valid_from").to_pylist()) | set(times(large, "valid_to").to_pylist())
     assert moved - {None} <= set(change_times(files).instants.tolist())
     if of_key:
         each_record_alone(files, large, of_key.split(","), monkeypatch)
@@ -312,7 +311,7 @@ def each_record_alone(files, large, key, monkeypatch):
 
 def the_first_alone(files, large, at, monkeypatch):
     """The first rows of an instant are Spark's where the table has more rows than are read here, or left to it."""
-    spans = zip(micros(large, "valid_from"), micros(large, "valid_to"), strict=True)
+    spans = zip(times(large, "valid_from").to_pylist(), times(large, "valid_to").to_pylist(), strict=True)
     holds = [SpannedRow(place, *span).holds(micros_of(at)) for place, span in enumerate(spans)]
     order, answered = order_columns(files.table.shape, large.column_names), 0
     holding = in_order([row for row, held in zip(rows_of(large), holds, strict=True) if held], order)
@@ -338,7 +337,10 @@ def page_by_page(files, large, at, monkeypatch):
             wanted = [
                 row
                 for row, start, end in zip(
-                    rows_of(large), micros(large, "valid_from"), micros(large, "valid_to"), strict=True
+                    rows_of(large),
+                    times(large, "valid_from").to_pylist(),
+                    times(large, "valid_to").to_pylist(),
+                    strict=True,
                 )
                 if SpannedRow(0, start, end).holds(micros_of(at)) and (not where or row["v"] == 1.5)
             ]

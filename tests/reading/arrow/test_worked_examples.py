@@ -18,7 +18,7 @@ from backstory.reading.arrow.life import life
 from backstory.reading.arrow.point_in_time import as_of, current
 from backstory.reading.arrow.versions import read_statements
 from backstory.reading.histories import SYSTEM_COLUMNS
-from backstory.reading.lives import STATED_FROM, STATED_TO
+from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.stores.iceberg.store import KEY, LAYOUT
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader

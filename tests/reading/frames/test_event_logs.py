@@ -8,7 +8,7 @@ from datasets import Dataset, e, s
 
 from backstory.doors.odf import door
 from backstory.errors import UsageError
-from backstory.reading.histories import instant_in
+from backstory.reading.frames.versions import frame_instant
 from backstory.stores.iceberg.store import Store
 from backstory.table import Table
 
@@ -133,5 +133,5 @@ def test_a_day_in_any_year_is_its_first_instant(spark):
     from pyspark.sql.functions import unix_seconds
 
     days = spark.sql("SELECT DATE '2040-01-01' AS day")
-    (row,) = days.select(unix_seconds(instant_in(days, "day")).alias("seconds")).collect()
+    (row,) = days.select(unix_seconds(frame_instant(days, "day")).alias("seconds")).collect()
     assert row["seconds"] == datetime(2040, 1, 1, tzinfo=UTC).timestamp()

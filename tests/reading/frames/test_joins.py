@@ -105,7 +105,7 @@ def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
     )
     columns = tuple(Column(each, ColumnType(kind)) for each, kind in (("k", Kind.STRING), *ends))
     make(store, Shape(name, columns, ("k",), Layout.FIVETRAN_HISTORY))
-    with pytest.raises(UsageError, match="when it learned each row"):
+    with pytest.raises(UsageError, match="when each row was recorded"):
         Table(store, name).join_as_of(orders, on="k", at="at", known_at="known")
 
 
@@ -113,7 +113,7 @@ def test_it_is_the_range_join(spark, store):
     """Many lives with absences, and one far longer: what comparing all pairs finds is found by either plan."""
     chance = random.Random(7)
     lives = {f"k{number}": chance.sample(range(40), chance.randint(1, 7)) for number in range(40)}
-    # Of its 1,200 versions the sample of `few_each` meets more than 8 whatever the order of the rows.
+    # Of its 1,200 versions the sample of `has_short_histories` meets more than 8 whatever the order of the rows.
     lives["hot"] = range(2400)
     versions = [
         (key, start, end)

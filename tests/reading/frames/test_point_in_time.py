@@ -99,6 +99,6 @@ def test_for_one_record_iceberg_is_asked_for_what_can_hold_it(history, store):
     assert [row["v"] for row in sent.as_of(instant("T2"), key="7", columns="v").collect()] == ["a"]
     assert sent.as_of(instant("T2"), key=8).count() == 0
     with pytest.raises(
-        UsageError, match=r"reading.lives has no key column id2; the key is id. Write id=7, or 7 alone."
+        UsageError, match=r"reading.lives has no key column id2; the key is id. Write id=7, or only 7."
     ):
         sent.current(key="id2=7")

@@ -3,7 +3,7 @@
 import random
 
 from backstory.reading.frames.joins import Join, join_statements
-from backstory.reading.lives import STATED_FROM, STATED_TO
+from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 
 ENDS = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
 

@@ -8,7 +8,7 @@ from remembering import E13, E14, number, remembered
 
 from backstory.errors import UsageError
 from backstory.reading.frames.versions import statements
-from backstory.reading.lives import STATED_FROM, STATED_TO
+from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.table import Table
 
 

@@ -1,31 +1,31 @@
-// What a page does beyond its links: the slider shows as it is dragged, arrow keys step, texts are copied.
+// The slider updates the page while it is dragged, arrow keys step through the changes, and buttons copy texts.
 "use strict";
 
 const state = () => document.getElementById("state");
-const said = (text) => { document.getElementById("said").textContent = text; };
-let asked = null;
+const announce = (text) => { document.getElementById("said").textContent = text; };
+let request = null;
 
-// The state of an address takes the place of the one that is shown; what was asked before is given up.
+// Show the state of an address in place of the present one, and abort the request before.
 async function show(address, { push = false } = {}) {
-  if (asked) asked.abort();
-  asked = new AbortController();
+  if (request) request.abort();
+  request = new AbortController();
   state().classList.add("busy");
   state().setAttribute("aria-busy", "true");
   try {
-    const answer = await fetch(address, { signal: asked.signal, headers: { accept: "text/html" } });
+    const answer = await fetch(address, { signal: request.signal, headers: { accept: "text/html" } });
     const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-    const found = page.getElementById("state");
-    if (!found) { location.assign(answer.url); return; }
+    const loaded = page.getElementById("state");
+    if (!loaded) { location.assign(answer.url); return; }
     const focused = document.activeElement && document.activeElement.id;
-    state().replaceWith(found);
-    const copies = document.querySelector(".copies");
-    const others = page.querySelector(".copies");
-    if (copies && others) copies.replaceWith(others);
+    state().replaceWith(loaded);
+    const snippets = document.querySelector(".snippets");
+    const others = page.querySelector(".snippets");
+    if (snippets && others) snippets.replaceWith(others);
     history[push ? "pushState" : "replaceState"]({}, "", answer.url);
     offerCopies();
     if (focused && document.getElementById(focused)) document.getElementById(focused).focus();
     const slider = document.getElementById("slider");
-    said(slider ? slider.getAttribute("aria-valuetext") : "");
+    announce(slider ? slider.getAttribute("aria-valuetext") : "");
   } catch (stop) {
     if (stop.name !== "AbortError") location.assign(address);
   }
@@ -55,7 +55,7 @@ document.addEventListener("keydown", (event) => {
   const names = { ArrowLeft: "previous", ArrowRight: "next" };
   const busy = /^(INPUT|TEXTAREA|SELECT)$/.test(event.target.tagName);
   if (!(event.key in names) || busy || event.altKey || event.ctrlKey || event.metaKey || event.shiftKey) return;
-  if (event.target.closest(".scroll")) return; // there the keys move what is seen
+  if (event.target.closest(".scroll")) return; // the keys scroll there
   const link = document.getElementById(names[event.key]);
   if (!link) return;
   event.preventDefault();
@@ -67,7 +67,7 @@ document.addEventListener("click", async (event) => {
   if (!button) return;
   const text = button.parentElement.querySelector("code").textContent;
   await navigator.clipboard.writeText(text);
-  said("Copied");
+  announce("Copied");
   button.firstChild.textContent = "Copied";
   setTimeout(() => { button.firstChild.textContent = "Copy"; }, 1500);
 });

@@ -1,1 +1,1 @@
-"""Histories of small tables, answered from their files without Spark, by the rules of reading."""
+"""Answers from the files of small tables, without Spark."""

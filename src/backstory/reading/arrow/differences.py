@@ -1,4 +1,4 @@
-"""What changed in a table between two times: counted and grouped as a whole, shown a page at a time."""
+"""What changed in a table between two times, from files: counted and grouped, then shown by pages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +16,7 @@ from backstory.reading.arrow.knowledge import KnownTable, narrow_to_changes, tab
 from backstory.reading.arrow.point_in_time import as_of, current
 from backstory.reading.arrow.sorting import sort_places
 from backstory.reading.arrow.versions import (
+    SIDED_TIMES,
     SORT_MEMORY,
     hold_memory,
     query_rows,
@@ -23,8 +24,7 @@ from backstory.reading.arrow.versions import (
     read_versions,
 )
 from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query, moves_query
-from backstory.reading.frames.versions import HISTORIES, shown_key
-from backstory.reading.histories import require_knowledge, system_columns
+from backstory.reading.histories import HISTORIES, require_knowledge, shown_key, system_columns
 from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, internal_name
 from backstory.reading.lives import value_text
 from backstory.reading.selection import ENDS, Comparison
@@ -36,16 +36,16 @@ from backstory.strategies.values import identities, ranks
 
 Row = Mapping[str, Any]
 Difference = dict[str, Any]
-# No row of a side.
+# The place of a missing row.
 NO_ROW: Final = -1
-# A number for the record of a row.
+# The number of a row's record.
 _RECORD: Final = "record"
 _SPANS: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
 
 
 @dataclass(frozen=True, slots=True)
 class CommonChange:
-    """So many records that had one value in a column and have another, as people read them."""
+    """A change of a column from one value to another, as text, and the number of records with this change."""
 
     count: int
     column: str
@@ -55,11 +55,11 @@ class CommonChange:
 
 @dataclass(frozen=True)
 class Differences:
-    """The records that differ, as places of rows.
+    """The records that differ, as places of rows; each array has an element for each record.
 
-    `rows` gives the rows at some places, and `values` are the compared ones. A record has its kind of
-    `change`, the places of a row of it and of its rows before and after, for each column that is not of the
-    key whether it `changed`, and whether the record was away in between, if that was asked for.
+    `rows` returns the rows at some places, and `values` has the compared values of all rows. `change` is the
+    kind of change, and `row`, `before` and `after` are places of rows. `changed` has a mask for each column
+    outside the key. `away`, if it is known, marks records that were absent in between.
     """
 
     rows: Callable[[np.ndarray], Sequence[Row]]
@@ -76,23 +76,23 @@ class Differences:
         return len(self.change)
 
     def of_kind(self, kind: str | None) -> "Differences":
-        """The records with one kind of change; all for None."""
+        """The records with one kind of change, or all for None."""
         return self if kind is None else self.at(np.flatnonzero(self.change == kind))
 
     def kinds(self) -> Counter[str]:
-        """How many records are of each kind."""
+        """The number of records by kind of change."""
         return Counter(self.change.tolist())
 
     def columns(self) -> Counter[str]:
-        """In how many changed records each column differs."""
+        """The number of changed records in which each column differs."""
         return Counter({name: count for name, mask in self.changed.items() if (count := int(mask.sum()))})
 
     def common_changes(self, most: int) -> list[CommonChange]:
         """The changes of values that several records have in common, the most frequent first."""
-        groups = [group for name in self.changed for group in self._alike(name, most)]
+        groups = [group for name in self.changed for group in self._common_changes_of(name, most)]
         return sorted(groups, key=lambda each: -each.count)[:most]
 
-    def _alike(self, name: str, most: int) -> list[CommonChange]:
+    def _common_changes_of(self, name: str, most: int) -> list[CommonChange]:
         records = np.flatnonzero(self.changed[name])
         sides = self.before[records], self.after[records]
         one, other = _codes(self.values, name, *sides)
@@ -106,34 +106,34 @@ class Differences:
         ]
 
     def page(self, begin: int = 0, end: int | None = None) -> list[Difference]:
-        """Some of the records: `key`, `change`, `before`, `after`, `changed`, and `away` if it is known."""
+        """A range of records: `key`, `change`, `before`, `after`, `changed`, and `away` if it is known."""
         part = self.at(np.arange(len(self))[begin:end])
         changed: list[list[str]] = [[] for _ in part.change]
         for name, mask in part.changed.items():
             for record in np.flatnonzero(mask):
                 changed[record].append(name)
         sides = (part.rows_at(places) for places in (part.row, part.before, part.after))
-        shown = [self._shown(*each) for each in zip(part.change.tolist(), *sides, changed, strict=True)]
+        records = [self._record(*each) for each in zip(part.change.tolist(), *sides, changed, strict=True)]
         if part.away is None:
-            return shown
-        return [{**each, "away": away} for each, away in zip(shown, part.away.tolist(), strict=True)]
+            return records
+        return [{**each, "away": away} for each, away in zip(records, part.away.tolist(), strict=True)]
 
-    def _shown(
+    def _record(
         self, change: str, row: Row, before: Row | None, after: Row | None, changed: list[str]
     ) -> Difference:
-        if not self.key:  # one row stands for its copies, whichever zeros these have
+        if not self.key:  # one row represents its copies, whose zeros may have other signs
             before, after = (None if each is None else _with_positive_zeros(each) for each in (before, after))
-        known = before or after or row
-        key = _with_positive_zeros({name: known[name] for name in self.key or known})
+        one = before or after or row
+        key = _with_positive_zeros({name: one[name] for name in self.key or one})
         return {"key": key, "change": change, "before": before, "after": after, "changed": changed}
 
     def rows_at(self, places: np.ndarray) -> list[Row | None]:
-        """The rows at these places, None for no place."""
+        """The rows at these places, None for `NO_ROW`."""
         rows = iter(self.rows(places[places != NO_ROW]))
         return [None if place == NO_ROW else next(rows) for place in places]
 
     def at(self, records: np.ndarray) -> "Differences":
-        """Some of the records, in this order."""
+        """The records at these places, in this order."""
         change, row, before, after = (
             side[records] for side in (self.change, self.row, self.before, self.after)
         )
@@ -143,7 +143,7 @@ class Differences:
 
 
 def _with_positive_zeros(row: Row) -> dict[str, Any]:
-    """The row with 0.0 for either zero."""
+    """The row with 0.0 in place of -0.0."""
     return {name: value + 0.0 if isinstance(value, float) else value for name, value in row.items()}
 
 
@@ -154,20 +154,21 @@ def diff(
     known_at: datetime | None = None,
     comparison: Comparison = ENDS,
 ) -> Differences:
-    """How the records at one instant differ from those at another, in the order of their keys.
+    """The records that differ between two instants, in the order of their keys, as by `diff` of frames.
 
-    Raises what `versions` raises; the meaning is that of `diff` of frames.
+    Raises the errors of `read_versions`.
     """
     between = micros_of(first), micros_of(second)
     known = narrow_to_changes(table_at(files, known_at), between)
-    sided = read_versions(known, partial(moves_query, DUCKDB, between=between, through=comparison.through))
+    narrow = partial(moves_query, DUCKDB, between=between, through=comparison.through)
+    sided = read_versions(known, narrow, SIDED_TIMES)
     return _differences(known, sided.users.take(sided.places), sided.spans, comparison)
 
 
 def diff_knowledge(
     files: TableReader, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
 ) -> Differences:
-    """How the answers for one instant differ between two known times (V96)."""
+    """The records whose state at one instant differs between two known times (V96)."""
     table = files.table
     if table.shape.layout is Layout.VERSIONS:
         for each in (first, second):
@@ -191,7 +192,7 @@ def diff_knowledge(
 
 
 def _differences(known: KnownTable, rows: pa.Table, sides: pa.Table, comparison: Comparison) -> Differences:
-    """The differences of rows, each with whether it was true before and after, and its time."""
+    """The differences of rows; `sides` has for each row `before`, `after` and its times."""
     shape = known.shape
     key = shown_key(shape)
     names = comparison.names(
@@ -218,8 +219,8 @@ def differences(
 ) -> Differences:
     """The records whose rows differ in these values, in the order of their keys.
 
-    `sides` has for each row whether it was true `before` and `after`, and `valid_from` and `valid_to` where
-    the question is about passages, or with `timed` about events. `rows` are shown instead of the values.
+    `sides` has for each row whether it was true `before` and `after`. For passages it also has `valid_from`
+    and `valid_to`, and for `timed` events `valid_from`. `rows` returns the rows to show instead of `values`.
     """
     relation = {
         internal_name("row"): integers(np.arange(values.num_rows)),
@@ -235,10 +236,10 @@ def differences(
     if comparison.through or not key:
         relation[internal_name("values")] = integers(identities(values, values.column_names))
     query = differences_query(DUCKDB, [_RECORD] if key else [], through=comparison.through, timed=timed)
-    asked = ", ".join(DUCKDB.name(internal_name(each)) for each in ANSWER)
-    found = query_rows(pa.table(relation), f"SELECT {asked} FROM ({query}) AS answer")  # noqa: S608
-    change, otherwise = (_words(found[internal_name(each)]) for each in ANSWER[:2])
-    row, before, after = (_places(found[internal_name(each)]) for each in ANSWER[2:5])
+    columns = ", ".join(DUCKDB.name(internal_name(each)) for each in ANSWER)
+    answer = query_rows(pa.table(relation), f"SELECT {columns} FROM ({query}) AS answer")  # noqa: S608
+    change, otherwise = (_words(answer[internal_name(each)]) for each in ANSWER[:2])
+    row, before, after = (_places(answer[internal_name(each)]) for each in ANSWER[2:5])
     both = np.flatnonzero(change == CHANGED)
     changed = {name: np.zeros(len(change), bool) for name in values.column_names if name not in key}
     for name, mask in changed.items():
@@ -255,31 +256,31 @@ def differences(
         before,
         after,
         changed,
-        truths_of(found[internal_name(ANSWER[5])]) if comparison.through else None,
+        truths_of(answer[internal_name(ANSWER[5])]) if comparison.through else None,
     )
     every = every.at(np.flatnonzero(change != None))  # noqa: E711 - of an array
     return every.at(_order(every)).of_kind(comparison.change)
 
 
 def _codes(values: pa.Table, name: str, *sides: np.ndarray) -> list[np.ndarray]:
-    """For the places of each side a number for the value there, the same for equal values."""
+    """Numbers for the values at the places of each side; equal values have equal numbers."""
     column = values.select([name]).take(integers(np.concatenate(sides)))
     return np.split(identities(column, [name]), [len(sides[0])])
 
 
 def _words(column: pa.ChunkedArray) -> np.ndarray:
-    """The words of a column that has few different ones, None for NULL."""
+    """The words of a column with few distinct words, None for NULL."""
     encoded = column.combine_chunks().dictionary_encode("encode")
     return np.array([*encoded.dictionary.to_pylist(), None], object)[np.asarray(encoded.indices)]
 
 
 def _places(column: pa.ChunkedArray) -> np.ndarray:
-    """The places of rows, and `NO_ROW` for NULL."""
+    """The places of rows, `NO_ROW` for NULL."""
     return whole_numbers(pc.coalesce(column, integers([NO_ROW])[0]))
 
 
 def _order(every: Differences) -> np.ndarray:
-    """The places of the records in the order of their keys, then of their kinds and rows."""
+    """The order of the records by their keys, then by their kinds and rows."""
     some = np.where(
         every.before != NO_ROW, every.before, np.where(every.after != NO_ROW, every.after, every.row)
     )

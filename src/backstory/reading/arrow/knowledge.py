@@ -1,7 +1,4 @@
-"""A table as it was known: its snapshot and columns, and its rows.
-
-Which rows can be true at a time, or begin or end between two: so that others are not read.
-"""
+"""A table as it was known at a time: its shape, its snapshot, and the rows that a question needs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,10 +28,10 @@ _DAY = 86_400_000_000
 
 @dataclass(frozen=True, slots=True)
 class KnownTable:
-    """What a table held at a recorded time: the shape of then, and where its rows are.
+    """A table at a recorded time: its shape and fields, and the snapshot with its rows.
 
-    `until` is that time in microseconds where the rows themselves tell what was known. With `searches` only
-    rows are read that have what is searched for.
+    `until` is the time in microseconds, if the rows themselves contain recorded times. `searches` restricts
+    the rows that are read.
     """
 
     files: TableReader
@@ -46,16 +43,16 @@ class KnownTable:
 
     @property
     def table(self) -> TableMetadata:
-        """The table as it stands now."""
+        """The table as it is now."""
         return self.files.table
 
     def rows(self, names: Sequence[str]) -> pa.Table:
-        """The rows, with these columns; raises Unreadable for what Spark alone reads."""
-        asked = list(dict.fromkeys(names))
-        return self.files.rows(self.snapshot, self.fields, asked, table_rows.MOST_IN_ARROW, self.searches)
+        """The rows, with these columns; Unreadable if only Spark can read them."""
+        distinct = list(dict.fromkeys(names))
+        return self.files.rows(self.snapshot, self.fields, distinct, table_rows.MOST_IN_ARROW, self.searches)
 
     def of_record(self, key: object) -> "KnownTable":
-        """The same of one record, or of all for None; UsageError for what is no key of the table."""
+        """The table restricted to one record, if a key is given; UsageError if the table has another key."""
         if key is None:
             return self
         values = key_of(self.shape, key)
@@ -63,7 +60,7 @@ class KnownTable:
 
 
 def table_at(files: TableReader, known_at: datetime | None) -> KnownTable:
-    """The table as known at a recorded time, or as it is; raises what `source_at` of frames raises."""
+    """The table as known at a recorded time, by default now; raises the errors of `source_at` of frames."""
     table = files.table
     if known_at is None:
         return KnownTable(files, table.shape, table.fields, table.snapshot)
@@ -74,11 +71,11 @@ def table_at(files: TableReader, known_at: datetime | None) -> KnownTable:
     commit = commit_at(map(_Commit, table.ancestry), table.shape.table, known_at)
     if commit is None:
         return KnownTable(files, table.shape, table.fields, None)
-    return table_after(files, commit.told)
+    return table_after(files, commit.metadata)
 
 
 def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
-    """The table as a commit left it, whatever its rows remember."""
+    """The table as a commit left it, without regard to recorded times in its rows."""
     table, schema_id = files.table, snapshot.get("schema-id")
     shape = shape_with_layout(_shape_then(table, schema_id))
     return KnownTable(files, shape, table.fields_then(schema_id), snapshot)
@@ -86,19 +83,19 @@ def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    told: Mapping[str, Any]
+    metadata: Mapping[str, Any]
 
     @property
     def committed_at(self) -> datetime:
-        return datetime.fromtimestamp(self.told["timestamp-ms"] / 1000, UTC)
+        return datetime.fromtimestamp(self.metadata["timestamp-ms"] / 1000, UTC)
 
     @property
     def parent(self) -> int | None:
-        return self.told.get("parent-snapshot-id")
+        return self.metadata.get("parent-snapshot-id")
 
 
 def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:
-    """The table's shape in an earlier state of its columns; its key's columns by their names of then."""
+    """The table's shape with the columns of an earlier schema, whose names the key has too."""
     shape, fields = table.shape, table.fields_then(schema_id)
     columns = columns_of_fields(fields, {each.name: each.source_name for each in shape.columns})
     ids = {each["name"]: each["id"] for each in table.fields}
@@ -107,14 +104,8 @@ def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:
     return replace(shape, columns=columns, key=tuple(name for name in key if name is not None))
 
 
-def micros(values: pa.Table | pa.ChunkedArray, name: str = "") -> list[int | None]:
-    """Times as microseconds since 1970, as `times` has them."""
-    found: list[int | None] = times(values, name).to_pylist()
-    return found
-
-
 def times(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
-    """The same; a day begins at midnight, UTC. Unreadable for a column without times."""
+    """Times as microseconds since 1970; a date is its midnight in UTC. Unreadable for other columns."""
     column = values[name] if name else values
     if pa.types.is_date32(column.type):
         return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), integers([_DAY])[0])
@@ -132,19 +123,19 @@ _LEAST: Final = timedelta(microseconds=1)
 
 
 def searches_at(known: KnownTable, micros: int) -> Mapping[str, Search]:
-    """What all rows have that were true at an instant, and few others; nothing where rows do not tell."""
+    """Searches that all rows true at an instant pass, and few others; empty if the rows cannot show it."""
     span = utc_span(known)
     if span is None:
         return {}
     instant, grain = EPOCH + timedelta(microseconds=micros), timedelta(microseconds=span.grain)
     started = {span.start: Between(greatest=instant)}
-    if known.until is not None:  # the end that was known may have been another one
+    if known.until is not None:  # another end may have been known then
         return started
     return {**started, span.end: Between(least=_least_end(instant, grain), null=True)}
 
 
 def _least_end(instant: datetime, grain: timedelta) -> datetime:
-    """The least end that is after an instant by its grain; the instant itself at an end of all time."""
+    """The least end that counts as after an instant, by the grain of ends."""
     try:
         return instant - (grain - _LEAST)
     except OverflowError:
@@ -152,9 +143,9 @@ def _least_end(instant: datetime, grain: timedelta) -> datetime:
 
 
 def narrow_to_changes(known: KnownTable, micros: tuple[int, int]) -> KnownTable:
-    """The same table, of which only rows need be read that begin or end after one instant up to another.
+    """Restrict a table to the rows that begin or end after one instant and up to another.
 
-    Until when a version was true that Fivetran brought, its successor tells: all rows of its record are read.
+    In a Fivetran history the end of a version depends on its successor, so all rows of such records are read.
     """
     span = utc_span(known)
     if span is None or known.until is not None or known.searches:
@@ -175,7 +166,7 @@ def narrow_to_changes(known: KnownTable, micros: tuple[int, int]) -> KnownTable:
 
 
 def utc_span(known: KnownTable) -> Span | None:
-    """The columns in which each row says from when to when it was true; None where it does not, in UTC."""
+    """The columns with the start and the end of each row, if they are instants in UTC; else None."""
     span = known.shape.layout.span
     if span is None or known.snapshot is None:
         return None

@@ -1,7 +1,4 @@
-"""One record's life, from files.
-
-Since when a record has a value, which commit said so, and what was there before.
-"""
+"""One record's life from files, and the story of a value: since when, by which commit, the value before."""
 
 import json
 from bisect import bisect_left
@@ -19,8 +16,7 @@ from backstory.reading.arrow.knowledge import KnownTable, table_after, table_at
 from backstory.reading.arrow.point_in_time import current_rows, select_versions
 from backstory.reading.arrow.versions import is_record, read_statements, read_versions
 from backstory.reading.frames.point_in_time import commits_by_recorded_time
-from backstory.reading.frames.versions import HISTORIES, RECORDING
-from backstory.reading.histories import require_knowledge
+from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge
 from backstory.reading.lives import SNAPSHOT, VersionRow, differ
 from backstory.reading.selection import Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
@@ -36,34 +32,34 @@ def life(
     known_at: datetime | None = None,
     columns: Sequence[str] = (),
 ) -> Timeline:
-    """One record's life, as `life` of frames tells it; Unreadable for what Spark alone reads."""
+    """One record's life, as by `life` of frames; Unreadable if only Spark can read it."""
     table = files.table.shape.table
-    told = files.table.shape.layout in RECORDING
-    if told and known_at is not None:
+    stated = files.table.shape.layout in RECORDING
+    if stated and known_at is not None:
         require_knowledge(files.table, known_at)
-    then = table_at(files, None if told else known_at)
+    then = table_at(files, None if stated else known_at)
     Selection(key, columns).require(then.shape)
     then = then.of_record(key)
-    found = read_statements(then) if told else read_versions(then)
-    wanted = shown_key_of(then.shape, key)
-    rows = found.of_places(is_record(found.users, then.shape, key)).rows
-    names = Selection(columns=columns).select(table, list(wanted), rows.column_names)
+    versions = read_statements(then) if stated else read_versions(then)
+    shown_key = shown_key_of(then.shape, key)
+    rows = versions.of_rows(is_record(versions.users, then.shape, key)).rows
+    names = Selection(columns=columns).select(table, list(shown_key), rows.column_names)
     return timeline_of(
-        table, wanted, rows_of(rows.select(names)), commits_by_recorded_time(files.table), axis, known_at
+        table, shown_key, rows_of(rows.select(names)), commits_by_recorded_time(files.table), axis, known_at
     )
 
 
-# Of a table without a history so many commits are looked at, one after the other.
+# The most commits that are searched in a table without a history.
 MOST_COMMITS: Final = 200
 SnapshotFields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Blame:
-    """A value of a record at a time, from when to when it has been so, and what was there before.
+    """A value of a record at a time, from when to when the record had it, and the value before.
 
-    `commit` made it so; None where that has expired: then `by` is the oldest commit that is kept, which has
-    it already. `gone_before` says that the record was not there before.
+    `commit` wrote the value; it is None if it has expired. Then `by` is the time of the oldest kept commit,
+    which already has the value. With `gone_before` the record did not exist just before.
     """
 
     value: Any
@@ -75,7 +71,7 @@ class Blame:
     by: datetime | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON has them; the commit with its door, run, files and counts."""
+        """The fields for JSON; the commit with its door, run, files and counts."""
         commit = self.commit
         return {
             "value": self.value,
@@ -90,46 +86,48 @@ class Blame:
 
 def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
     """A commit: its time, door, token, run, note, author, files (only names) and rows by outcome."""
-    told = commit.properties
-    taken = json.loads(told.get(FILES) or "[]")
+    properties = commit.properties
+    files = json.loads(properties.get(FILES) or "[]")
     return {
         "committed_at": commit.committed_at,
         "snapshot_id": commit.id,
-        "door": told.get(DOOR),
-        "token": told.get(TOKEN) or None,
-        "run": told.get(RUN),
-        "note": told.get(NOTE),
-        "author": told.get(AUTHOR),
-        "files": [PurePath(str(each[0])).name for each in taken],
-        "counts": json.loads(told.get(COUNTS) or "{}"),
+        "door": properties.get(DOOR),
+        "token": properties.get(TOKEN) or None,
+        "run": properties.get(RUN),
+        "note": properties.get(NOTE),
+        "author": properties.get(AUTHOR),
+        "files": [PurePath(str(each[0])).name for each in files],
+        "counts": json.loads(properties.get(COUNTS) or "{}"),
     }
 
 
 def blame(
     files: TableReader, key: object, column: str, at: datetime | None = None, known_at: datetime | None = None
 ) -> Blame:
-    """What is to say of a column of the record that was true at a time, by default the last one.
+    """The story of a column's value in the version of a record that was true at a time, by default the last.
 
-    Raises UsageError for what is no key or column of the table, and where there was no record.
+    Raises UsageError for another key, an unknown column, and if the record did not exist then.
     """
     if files.table.shape.layout not in HISTORIES:
         return _blame_live_row(files, key, column)
-    told = life(files, key, known_at=known_at)
-    held = told.versions
-    place = _place(held, at)
+    timeline = life(files, key, known_at=known_at)
+    versions = timeline.versions
+    place = _place(versions, at)
     if place is None:
         raise UsageError(
-            "no-record", f"There is no record with {told.title} then.", "Look at its life for other times."
+            "no-record",
+            f"There is no record with {timeline.title} then.",
+            "Look at its life for other times.",
         )
-    _require_column(files, column, told.columns)
-    first, last = _stretch(held, place, column)
-    start, before = held[first], held[first - 1] if first else None
+    _require_column(files, column, timeline.columns)
+    first, last = _stretch(versions, place, column)
+    start, before = versions[first], versions[first - 1] if first else None
     adjoins = before is not None and before[VALID_TO] == start[VALID_FROM]
     commit, by = _commit_of_version(files, key, column, start)
     return Blame(
         start[column],
         start[VALID_FROM],
-        held[last][VALID_TO],
+        versions[last][VALID_TO],
         before[column] if before is not None else None,
         not adjoins,
         commit,
@@ -141,27 +139,27 @@ def _require_column(files: TableReader, column: str, columns: Sequence[str]) -> 
     if column not in columns:
         raise UsageError(
             "unknown-column",
-            f"{files.table.shape.table} has no column {column} beside its key.",
+            f"{files.table.shape.table} has no column {column} outside its key.",
             f"Its columns are {', '.join(columns)}.",
         )
 
 
-def _place(held: Sequence[VersionRow], at: datetime | None) -> int | None:
-    """Which of the versions was true at a time; the last one for None."""
+def _place(versions: Sequence[VersionRow], at: datetime | None) -> int | None:
+    """The place of the version that was true at a time; the last version for None."""
     if at is None:
-        return len(held) - 1 if held else None
-    for place, each in enumerate(held):
+        return len(versions) - 1 if versions else None
+    for place, each in enumerate(versions):
         if each[VALID_FROM] <= at and (each[VALID_TO] is None or each[VALID_TO] > at):
             return place
     return None
 
 
-def _stretch(held: Sequence[VersionRow], place: int, column: str) -> tuple[int, int]:
-    """The first and the last of the versions around one that have its value without a break."""
+def _stretch(versions: Sequence[VersionRow], place: int, column: str) -> tuple[int, int]:
+    """The places of the first and the last adjoining version with the value of the one at `place`."""
     first = last = place
-    while first and _goes_on(held[first - 1], held[first], column):
+    while first and _goes_on(versions[first - 1], versions[first], column):
         first -= 1
-    while last + 1 < len(held) and _goes_on(held[last], held[last + 1], column):
+    while last + 1 < len(versions) and _goes_on(versions[last], versions[last + 1], column):
         last += 1
     return first, last
 
@@ -173,7 +171,7 @@ def _goes_on(one: VersionRow, following: VersionRow, column: str) -> bool:
 def _commit_of_version(
     files: TableReader, key: object, column: str, version: VersionRow
 ) -> tuple[CommitMetadata | None, datetime | None]:
-    """The commit that told a version; else when the oldest that is kept was made, which has it already."""
+    """The commit that wrote a version, or else the time of the oldest kept commit, which already has it."""
     commits = {each.id: each for each in files.table.commits}
     if version[SNAPSHOT] is not None:
         return commits.get(version[SNAPSHOT]), None
@@ -181,7 +179,7 @@ def _commit_of_version(
     def has_it(snapshot: SnapshotFields) -> bool:
         try:
             rows = _versions_after(table_after(files, snapshot), key)
-        except UsageError:  # the table had another key then, or no history
+        except UsageError:  # the table had another key or no history then
             return False
         return any(
             each[VALID_FROM] == version[VALID_FROM]
@@ -193,9 +191,9 @@ def _commit_of_version(
     place = bisect_left(history, x=True, key=has_it)
     if place == len(history):
         return None, None
-    found = commits[history[place]["snapshot-id"]]
+    commit = commits[history[place]["snapshot-id"]]
     whole = history[0].get("parent-snapshot-id") is None
-    return (found, None) if place or whole else (None, found.committed_at)
+    return (commit, None) if place or whole else (None, commit.committed_at)
 
 
 def _versions_after(known: KnownTable, key: object) -> list[dict[str, Any]]:
@@ -204,16 +202,18 @@ def _versions_after(known: KnownTable, key: object) -> list[dict[str, Any]]:
 
 
 def _blame_live_row(files: TableReader, key: object, column: str) -> Blame:
-    """The same of a table without a history: its commits are gone through, newest first."""
-    wanted = shown_key_of(files.table.shape, key)
+    """The story of a value in a table without a history, from its commits, newest first."""
+    shown_key = shown_key_of(files.table.shape, key)
     commits = {each.id: each for each in files.table.commits}
     now, since, by = None, None, None
     for number, snapshot in enumerate(files.table.ancestry):
         row = _row_after(table_after(files, snapshot), key)
         if now is None:
             if row is None:
-                raise UsageError("no-record", f"There is no record with {wanted}.", "Look for another key.")
-            _require_column(files, column, [name for name in row if name not in wanted])
+                raise UsageError(
+                    "no-record", f"There is no record with {shown_key}.", "Look for another key."
+                )
+            _require_column(files, column, [name for name in row if name not in shown_key])
             now = row
         elif row is None or column not in row or differ(column, row, now):
             before = None if row is None else row.get(column)

@@ -1,7 +1,4 @@
-"""What is true of a table, now or at an instant, from files.
-
-A page of a table: the next rows, in the order of their key, that were true at a time.
-"""
+"""The rows of a table that are true now or at a time, from files: all of them, one record, or a page."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,7 +16,8 @@ from backstory.model.table import Shape
 from backstory.reading.arrow.knowledge import KnownTable, searches_at, table_at, utc_span
 from backstory.reading.arrow.sorting import ROWS_FOR_ONE, are_after, equals_next, first_rows, sort_rows
 from backstory.reading.arrow.versions import VersionRows, is_record, read_versions
-from backstory.reading.frames.versions import HISTORIES, history_of, order_columns, shown_key
+from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
+from backstory.reading.lifetimes import DUCKDB, true_query
 from backstory.reading.lives import shown_name
 from backstory.reading.selection import EVERYTHING, Selection, exact_value, key_of
 from backstory.stores.iceberg.literals import micros_of
@@ -36,43 +34,43 @@ def current(
     selection: Selection = EVERYTHING,
     limit: int | None = None,
 ) -> pa.Table:
-    """The rows that are true now, as `current` of frames has them; Unreadable for what Spark alone reads.
+    """The rows that are true now, as by `current` of frames; Unreadable if only Spark can read them.
 
-    With `limit` the first ones in the order of their key are among the rows, and not all others.
+    With `limit` the answer contains the first rows in the order of their key, and perhaps others.
     """
-    found = table_at(files, known_at)
-    selection.require(found.shape)
-    return first_rows(found.of_record(selection.key), limit, partial(current_rows, selection))
+    known = table_at(files, known_at)
+    selection.require(known.shape)
+    return first_rows(known.of_record(selection.key), limit, partial(current_rows, selection))
 
 
-def current_rows(selection: Selection, found: KnownTable) -> pa.Table:
-    """The rows that are true now, of the record and with the columns that were chosen."""
-    if found.shape.layout in HISTORIES:
-        held = read_versions(found)
-        return select_versions(held.where(pc.is_null(held.spans[VALID_TO])), found.shape, selection)
-    rows = live_rows(found)
+def current_rows(selection: Selection, known: KnownTable) -> pa.Table:
+    """The selected rows and columns that are true now."""
+    if known.shape.layout in HISTORIES:
+        versions = read_versions(known)
+        return select_versions(versions.where(pc.is_null(versions.spans[VALID_TO])), known.shape, selection)
+    rows = live_rows(known)
     if selection.key is not None:
-        rows = rows.filter(is_record(rows, found.shape, selection.key))
-    return rows.select(selection.select(found.shape.table, shown_key(found.shape), rows.column_names))
+        rows = rows.filter(is_record(rows, known.shape, selection.key))
+    return rows.select(selection.select(known.shape.table, shown_key(known.shape), rows.column_names))
 
 
-def select_versions(held: VersionRows, shape: Shape, selection: Selection = EVERYTHING) -> pa.Table:
-    """The versions, of the record and with the columns that were chosen."""
+def select_versions(versions: VersionRows, shape: Shape, selection: Selection = EVERYTHING) -> pa.Table:
+    """The selected versions and columns."""
     if selection.key is not None:
-        held = held.of_places(is_record(held.users, shape, selection.key))
-    rows = held.rows
+        versions = versions.of_rows(is_record(versions.users, shape, selection.key))
+    rows = versions.rows
     return rows.select(selection.select(shape.table, shown_key(shape), rows.column_names))
 
 
-def live_rows(found: KnownTable) -> pa.Table:
-    """The rows of a table without a history; of one that Fivetran marks those that are not deleted."""
-    shape = found.shape
+def live_rows(known: KnownTable) -> pa.Table:
+    """The rows of a table without a history, except rows that Fivetran marked as deleted."""
+    shape = known.shape
     users = shape.user_columns
     names = [each.source for each in users]
     if not names or len(set(names)) < len(names):
         raise Unreadable("columns that share a name")
     marked = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
-    rows = found.rows([*(each.name for each in users), *([DELETED] if marked else [])])
+    rows = known.rows([*(each.name for each in users), *([DELETED] if marked else [])])
     if marked:
         rows = rows.filter(pc.invert(without_nulls(rows[DELETED])))
     return rows.select([each.name for each in users]).rename_columns(names)
@@ -85,16 +83,18 @@ def as_of(
     selection: Selection = EVERYTHING,
     limit: int | None = None,
 ) -> pa.Table:
-    """The rows that were true at an instant, as `as_of` of frames has them; `limit` as `current` has it."""
-    found = table_at(files, known_at)
-    selection.require(found.shape)
+    """The rows that were true at an instant, as by `as_of` of frames; for `limit` see `current`."""
+    known = table_at(files, known_at)
+    selection.require(known.shape)
     instant = micros_of(time)
+    answer = partial(_versions_at, instant, selection)
+    return first_rows(known.of_record(selection.key), limit, answer, searches_at(known, instant))
 
-    def versions_of(part: KnownTable) -> pa.Table:
-        held = read_versions(part)
-        return select_versions(held.where(held.true_at(instant)), part.shape, selection)
 
-    return first_rows(found.of_record(selection.key), limit, versions_of, searches_at(found, instant))
+def _versions_at(instant: int, selection: Selection, known: KnownTable) -> pa.Table:
+    """The selected versions and columns that were true at an instant."""
+    versions = read_versions(known, partial(true_query, DUCKDB, instant=instant))
+    return select_versions(versions, known.shape, selection)
 
 
 Row = Mapping[str, Any]
@@ -102,10 +102,10 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PageQuestion:
-    """Which rows are asked for: those true at `time` (None: now), as known at `known_at` (None: now).
+    """A question for a page of rows that are true at `time` (None: now), as known at `known_at` (None: now).
 
-    `where` has the values that columns must have, as texts; `after` is the key behind which the page begins,
-    as `timeline` takes it.
+    `where` maps columns to the values that they must have, as texts. The page begins after the key `after`,
+    in the form that `timeline` takes.
     """
 
     time: datetime | None = None
@@ -117,9 +117,9 @@ class PageQuestion:
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """Rows in the order of their key, the key's columns, and whether others follow.
+    """Rows in the order of their key, all columns, the key's columns, and whether more rows follow.
 
-    `first` are the values of the key's first column in these rows, and perhaps others.
+    `first` has the values of the key's first column in these rows, and perhaps others.
     """
 
     rows: Sequence[Row]
@@ -130,35 +130,38 @@ class Page:
 
 
 def page(files: TableReader, question: PageQuestion) -> Page:
-    """The rows; UsageError for a column or a value that is none, Unreadable for what Spark alone reads."""
+    """Answer a question for a page.
+
+    Raises UsageError for an unknown column or an unfitting value, Unreadable if only Spark can read the rows.
+    """
     known = table_at(files, question.known_at)
     key = shown_key(known.shape)
-    wanted = _search_values(known, question.where)
+    conditions = _search_values(known, question.where)
     after = {} if question.after is None else key_of(known.shape, question.after)
     behind = dict(zip(key, after.values(), strict=False))
     instant = None if question.time is None else micros_of(question.time)
 
     def answer(part: KnownTable) -> pa.Table:
         rows = _true_rows(part, instant)
-        for name, (_, search) in wanted.items():
+        for name, (_, search) in conditions.items():
             rows = rows.filter(search.rows(rows[name]))
         return rows.filter(are_after(rows, behind)) if behind else rows
 
-    sure, asked = _sure_searches(known, instant, wanted), question.limit + 1
+    sure, needed = _sure_searches(known, instant, conditions), question.limit + 1
     while True:
-        found = first_rows(known, asked, answer, sure, after)
-        rows = sort_rows(found, order_columns(known.shape, found.column_names))
+        rows = first_rows(known, needed, answer, sure, after)
+        rows = sort_rows(rows, order_columns(known.shape, rows.column_names))
         end = _end(rows, key, question.limit)
-        if end < len(rows) or len(rows) < asked:
-            first = found[key[0]] if key else None
-            return Page(rows_of(rows.slice(0, end)), found.column_names, key, len(rows) > end, first)
-        asked *= ROWS_FOR_ONE  # one record has so many
+        if end < len(rows) or len(rows) < needed:
+            first = rows[key[0]] if key else None
+            return Page(rows_of(rows.slice(0, end)), rows.column_names, key, len(rows) > end, first)
+        needed *= ROWS_FOR_ONE  # all these rows belong to one record
 
 
 def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
-    """Where a page ends: behind all rows of a record, of which several may be true in a spoilt history.
+    """The number of rows on a page, which ends after all rows of a record.
 
-    No page begins behind a key with NULL in it.
+    In a broken history several rows of a record may be true. No page ends after a key with a NULL.
     """
     if not key or len(rows) <= limit:
         return min(limit, len(rows))
@@ -171,51 +174,50 @@ def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
 
 
 def rows_before(
-    files: TableReader, of: Page, time: datetime | None, known_at: datetime | None
+    files: TableReader, page: Page, time: datetime | None, known_at: datetime | None
 ) -> dict[Any, Row]:
-    """The rows of a page's records at another time, by the values of their key; none where that is costly."""
+    """The rows of a page's records at another time, by the values of their key; empty if that is costly."""
     known = table_at(files, known_at)
-    if of.first is None or shown_key(known.shape) != list(of.key):
+    if page.first is None or shown_key(known.shape) != list(page.key):
         return {}
     instant = None if time is None else micros_of(time)
     try:
-        part = replace(known, searches={known.shape.key[0]: OneOf(of.first)})
-        found = rows_of(_true_rows(part, instant))
+        part = replace(known, searches={known.shape.key[0]: OneOf(page.first)})
+        rows = rows_of(_true_rows(part, instant))
     except (Unreadable, pa.ArrowException):
         return {}
-    return {tuple(row[each] for each in of.key): row for row in found}
+    return {tuple(row[each] for each in page.key): row for row in rows}
 
 
 def _true_rows(part: KnownTable, instant: int | None) -> pa.Table:
     if instant is None or part.shape.layout not in HISTORIES:
         return current_rows(EVERYTHING, part)
-    held = read_versions(part)
-    return select_versions(held.where(held.true_at(instant)), part.shape)
+    return _versions_at(instant, EVERYTHING, part)
 
 
 def _sure_searches(
-    known: KnownTable, instant: int | None, wanted: Mapping[str, tuple[str, Search]]
+    known: KnownTable, instant: int | None, conditions: Mapping[str, tuple[str, Search]]
 ) -> dict[str, Search]:
-    """What all rows of the answer have, by the table's own names; nothing where a row alone does not tell."""
+    """Searches, by the table's own names, that all rows of the answer pass."""
     lasting = known.shape.layout in HISTORIES
     if lasting and utc_span(known) is None:
         return {}
-    stored = dict(wanted.values())
+    stored = dict(conditions.values())
     return {**stored, **(searches_at(known, instant) if lasting and instant is not None else {})}
 
 
 def _search_values(known: KnownTable, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
-    """For each column that readers show its own name, and the value that is searched for."""
+    """The table's own name and the search for each column of `where`, by the names that readers show."""
     shape = known.shape
     lasting = shape.layout in HISTORIES
     users = history_of(known.table, shape).user_columns if lasting else shape.user_columns
     names = {shown_name(each.source) if lasting else each.source: each for each in users}
-    found: dict[str, tuple[str, Search]] = {}
+    searches: dict[str, tuple[str, Search]] = {}
     for name, text in where.items():
         if name not in names:
             raise _no_column(shape, name, names)
-        found[name] = names[name].name, EqualTo(exact_value(name, text, names[name].type))
-    return found
+        searches[name] = names[name].name, EqualTo(exact_value(name, text, names[name].type))
+    return searches
 
 
 def _no_column(shape: Shape, name: str, names: Mapping[str, object]) -> UsageError:

@@ -1,7 +1,4 @@
-"""Rows in one order, as Spark sorts: NULL first, NaN last, texts by their bytes.
-
-The first rows of an answer in the order of their key, out of a table of any size.
-"""
+"""Rows in Spark's order (NULL first, NaN last, texts by their bytes), and the first rows of large tables."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.reading.arrow.knowledge import KnownTable
-from backstory.reading.frames.versions import shown_key
+from backstory.reading.histories import shown_key
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import Between, OneOf, Search
 from backstory.stores.metadata.table_rows import MOST_VALUES, is_small, least_values, number_of_rows
@@ -21,7 +18,7 @@ from backstory.strategies.values import ranks, sorted_by
 
 
 def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
-    """The rows by these columns, where they have them, and then by all others."""
+    """Sort rows by the columns of `first` that they have, then by all others."""
     names = [name for name in first if name in rows.column_names]
     others = (ranks(rows[name]) for name in rows.column_names if name not in names)
     places = sort_places([ranks(rows[name]) for name in names], rows.num_rows, lambda: others)
@@ -31,7 +28,7 @@ def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
 def sort_places(
     numbers: Sequence[np.ndarray], size: int, others: Callable[[], Iterable[np.ndarray]]
 ) -> np.ndarray:
-    """The places of so many rows in the order of their numbers, and of other ones if these do not suffice."""
+    """The places of `size` rows in the order of `numbers`, and of `others` if these have equal rows."""
     order = sorted_by(numbers, size)
     if equals_next([each[order] for each in numbers], size).any():
         order = sorted_by([*numbers, *others()], size)
@@ -39,7 +36,7 @@ def sort_places(
 
 
 def equals_next(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """For each of so many rows but the last, whether the next one has the same numbers."""
+    """Whether each of `size` rows, except the last, has the same numbers as the next row."""
     same = np.ones(max(size - 1, 0), bool)
     for each in numbers:
         same &= each[1:] == each[:-1]
@@ -47,7 +44,7 @@ def equals_next(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:
 
 
 def are_after(rows: pa.Table, values: Mapping[str, Any]) -> pa.Array:
-    """Whether each row is behind the row with these values, in the order of their columns."""
+    """Whether each row sorts after the row with these values."""
     behind, same = np.zeros(rows.num_rows, bool), np.ones(rows.num_rows, bool)
     for name, value in values.items():
         type_ = rows.schema.field(name).type
@@ -58,10 +55,10 @@ def are_after(rows: pa.Table, values: Mapping[str, Any]) -> pa.Array:
     return booleans(behind)
 
 
-# A record has some versions, and some are not true: so many rows are read for each that is wanted.
+# Rows read for each row of the answer, because few versions of a record are true.
 ROWS_FOR_ONE: Final = 8
 FEWEST: Final = 1_000
-# So many rows are answered from as fast as some of them.
+# The most rows that are read as fast as a part of them.
 FEW: Final = 20_000
 NO_SEARCHES: Final[Mapping[str, Any]] = {}
 
@@ -75,11 +72,11 @@ def first_rows(
     sure: Mapping[str, Search] = NO_SEARCHES,
     after: Mapping[str, Any] = NO_SEARCHES,
 ) -> pa.Table:
-    """Rows of the answer, the first `limit` in the order of their key among them; all rows for None.
+    """Rows of an answer, including the first `limit` in the order of their key; all rows for None.
 
-    `sure` is what all rows of the answer have, and `after` a key behind which they stand; of a record in the
-    answer all rows are read. Of a large table the records with the least keys are read; where most of these
-    are not in the answer, the columns of key and `sure` are looked through for the keys that are.
+    All rows of the answer pass the searches `sure` and have a key after `after`. All rows of a record are
+    read. In a large table the records with the least keys are read. If few of them are in the answer, the
+    columns of the key and of `sure` are searched for its keys.
     """
     snapshot = known.snapshot
     names = _key_names(known)
@@ -105,9 +102,9 @@ def _of_least_keys(
     sure: Mapping[str, Search],
     after: Mapping[str, Any],
 ) -> pa.Table:
-    """The answer for the records with the least keys, for more of them until there are so many rows.
+    """The answer for the records with the least keys, more until it has `limit` rows.
 
-    Raises Unreadable where that is no way to the rows.
+    Raises Unreadable if few of these records are in the answer.
     """
     assert known.snapshot is not None
     least = after.get(name)
@@ -131,7 +128,7 @@ def _of_candidates(
     sure: Mapping[str, Search],
     after: Mapping[str, Any],
 ) -> pa.Table:
-    """The answer for the first records that have a row with what is sure, for more until there are enough."""
+    """The answer for the first records with a row that passes `sure`, more until it has `limit` rows."""
     first = names[0]
     searches = {**({first: Between(after[first])} if first in after else {}), **sure}
     keys = known.files.rows(known.snapshot, known.fields, names, MOST_VALUES, searches or None)
@@ -149,6 +146,6 @@ def _of_candidates(
 
 
 def _key_names(known: KnownTable) -> list[str]:
-    """The columns by which rows are sorted; none where they are not the key's, or were others then."""
+    """The key's columns in the table, by which rows are sorted; empty if readers show another key."""
     now, then = shown_key(known.table.shape), shown_key(known.shape)
     return list(known.shape.key) if then and now == then else []

@@ -1,9 +1,4 @@
-"""The versions that a table keeps, as places of its rows and spans.
-
-The rows of one record.
-
-When anything in a history began or ended: what a slider moves over.
-"""
+"""The versions of a table from its files, as places of rows and times, computed by DuckDB."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,20 +21,26 @@ from backstory.model.values import comparison_key
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE
 from backstory.reading.arrow.knowledge import KnownTable, struct_field, table_at, times, utc_span
 from backstory.reading.differences import SIDES, revisions_query
-from backstory.reading.frames.versions import history_of, no_end_error, warn_of_disorder
-from backstory.reading.histories import identity_names, log_kind, system_columns
+from backstory.reading.histories import (
+    history_of,
+    identity_names,
+    log_kind,
+    no_end_error,
+    system_columns,
+    warn_of_disorder,
+)
 from backstory.reading.lifetimes import (
     DUCKDB,
     ENDED,
-    KNOWN_FROM,
-    KNOWN_TO,
     STARTED,
+    STATED_FROM,
+    STATED_TO,
     LogKind,
     internal_name,
     statements_query,
     versions_query,
 )
-from backstory.reading.lives import STATED_FROM, STATED_TO, shown_name
+from backstory.reading.lives import shown_name
 from backstory.reading.selection import shown_key_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.deletes import Unreadable
@@ -49,30 +50,30 @@ from backstory.stores.port import DISORDER
 from backstory.strategies.events.terms import LETTERS, Op
 from backstory.strategies.values import identities
 
-
-def is_record(users: pa.Table, shape: Shape, key: object) -> pa.Array:
-    """Whether each row is of the record; UsageError for what is no key of the table."""
-    found = np.ones(users.num_rows, bool)
-    for name, value in shown_key_of(shape, key).items():
-        if name not in users.column_names or pa.types.is_fixed_size_binary(users.schema.field(name).type):
-            raise Unreadable("a key that is not read here")
-        wanted = comparison_key(value)
-        found &= np.array([comparison_key(each) == wanted for each in users[name].to_pylist()], bool)
-    return booleans(found)
-
-
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
+
+def is_record(users: pa.Table, shape: Shape, key: object) -> pa.Array:
+    """Whether each row belongs to the record; UsageError if it is not a key of the table."""
+    matches = np.ones(users.num_rows, bool)
+    for name, value in shown_key_of(shape, key).items():
+        if name not in users.column_names or pa.types.is_fixed_size_binary(users.schema.field(name).type):
+            raise Unreadable("a key that is not read here")
+        comparable = comparison_key(value)
+        matches &= np.array([comparison_key(each) == comparable for each in users[name].to_pylist()], bool)
+    return booleans(matches)
+
+
 _PLACE: Final = "place"
-# A number for the record of a row.
+# The number of a row's record.
 _RECORD: Final = "record"
-# Sorted rows are in memory beside those that are yet to be sorted.
+# Rows are in memory twice while they are sorted.
 SORT_MEMORY: Final = 2
 INSTANT: Final = pa.timestamp("us", tz="UTC")
-# Columns of answers, by the names that they have among `spans`.
+# Columns of answers, and their names in `VersionRows.spans`.
 TIMES: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
-STATEMENT_TIMES: Final = {**TIMES, KNOWN_FROM: STATED_FROM, KNOWN_TO: STATED_TO}
+STATEMENT_TIMES: Final = {**TIMES, STATED_FROM: STATED_FROM, STATED_TO: STATED_TO}
 SIDE_COLUMNS: Final = {internal_name(each): each for each in SIDES}
 SIDED_TIMES: Final = {**TIMES, **SIDE_COLUMNS}
 
@@ -81,18 +82,18 @@ Narrowing = Callable[[str], str]
 
 @dataclass(frozen=True, slots=True)
 class VersionRows:
-    """The user's columns of rows, under the source's names, and which of them are versions.
+    """The user's columns of all rows, under the source's names, and the rows that are versions.
 
-    `spans` has for each version the `place` of its row, `valid_from`, `valid_to`, `TOLD_FROM` and `TOLD_TO`
-    for statements, and `SIDES` if these were asked for.
+    `spans` has for each version the `place` of its row, `valid_from` and `valid_to`. Statements also have
+    `STATED_FROM` and `STATED_TO`, and versions on two sides have `SIDES`.
     """
 
     users: pa.Table
     spans: pa.Table
 
-    def where(self, chosen: pa.Array | pa.ChunkedArray) -> "VersionRows":
-        """The versions that are chosen."""
-        return replace(self, spans=self.spans.filter(chosen))
+    def where(self, mask: pa.Array | pa.ChunkedArray) -> "VersionRows":
+        """The versions for which the mask is true."""
+        return replace(self, spans=self.spans.filter(mask))
 
     @property
     def rows(self) -> pa.Table:
@@ -104,25 +105,21 @@ class VersionRows:
 
     @property
     def places(self) -> pa.ChunkedArray:
-        """The places of their rows."""
+        """The places of the rows of the versions."""
         return self.spans[_PLACE]
 
-    def of_places(self, chosen: pa.Array) -> "VersionRows":
-        """The versions whose rows are at places that are chosen among all."""
-        return self.where(chosen.take(self.spans[_PLACE]))
-
-    def true_at(self, micros: int) -> pa.ChunkedArray:
-        """Whether each was true at an instant (V99); NULL where nothing tells."""
-        instant = integers([micros], INSTANT)[0]
-        ended = without_nulls(pc.less_equal(self.spans[VALID_TO], instant))
-        return pc.and_kleene(pc.less_equal(self.spans[VALID_FROM], instant), pc.invert(ended))
+    def of_rows(self, mask: pa.Array) -> "VersionRows":
+        """The versions whose rows pass a mask of all rows."""
+        return self.where(mask.take(self.spans[_PLACE]))
 
 
-def read_versions(known: KnownTable, among: Narrowing | None = None) -> VersionRows:
-    """Every version, as it is known; with `among` those of a query that narrows the query of versions.
+def read_versions(
+    known: KnownTable, narrow: Narrowing | None = None, columns: Mapping[str, str] = TIMES
+) -> VersionRows:
+    """The versions of a table, with these columns; `narrow` maps the query for them to a narrower one.
 
-    Raises UsageError for a table that keeps no history, Refused for a version whose end is unknown, and
-    Unreadable for rows that only Spark reads.
+    Raises UsageError if the table keeps no history, Refused if the end of a version is unknown, and
+    Unreadable if only Spark can read the rows.
     """
     history = history_of(known.table, known.shape)
     layout = known.shape.layout
@@ -133,23 +130,19 @@ def read_versions(known: KnownTable, among: Narrowing | None = None) -> VersionR
     else:
         (relation, key), log = _relation_of_spans(known, history, rows), None
     query = versions_query(DUCKDB, layout, key, log, known.until)
-    spans = (
-        _query_in_memory(known, relation, among(query), SIDED_TIMES)
-        if among
-        else _query_in_memory(known, relation, query)
-    )
+    spans = _query_in_memory(known, relation, narrow(query) if narrow else query, columns)
     return VersionRows(_user_columns(rows, history), spans)
 
 
 def read_revisions(known: KnownTable, instant: int, between: tuple[int, int]) -> VersionRows:
-    """The rows of a table of layout `versions` that were known of an instant at one of two times only."""
+    """The rows of layout `versions` that held at an instant as known at only one of two recorded times."""
     rows, history, relation = _native_relation(known)
     query = revisions_query(DUCKDB, instant, between)
     return VersionRows(_user_columns(rows, history), _query_in_memory(known, relation, query, SIDE_COLUMNS))
 
 
 def read_statements(known: KnownTable) -> VersionRows:
-    """The statements of a native table or an event log, with their recorded times (native.md V97)."""
+    """The statements of layout `versions` or of an event log, with their recorded times (native.md V97)."""
     if known.shape.layout is not Layout.ODF:
         rows, history, relation = _native_relation(known)
         query = statements_query(DUCKDB, ())
@@ -164,7 +157,7 @@ def read_statements(known: KnownTable) -> VersionRows:
 
 
 def _native_relation(known: KnownTable) -> tuple[pa.Table, History, dict[str, Any]]:
-    """The rows of a table of layout `versions`, with all that they record."""
+    """The rows of a table of layout `versions`, its history, and the relation of all recorded values."""
     history = history_of(known.table, known.shape)
     rows = known.rows(
         [*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory_names(known)]
@@ -173,7 +166,7 @@ def _native_relation(known: KnownTable) -> tuple[pa.Table, History, dict[str, An
 
 
 def _event_relation(known: KnownTable, rows: pa.Table) -> tuple[dict[str, Any], list[str], LogKind]:
-    """What the events of a log record, the names of the columns that tell records apart, and its kind."""
+    """The relation of the events of a log, the columns that identify a record, and the kind of the log."""
     names, shape = system_columns(known.table), known.shape
     identity = identity_names(names, shape)
     relation = {
@@ -187,9 +180,9 @@ def _event_relation(known: KnownTable, rows: pa.Table) -> tuple[dict[str, Any], 
 
 
 def _query_in_memory(
-    known: KnownTable, relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES
+    known: KnownTable, relation: Mapping[str, Any], query: str, columns: Mapping[str, str]
 ) -> pa.Table:
-    """The answer to a query; Unreadable where the memory cannot hold what DuckDB sorts."""
+    """The answer to a query; Unreadable if the memory cannot hold the rows that DuckDB sorts."""
     with hold_memory(
         known.files.lease, "lifetimes", SORT_MEMORY * sum(each.nbytes for each in relation.values())
     ):
@@ -198,7 +191,7 @@ def _query_in_memory(
 
 @contextmanager
 def hold_memory(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
-    """Hold so many bytes of the memory; Unreadable where it has not so many."""
+    """Reserve bytes of the memory until the block ends; Unreadable if it has fewer."""
     try:
         lease.hold(what, size)
     except TooLarge:
@@ -210,22 +203,24 @@ def hold_memory(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
 
 
 def query_spans(relation: Mapping[str, Any], query: str, columns: Mapping[str, str] = TIMES) -> pa.Table:
-    """The answer of DuckDB, in the order of the rows: their places, and columns of it under other names."""
+    """DuckDB's answer, sorted by the places of rows: `place`, and the columns of the answer, renamed."""
     count = len(next(iter(relation.values())))
     rows = pa.table({_PLACE: integers(np.arange(count)), **relation})
     shown = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
-    order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == KNOWN_FROM)])
-    found = query_rows(rows, f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}")  # noqa: S608
-    return pa.table({_PLACE: found[_PLACE], **{name: _in_utc(found[each]) for each, name in columns.items()}})
+    order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == STATED_FROM)])
+    answer = query_rows(rows, f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}")  # noqa: S608
+    return pa.table(
+        {_PLACE: answer[_PLACE], **{name: _in_utc(answer[each]) for each, name in columns.items()}}
+    )
 
 
 def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Times in UTC as such."""
+    """Mark times as times in UTC; other values are unchanged."""
     return values.cast(pa.int64()).cast(INSTANT) if pa.types.is_timestamp(values.type) else values
 
 
 def query_rows(rows: pa.Table, query: str) -> pa.Table:
-    """The answer of DuckDB to a query of a relation."""
+    """DuckDB's answer to a query of the relation `recorded`."""
     with _database().cursor() as connection:
         connection.register(DUCKDB.rows, rows)
         return connection.sql(query).to_arrow_table()
@@ -233,7 +228,7 @@ def query_rows(rows: pa.Table, query: str) -> pa.Table:
 
 @cache
 def _database() -> "DuckDBPyConnection":
-    """A database in memory, which writes no temporary files and fetches no extensions."""
+    """A database in memory that writes no temporary files and downloads no extensions."""
     import duckdb
 
     never = ("autoinstall_known_extensions", "autoload_known_extensions")
@@ -241,7 +236,7 @@ def _database() -> "DuckDBPyConnection":
 
 
 def _user_columns(rows: pa.Table, history: History) -> pa.Table:
-    """The user's columns under the source's names; a table of rows even where there is none."""
+    """The user's columns under the source's names; Unreadable if there are none or two share a name."""
     names = [shown_name(each.source) for each in history.user_columns]
     if not names or len(set(names)) < len(names):
         raise Unreadable("columns that share a name")
@@ -249,12 +244,12 @@ def _user_columns(rows: pa.Table, history: History) -> pa.Table:
 
 
 def _layout_names(known: KnownTable) -> list[str]:
-    """The columns that tell which rows are versions."""
+    """The columns that determine which rows are versions."""
     shape = known.shape
     if shape.layout is Layout.ODF:
         names = system_columns(known.table)
-        asked = ("offset", "op", "system_time", "event_time", "observed")
-        return [*shape.key, *(names[name] for name in asked if names.get(name) is not None)]
+        needed = ("offset", "op", "system_time", "event_time", "observed")
+        return [*shape.key, *(names[name] for name in needed if names.get(name) is not None)]
     span = History(shape).span
     extra: list[str] = []
     if shape.layout is Layout.FIVETRAN_HISTORY:
@@ -271,7 +266,7 @@ def _memory_names(known: KnownTable) -> list[str]:
 def _relation_of_spans(
     known: KnownTable, history: History, rows: pa.Table
 ) -> tuple[dict[str, Any], list[str]]:
-    """What rows of a layout with spans record, and the names of the key's columns there where they count."""
+    """The relation of rows with spans, and the columns that identify a record if the versions need them."""
     shape, span = known.shape, history.span
     if not shape.layout.is_adopted:
         _require_instants(known, (span.start, span.end))
@@ -294,7 +289,7 @@ def _span_relation(rows: pa.Table, start: str, end: str) -> dict[str, Any]:
 
 
 def _memory_relation(rows: pa.Table) -> dict[str, Any]:
-    """What the rows of layout `versions` remember."""
+    """The relation of the recorded times in rows of layout `versions`."""
     memory = rows[MEMORY]
     return {
         internal_name("recorded"): _instants(rows, RECORDED_AT),
@@ -305,31 +300,31 @@ def _memory_relation(rows: pa.Table) -> dict[str, Any]:
 
 
 def _instants(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
-    """Times as DuckDB has them, in UTC."""
+    """Times in UTC without a time zone, as DuckDB takes them."""
     return times(values, name).cast(pa.timestamp("us"))
 
 
 def _require_instants(known: KnownTable, names: Sequence[str]) -> None:
-    """Raise Unreadable for spans in naive times, which Spark shows as such."""
+    """Raise Unreadable for spans in naive times, which Spark shows unchanged."""
     columns = (known.shape.column(name) for name in names)
     if any(each is None or each.type.kind is not Kind.UTC_DATETIME for each in columns):
         raise Unreadable("spans in naive times")
 
 
 def _tombstones(rows: pa.Table, tombstone: str) -> pa.Array | pa.ChunkedArray:
-    """Whether each row says that its record was deleted."""
+    """Whether each row records a deletion."""
     if tombstone not in rows.column_names:
         return booleans(np.zeros(rows.num_rows, bool))
     return without_nulls(pc.equal(pc.utf8_lower(rows[tombstone].cast(pa.string())), text_scalar("true")))
 
 
 def _record_numbers(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
-    """A number for the record of each row, by these columns; nothing without any."""
+    """The number of each row's record by these columns; empty without columns."""
     return {_RECORD: integers(identities(rows, names))} if names else {}
 
 
 def ops(rows: pa.Table, names: Any) -> pa.Array | pa.ChunkedArray:
-    """What each event of a log does, by its code."""
+    """The code of each event's operation."""
     if names["op"] is not None:
         return rows[names["op"]].cast(pa.int64())
     if names["observed"] is None:
@@ -343,30 +338,30 @@ def ops(rows: pa.Table, names: Any) -> pa.Array | pa.ChunkedArray:
 
 @dataclass(frozen=True, slots=True)
 class ChangeTimes:
-    """The instants at which versions began or ended, in microseconds since 1970, in their order.
+    """The instants at which versions began or ended, sorted, in microseconds since 1970.
 
-    `begun` and `ended` say how many did at each.
+    `starts` and `ends` count the versions that began and ended at each.
     """
 
     instants: np.ndarray
-    begun: np.ndarray
-    ended: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
 
     def before(self, time: datetime) -> datetime | None:
-        """The last instant before a time; None if there is none."""
+        """The last instant before a time, or None."""
         place = int(np.searchsorted(self.instants, micros_of(time), side="left"))
         return self._instant(place - 1)
 
     def after(self, time: datetime) -> datetime | None:
-        """The first instant after a time; None if there is none."""
+        """The first instant after a time, or None."""
         return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")))
 
     def until(self, time: datetime) -> datetime | None:
-        """The last instant that is not after a time."""
+        """The last instant not after a time, or None."""
         return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")) - 1)
 
     def some(self, most: int) -> list[datetime]:
-        """At most so many of the instants, evenly chosen, the first and the last among them."""
+        """At most `most` of the instants, at even places, including the first and the last."""
         count = len(self.instants)
         places = np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(np.int64))
         return [EPOCH + timedelta(microseconds=int(each)) for each in self.instants[places]]
@@ -378,7 +373,7 @@ class ChangeTimes:
 
 
 def change_times(files: TableReader) -> ChangeTimes:
-    """The instants of the table as it is; Unreadable for what Spark alone reads."""
+    """The instants at which versions of a table begin or end; Unreadable if only Spark can read it."""
     known = table_at(files, None)
     span = utc_span(known)
     if span is None:
@@ -395,23 +390,23 @@ def change_times(files: TableReader) -> ChangeTimes:
 
 
 def _lasting(starts: pa.ChunkedArray, ends: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Which rows of layout `versions` are versions: those that have length."""
+    """Whether each row of layout `versions` is a version: whether it has a length."""
     return pc.or_kleene(pc.is_null(ends), pc.greater(ends, starts))
 
 
 def _count_changes(starts: pa.ChunkedArray, ends: pa.ChunkedArray, grain: int = 0) -> ChangeTimes:
-    """How many begin and end at each instant; an end lies a grain before the successor's beginning."""
-    (began, begun), (stopped, ended) = _count_values(starts), _count_values(ends)
+    """Count the starts and ends at each instant; an end a grain before a start counts at the start."""
+    (begins, begin_counts), (stops, stop_counts) = _count_values(starts), _count_values(ends)
     if grain:
-        stopped = np.where(np.isin(stopped + grain, began), stopped + grain, stopped)
-    instants, places = np.unique(np.concatenate([began, stopped]), return_inverse=True)
+        stops = np.where(np.isin(stops + grain, begins), stops + grain, stops)
+    instants, places = np.unique(np.concatenate([begins, stops]), return_inverse=True)
     counts = np.zeros((2, len(instants)), np.int64)
-    np.add.at(counts[0], places[: len(began)], begun)
-    np.add.at(counts[1], places[len(began) :], ended)
+    np.add.at(counts[0], places[: len(begins)], begin_counts)
+    np.add.at(counts[1], places[len(begins) :], stop_counts)
     return ChangeTimes(instants, counts[0], counts[1])
 
 
 def _count_values(values: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    found = pc.value_counts(values.drop_null())
-    values, counts = (whole_numbers(pa.chunked_array([found.field(name)])) for name in ("values", "counts"))
+    counted = pc.value_counts(values.drop_null())
+    values, counts = (whole_numbers(pa.chunked_array([counted.field(name)])) for name in ("values", "counts"))
     return values, counts

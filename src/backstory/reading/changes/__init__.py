@@ -1,1 +1,1 @@
-"""The feed of changes out of any layout, and the cursors of those who read it (native.md, section 5)."""
+"""The feed of changes for tables of any layout, and its cursors (native.md, section 5)."""

@@ -1,9 +1,8 @@
-"""Which commits a range names: by version, snapshot id or time (native.md, V103 and V110).
+"""The commits that a feed covers: named by version, snapshot id or time, or by the cursor of a consumer.
 
-Cursors: tags that name the commits up to which consumers have read a table (native.md, V108 to V113).
-
-A tag keeps its snapshot from expiring, for as long as `backstory.cursor-max-age` says. A property beside it
-remembers the cursor, so that one whose tag has expired is not taken for a new one.
+A cursor is a tag, which keeps its snapshot from expiring for as long as `backstory.cursor-max-age` allows. A
+table property records the cursor too, which distinguishes a cursor with an expired tag from a new one
+(native.md, V103 and V108 to V113).
 """
 
 import re
@@ -26,32 +25,32 @@ from backstory.stores.port import TableLike
 if TYPE_CHECKING:
     from backstory.stores.metadata.table_metadata import TableMetadata
 
-# What names a commit: its version or snapshot id, or a time, whose commit is the newest not after it.
+# A commit's version or snapshot id, or a time, which names the newest commit not after it.
 CommitName = int | str | date
 BEFORE_ALL: Final = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The commits that made a table what it is, oldest first; `whole` if none of them has expired.
+    """The commits behind the present state of a table, oldest first; `whole` if none of them has expired.
 
-    `kept` are snapshots older than those, which stayed when the ones between expired.
+    `older` are snapshots that stayed when the snapshots after them expired.
     """
 
     table: TableName
     commits: Sequence[SnapshotLine]
     whole: bool
-    kept: Sequence[SnapshotLine] = ()
+    older: Sequence[SnapshotLine] = ()
 
     @property
     def newest(self) -> int:
-        """The version of the newest commit; `BEFORE_ALL` of a table that has none."""
+        """The version of the newest commit; `BEFORE_ALL` if there is none."""
         return self.commits[-1].version if self.commits else BEFORE_ALL
 
     def place_of(self, where: CommitName) -> int:
-        """How many of the commits lie up to the one that is named, itself included.
+        """The number of commits up to a commit, including it.
 
-        Raises Refused for one that has expired, UsageError for one that never was, or was rolled back.
+        Raises Refused if the commit has expired, UsageError if it never existed or was rolled back.
         """
         if isinstance(where, str) and where.isdecimal():
             where = int(where)
@@ -77,7 +76,7 @@ class Lineage:
 
 
 def _commit_time(commit: SnapshotLine) -> datetime:
-    """The recorded time of a commit, which its rows carry too; else when Iceberg committed it (V94, V111)."""
+    """The recorded time of a commit, which its rows contain too, or else Iceberg's time (V94, V111)."""
     if commit.recorded:
         return parse_instant(commit.recorded)
     return EPOCH + timedelta(milliseconds=commit.millis)
@@ -114,8 +113,8 @@ def _line(snapshot: Mapping[str, Any]) -> SnapshotLine:
 
 def _lineage(table: TableName, ancestry: Sequence[SnapshotLine], others: Sequence[SnapshotLine]) -> Lineage:
     whole = not ancestry or ancestry[-1].parent is None
-    kept = [] if whole else [each for each in others if each.version < ancestry[-1].version]
-    return Lineage(table, ancestry[::-1], whole, kept)
+    older = [] if whole else [each for each in others if each.version < ancestry[-1].version]
+    return Lineage(table, ancestry[::-1], whole, older)
 
 
 def range_of(
@@ -123,15 +122,15 @@ def range_of(
 ) -> Range:
     """The commits after `since`, by default all, up to `until`, by default the newest.
 
-    With `net` those between may have expired, where `since` itself is still there: they are one then. Raises
-    Refused where one of them is needed and gone, UsageError where they name no range of the table.
+    With `net`, commits after `since` may have expired if `since` has not; they count as one commit. Raises
+    Refused if a needed commit has expired, UsageError if the two commits do not make a range of the table.
     """
     last = len(commits.commits) if until is None else commits.place_of(until)
-    kept = next((each for each in commits.kept if str(since) in {str(each.version), str(each.id)}), None)
-    if kept is not None and net and last:
+    older = next((each for each in commits.older if str(since) in {str(each.version), str(each.id)}), None)
+    if older is not None and net and last:
         gap = replace(commits.commits[0], operation=GAP)
         return Range(
-            kept.version, commits.commits[last - 1].version, kept.id, [gap, *commits.commits[1:last]]
+            older.version, commits.commits[last - 1].version, older.id, [gap, *commits.commits[1:last]]
         )
     first = commits.place_of(BEFORE_ALL if since is None else since)
     if last < first:
@@ -144,12 +143,12 @@ def range_of(
 
 
 def bad_option(message: str, remedy: str) -> UsageError:
-    """The error for options that do not go together, or name nothing."""
+    """The error for options that exclude each other or name nothing."""
     return UsageError("bad-option", message, remedy)
 
 
 def expired_error(table: TableName) -> Refused:
-    """The error for a range whose snapshots are gone."""
+    """The error for a range whose snapshots have expired."""
     return Refused(
         "snapshots-expired",
         f"The snapshots of {table} that show what changed in this range have expired.",
@@ -173,12 +172,12 @@ class TaggedTable(TableLike, Protocol):
 
 
 def cursor_version(table: TaggedTable, commits: Lineage, cursor: str, start: Start | None) -> int:
-    """The version up to which a cursor has read; of a new one, or with `start`, where it begins.
+    """The version up to which a cursor has read; for a new cursor, or with `start`, where it begins.
 
-    Raises Refused for a cursor whose tag has expired, or whose commit is none of the table's any more.
+    Raises Refused if the tag of the cursor has expired, or its commit is no longer in the table.
     """
     tag = table.tags.get(_tag(cursor))
-    version = next((each.version for each in (*commits.kept, *commits.commits) if each.id == tag), None)
+    version = next((each.version for each in (*commits.older, *commits.commits) if each.id == tag), None)
     if version is not None:
         return version
     if start is not None:
@@ -195,10 +194,10 @@ def cursor_version(table: TaggedTable, commits: Lineage, cursor: str, start: Sta
 
 
 def move_cursor(store: Store, table: StoredTable, cursor: str, version: int) -> None:
-    """Move a cursor on from where it is in a table that was loaded.
+    """Move a cursor to a commit, from its place in the loaded table.
 
-    Raises TryAgain if another consumer moved it meanwhile, Refused if the table is another one by now, or
-    was rolled back past the commit.
+    Raises TryAgain if another consumer has moved it since, Refused if the table was created again or rolled
+    back past the commit.
     """
     if version == BEFORE_ALL:
         return
@@ -225,7 +224,7 @@ def move_cursor(store: Store, table: StoredTable, cursor: str, version: int) -> 
 
 
 def advance_cursor(store: Store, name: TableName, cursor: str, version: int) -> Cursor:
-    """Move a cursor to a commit, from wherever it is; a new one is made."""
+    """Move a cursor to a commit, from any place, or create it there."""
     reached = version
 
     def plan() -> tuple[StoredTable, Change | None]:
@@ -247,22 +246,22 @@ def advance_cursor(store: Store, name: TableName, cursor: str, version: int) -> 
 
 
 def drop_cursor(store: Store, name: TableName, cursor: str) -> Cursor:
-    """Take a cursor away; UsageError if there is none."""
+    """Remove a cursor; UsageError if it does not exist."""
 
     def plan() -> tuple[StoredTable, Change]:
         table = existing(store, name)
         tag, mark = _tag(cursor), CURSOR_MARK + cursor
         if tag not in table.tags and mark not in table.properties:
             raise UsageError("unknown-cursor", f"{name} has no cursor {cursor}.", _cursors_remedy(table.tags))
-        gone: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
-        return table, Change(properties={mark: None} if mark in table.properties else {}, tags=gone)
+        tags: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
+        return table, Change(properties={mark: None} if mark in table.properties else {}, tags=tags)
 
     _commit(store, name, plan)
     return Cursor(str(name), cursor, None)
 
 
 def advance_or_drop(store: Store, name: TableName, cursor: str | None, version: int | None) -> Cursor:
-    """Move a cursor to a version, or without one drop it; UsageError where none is named for that alone."""
+    """Move a cursor to a version, or drop it without one; UsageError if no cursor is named."""
     if cursor is None:
         raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
     return (
@@ -281,12 +280,12 @@ def _snapshot(commits: Lineage, version: int) -> int | None:
 
 
 def _change(table: StoredTable, cursor: str, version: int, snapshot: int) -> Change | None:
-    """The tag and its mark; None where it stands there already."""
+    """The change of the tag and of the table property; None if the tag is there already."""
     tag = _tag(cursor)
     if table.tags.get(tag) == snapshot:
         return None
-    kept = milliseconds_of(table.properties.get(CURSOR_MAX_AGE) or MAX_AGE)
-    return Change(properties={CURSOR_MARK + cursor: str(version)}, tags={tag: Tag(snapshot, kept)})
+    age = milliseconds_of(table.properties.get(CURSOR_MAX_AGE) or MAX_AGE)
+    return Change(properties={CURSOR_MARK + cursor: str(version)}, tags={tag: Tag(snapshot, age)})
 
 
 def _tag(cursor: str) -> str:
@@ -299,7 +298,7 @@ def _tag(cursor: str) -> str:
 
 
 def _cursors_remedy(tags: Mapping[str, int]) -> str:
-    """The remedy for a cursor that there is not."""
+    """The remedy for an unknown cursor."""
     known = sorted(tag.removeprefix(CURSOR_TAG) for tag in tags if tag.startswith(CURSOR_TAG))
     if not known:
         return f"Omit {option('drop', value=True)}; the table has no cursors."

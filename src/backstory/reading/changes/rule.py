@@ -1,11 +1,10 @@
-"""What the feed of changes says (native.md, V101 to V107): the meaning, slow and obvious.
+"""The rule of the feed of changes in plain Python (native.md, V101 to V107).
 
-A state is a bag of rows. `identity` gives what tells a row from others, `content` what two equal rows share;
-both are hashable. A commit's changes are the difference of the states before and after it, so files that
-hold the same rows again give nothing; those of a range are the fold of its commits.
+A state is a bag of rows. `identity` gives the value that distinguishes a row from others. The changes of a
+commit are the difference of the states before and after it, so rewritten files change nothing. The changes
+of a range are the fold of the changes of its commits.
 """
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,12 +14,12 @@ from backstory.model.change_feed import ChangeType
 
 Row = Mapping[str, Any]
 Identity = Callable[[Row], Hashable]
-_GONE: Final = frozenset({ChangeType.DELETE, ChangeType.BEFORE})
+_REMOVED: Final = frozenset({ChangeType.DELETE, ChangeType.BEFORE})
 
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """A row of the feed; `version` is the number of its commit."""
+    """A row of the feed; `version` is the version of its commit."""
 
     type: ChangeType
     version: int
@@ -28,56 +27,41 @@ class Changed:
 
     @property
     def sign(self) -> int:
-        """1 for a row that is there after it, -1 for one that is not."""
-        return -1 if self.type in _GONE else 1
+        """1 for an added row, -1 for a removed row."""
+        return -1 if self.type in _REMOVED else 1
 
 
 def changes_between(
     before: Iterable[Row], after: Iterable[Row], version: int, identity: Identity
 ) -> list[Changed]:
-    """What makes one state of the other, by identity; of each identity what goes before what comes (V105).
+    """The changes from one state to another, by identity, removed rows before added rows (V105).
 
-    Equal rows cancel as a bag. One row that goes and one that comes under an identity are a pair; more of
-    either are deletes and inserts.
+    Equal rows cancel as bags. One removed and one added row with the same identity are an update; more rows
+    are deletes and inserts.
     """
-    gone, come = _bag(before), _bag(after)
-    return _pair_rows([*(gone - come).elements()], [*(come - gone).elements()], version, identity)
-
-
-def changes_of_commits(states: Sequence[Iterable[Row]], identity: Identity, first: int = 1) -> list[Changed]:
-    """The changes of each commit, in order; the first of the states stands before commit `first`."""
-    pairs = enumerate(itertools.pairwise(states), first)
-    return [
-        one for version, (before, after) in pairs for one in changes_between(before, after, version, identity)
-    ]
+    old, new = _bag(before), _bag(after)
+    return _pair_rows([*(old - new).elements()], [*(new - old).elements()], version, identity)
 
 
 def net(changes: Iterable[Changed], identity: Identity) -> list[Changed]:
-    """The fold of commits' changes: the difference of their ends.
+    """The fold of the changes of several commits: the difference between the first and the last state.
 
-    Each row has the version of the last commit that touched its identity, also where that left it as it was
-    once before (V106).
+    Each row has the version of the last commit that touched its identity, even if that commit restored a
+    former row (V106).
     """
     signs: Counter[_Content] = Counter()
     touched: dict[Hashable, int] = {}
     for one in changes:
         signs[_Content(one.row)] += one.sign
         touched[identity(one.row)] = max(one.version, touched.get(identity(one.row), one.version))
-    gone = [row for row, count in signs.items() for _ in range(-count)]
-    come = [row for row, count in signs.items() for _ in range(count)]
-    return [replace(one, version=touched[identity(one.row)]) for one in _pair_rows(gone, come, 0, identity)]
-
-
-def apply_changes(state: Iterable[Row], changes: Iterable[Changed]) -> list[Row]:
-    """The state of a mirror after the changes, which are taken in their order (V107)."""
-    mirror = _bag(state)
-    for one in changes:
-        mirror[_Content(one.row)] += one.sign
-    return [content.row for content in mirror.elements()]
+    removed = [row for row, count in signs.items() for _ in range(-count)]
+    added = [row for row, count in signs.items() for _ in range(count)]
+    pairs = _pair_rows(removed, added, 0, identity)
+    return [replace(one, version=touched[identity(one.row)]) for one in pairs]
 
 
 class _Content:
-    """A row that equals another one by its values: NaN equals NaN, maps have no order (V16)."""
+    """A row that compares by its values: NaN equals NaN, and maps have no order (V16)."""
 
     __slots__ = ("row", "values")
 
@@ -104,20 +88,20 @@ def _bag(rows: Iterable[Row]) -> "Counter[_Content]":
 
 
 def _pair_rows(
-    gone: Sequence[_Content], come: Sequence[_Content], version: int, identity: Identity
+    removed: Sequence[_Content], added: Sequence[_Content], version: int, identity: Identity
 ) -> list[Changed]:
-    """The changes of one commit: one row gone and one come with the same identity are an update."""
+    """The changes of one commit: one removed and one added row with the same identity are an update."""
     sides: dict[Hashable, tuple[list[Row], list[Row]]] = {}
-    for side, rows in enumerate((gone, come)):
+    for side, rows in enumerate((removed, added)):
         for content in rows:
             sides.setdefault(identity(content.row), ([], []))[side].append(content.row)
     changes = []
     for name in sorted(sides, key=repr):
         before, after = sides[name]
         paired = len(before) == len(after) == 1
-        went, came = (
+        first, second = (
             (ChangeType.BEFORE, ChangeType.AFTER) if paired else (ChangeType.DELETE, ChangeType.INSERT)
         )
-        changes += [Changed(went, version, row) for row in before]
-        changes += [Changed(came, version, row) for row in after]
+        changes += [Changed(first, version, row) for row in before]
+        changes += [Changed(second, version, row) for row in after]
     return changes

@@ -1,4 +1,4 @@
-"""The feed of changes out of a small table, by the rule."""
+"""The feed of changes of a small table, from its files, by the rule."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from backstory.stores.metadata.values import rows_of
 
 @dataclass(frozen=True, slots=True)
 class SmallFeed:
-    """The rows of a table's feed in their order, its columns, and the commits between which it tells."""
+    """The rows of a table's feed in their order, its columns, and the versions of its two commits."""
 
     table: TableName
     rows: Sequence[Row]
@@ -36,7 +36,7 @@ class SmallFeed:
 
 
 def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
-    """The rows that changed, as `read_changes` of Spark tells them; Unreadable for what Spark alone reads."""
+    """The rows that changed, as by `changes` of `feed.py`; Unreadable if only Spark can read them."""
     table = files.table
     feed, lineage = feed_rows(table, current=request.current), lineage_of_metadata(table)
     try:
@@ -44,9 +44,9 @@ def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     except Refused:
         if not rows_cover_range(table, request):
             raise
-        raise Unreadable("snapshots that are gone") from None
+        raise Unreadable("snapshots that have expired") from None
     if any(each.operation == GAP for each in range_.commits):
-        raise Unreadable("snapshots that are gone")
+        raise Unreadable("snapshots that have expired")
     identity = _identity(table, feed)
     counts, needed = _feed_condition(table.shape, current=request.current)
     moved = CommitMoves(files, list(dict.fromkeys([*feed.columns, *needed])))
@@ -54,8 +54,8 @@ def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     commits = [(each.id, each.operation) for each in range_.commits]
     pairs = moved.of_commits(range_.before, commits)
     for commit, sides in zip(range_.commits, pairs, strict=True):
-        gone, come = (_feed_rows(each, feed, counts) for each in sides)
-        every += _sort_changes(changes_between(gone, come, commit.version, identity), identity)
+        before, after = (_feed_rows(each, feed, counts) for each in sides)
+        every += _sort_changes(changes_between(before, after, commit.version, identity), identity)
     if request.net:
         every = _sort_changes(net(every, identity), identity)
     times = {each.version: EPOCH + timedelta(milliseconds=each.millis) for each in range_.commits}
@@ -70,29 +70,29 @@ def _marks(each: Changed, times: Mapping[int, Any]) -> dict[str, Any]:
     return dict(zip(CHANGE_COLUMNS, values, strict=True))
 
 
-def _identity(table: TableMetadata, told: FeedRows) -> Callable[[Row], Hashable]:
-    """What tells a shown row from others; it is sorted as Spark sorts it, NULL first."""
+def _identity(table: TableMetadata, feed: FeedRows) -> Callable[[Row], Hashable]:
+    """The identity of a shown row, which sorts in Spark's order, NULL first."""
     types = {each["name"]: arrow_of(each["type"]) for each in table.fields}
-    names = [told.columns[name] for name in told.identity]
+    names = [feed.columns[name] for name in feed.identity]
     unsorted = (pa.types.is_floating, pa.types.is_nested)
-    if not names or any(is_(types[name]) for name in told.identity for is_ in unsorted):
+    if not names or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
         raise Unreadable("rows whose keys are not plain")
     return lambda row: tuple((row[name] is not None, row[name]) for name in names)
 
 
-def _sort_changes(found: Iterable[Changed], identity: Callable[[Row], Any]) -> list[Changed]:
+def _sort_changes(changes: Iterable[Changed], identity: Callable[[Row], Any]) -> list[Changed]:
     def place(each: Changed) -> tuple[Any, int]:
         return [(there, value if there else 0) for there, value in identity(each.row)], each.sign
 
-    return sorted(found, key=place)
+    return sorted(changes, key=place)
 
 
-def _feed_rows(rows: pa.Table, told: FeedRows, counts: Callable[[Row], bool]) -> list[Row]:
-    return [{as_: row[name] for name, as_ in told.columns.items()} for row in rows_of(rows) if counts(row)]
+def _feed_rows(rows: pa.Table, feed: FeedRows, counts: Callable[[Row], bool]) -> list[Row]:
+    return [{as_: row[name] for name, as_ in feed.columns.items()} for row in rows_of(rows) if counts(row)]
 
 
 def _feed_condition(shape: Shape, *, current: bool) -> tuple[Callable[[Row], bool], Sequence[str]]:
-    """Which rows the feed reports, as the condition of `feed_rows` has it, and the columns that it reads."""
+    """The condition of `feed_rows` in Python, and the columns that it reads."""
     span, names = shape.layout.span, shape.names
     if not current:
         if MEMORY not in names:

@@ -1,4 +1,4 @@
-"""A model's history in a database, read by its table alone: no model, no lock file, no Spark."""
+"""Answers from a model's history in a database, by its table only: no model, no lock file, no Spark."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -51,8 +51,8 @@ class DatabaseHistory:
         """The user's columns."""
         return [name for name in self.types if not Layout.HIST.owns(name, self.history.model.name)]
 
-    def ask(self, condition: str, *more: ResultColumn) -> tuple[list[str], Rows]:
-        """The columns and rows of the versions of which this is true, as a warehouse shows them."""
+    def read_versions(self, condition: str, *more: ResultColumn) -> tuple[list[str], Rows]:
+        """The columns and rows of the versions that meet a condition, as a warehouse answers."""
         history = self.history
         users = [ResultColumn(shown_name(name), history.of("h", name)) for name in self.users]
         ends = [ResultColumn(VALID_FROM, history.start_of("h")), ResultColumn(VALID_TO, history.end_of("h"))]
@@ -64,7 +64,7 @@ class DatabaseHistory:
         ]
 
     def require_key(self, key: Sequence[str]) -> None:
-        """Raise UsageError for a key that is not of the user's columns; the database does not tell it."""
+        """Raise UsageError if the key has other columns than the user's; the database stores no key."""
         if unknown := [name for name in key if name not in self.users]:
             raise UsageError(
                 "other-key",
@@ -73,7 +73,7 @@ class DatabaseHistory:
             )
 
     def is_record(self, key: Mapping[str, object]) -> str:
-        """Whether a version is of the record with these values; UsageError for what no key of its type is."""
+        """Whether a version belongs to the record with this key; UsageError if a value does not fit."""
         history, dialect = self.history, self.history.dialect
         self.require_key(list(key))
         return " AND ".join(
@@ -88,10 +88,10 @@ class DatabaseHistory:
 def read_rows(
     url: str, table: TableName, time: datetime | None = None, selection: Selection = EVERYTHING
 ) -> tuple[list[str], Rows]:
-    """The columns and rows of a history that are true now, or were at a time: as a warehouse answers.
+    """The columns and rows of a history that are true now or at a time, as a warehouse answers.
 
-    The user's columns, `valid_from` and `valid_to`. Raises UsageError for an address of no database, a table
-    that is not there or keeps no history, and Refused for a time before what was pruned.
+    The columns are the user's, `valid_from` and `valid_to`. Raises UsageError for a wrong address and for a
+    table that does not exist or keeps no history. Raises Refused for a time before the prune watermark.
     """
     with _open_history(url, table) as database:
         history, key = database.history, selection.key
@@ -100,7 +100,7 @@ def read_rows(
         )
         if isinstance(key, Mapping):
             condition += f" AND {database.is_record(key)}"
-        names, rows = database.ask(condition)
+        names, rows = database.read_versions(condition)
         of_key = [shown_name(name) for name in key] if isinstance(key, Mapping) else []
         names = selection.select(table, of_key, names)
         return names, [{name: row[name] for name in names} for row in rows]
@@ -113,9 +113,9 @@ def read_differences(
     key: Sequence[str],
     comparison: Comparison = ENDS,
 ) -> Rows:
-    """How the records at one instant differ from those at another, by these columns: as a warehouse tells it.
+    """The records that differ between two instants, by a key, in the form of a warehouse's answers.
 
-    Raises what `read_rows` raises, and UsageError for a key of other columns.
+    Raises the errors of `read_rows`, and UsageError for a key of other columns.
     """
     with _open_history(url, table) as database:
         database.require_key(key)
@@ -129,7 +129,7 @@ def read_differences(
             f"({border} > {low} AND {border} <= {high})"
             for border in (database.history.start_of("h"), database.history.end_of("h"))
         )
-        _, rows = database.ask(touched, *marks)
+        _, rows = database.read_versions(touched, *marks)
         of_key = [shown_name(name) for name in key]
         names = comparison.names(table, of_key, [shown_name(name) for name in database.users])
     if not comparison.through:
@@ -138,16 +138,16 @@ def read_differences(
     spans = {time: pa.array([row[time] for row in rows], INSTANT) for time in (VALID_FROM, VALID_TO)}
     truths = {side: pa.array([bool(row[mark]) for row in rows], pa.bool_()) for side, mark in _SIDES.items()}
 
-    def shown(places: Iterable[int]) -> Rows:
+    def rows_at(places: Iterable[int]) -> Rows:
         return [{name: rows[each][name] for name in names} for each in places]
 
-    return differences(values, of_key, pa.table({**spans, **truths}), comparison, shown).page()
+    return differences(values, of_key, pa.table({**spans, **truths}), comparison, rows_at).page()
 
 
 def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
-    """The life of the record with these values, as text, in columns. Raises as `read_differences` does."""
+    """The life of the record with this key, given as text; raises the errors of `read_differences`."""
     with _open_history(url, table) as database:
-        names, rows = database.ask(database.is_record(key))
+        names, rows = database.read_versions(database.is_record(key))
     values = {shown_name(name): value for name, value in key.items()}
     names = Selection(columns=columns).select(table, list(values), names)
     return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
@@ -170,7 +170,7 @@ def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
 
 
 def _archive_end(engine: Engine, dialect_name: str, table: TableName) -> datetime | None:
-    """Until when versions were taken out into the archive, if there is one."""
+    """The newest end of the versions in the archive; None without an archive."""
     archive = f"{table.name}{ARCHIVE_SUFFIX}"
     if engine.introspect_table(table.schema, archive) is None:
         return None
@@ -198,7 +198,7 @@ def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
 
 
 def _arrow_values(values: list[Any]) -> pa.Array:
-    """The values as Arrow compares and sorts them; those of which it has no type as their texts."""
+    """The values as an Arrow array; values without an Arrow type as their JSON texts."""
     try:
         if not any(isinstance(each, dict | list) for each in values):
             return pa.array(values)
@@ -209,7 +209,7 @@ def _arrow_values(values: list[Any]) -> pa.Array:
 
 
 def _in_utc(value: Any) -> Any:
-    """Times of a database are in UTC."""
+    """Mark times as times in UTC; other values are unchanged."""
     if not isinstance(value, datetime):
         return value
     return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

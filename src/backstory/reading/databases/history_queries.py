@@ -1,18 +1,8 @@
-"""Questions about points in time as queries of any dialect (section 7.4).
+"""Questions for a model's history, each a query in any dialect (sections 7.1, 7.2 and 7.4).
 
-Times are ISO text or aware datetimes. A time before the prune watermark is refused, because versions
-that were valid then may be gone from the table.
-
-The history by effective time: from when on its rows are true in the world (section 7.1).
-
-The history stays load-dated. What counts is what was known at a knowledge time; versions that were
-pruned still count, because a later load did not make them untrue.
-
-Other words for the states of versions, in a view; stored values stay as they are (section 7.2).
-
-Two histories side by side, as queries of any dialect (section 7.4).
-
-What changed between points in time, as queries of any dialect (section 7.4).
+Times are ISO text or aware datetimes. A time before the prune watermark is refused, because versions that
+were valid then may have been removed. By effective time, though, pruned versions still count: a later load
+did not make them untrue.
 """
 
 from collections.abc import Mapping, Sequence
@@ -42,19 +32,19 @@ if TYPE_CHECKING:
 
 
 class KnownRun(Protocol):
-    """What is known of a load: its instant, and the receipt of one that was successful."""
+    """A load: its instant, and its receipt if it succeeded."""
 
     @property
     def load_timestamp(self) -> datetime:
-        """The instant of all that it wrote."""
+        """The instant of everything that the load wrote."""
 
     @property
     def receipt(self) -> Mapping[str, Any] | None:
-        """What it told when it had ended."""
+        """The receipt of the load; None if it did not succeed."""
 
 
 def as_of(history: StoredHistory, time: Time) -> Query:
-    """The versions that were valid at a time, at most one of a record."""
+    """The versions that were valid at a time, at most one for each record."""
     return select(
         history.dialect,
         columns_of(history, "h", history.names),
@@ -63,7 +53,7 @@ def as_of(history: StoredHistory, time: Time) -> Query:
 
 
 def as_of_run(history: StoredHistory, run_id: str, known: KnownRun | None) -> Query:
-    """The versions that were valid when a run had ended; UsageError for a run that did not end well."""
+    """The versions that were valid after a run; UsageError if the run did not succeed."""
     if known is None or known.receipt is None:
         raise UsageError(
             "unknown-run",
@@ -83,10 +73,10 @@ def current(history: StoredHistory) -> Query:
 
 
 def timeline(history: StoredHistory, key: Key) -> Query:
-    """All versions of a record by their start, archived ones too, and how long it was away before each.
+    """All versions of a record, including archived ones, sorted by their start, and the gap before each.
 
-    `gap_before` is NULL where a version follows the one before it at once, and for the first one. It is
-    an interval; on SQL Server, which has none, it is a number of microseconds.
+    `gap_before` is NULL for the first version and for a version that follows at once. It is an interval; on
+    SQL Server, which has no intervals, it is a number of microseconds.
     """
     started, ended = history.start_of("h"), history.end_of("h")
     over = f"OVER (PARTITION BY {history.of('h', history.key)} ORDER BY {started})"
@@ -106,7 +96,7 @@ def _difference(dialect: Dialect, later: str, earlier: str) -> str:
 
 
 def frame(spark: "SparkSession", query: Query) -> "DataFrame":
-    """The rows of a query in the dialect of Spark."""
+    """Run a query in the dialect of Spark."""
     return spark.sql(query.sql)
 
 
@@ -121,18 +111,18 @@ _MIDNIGHT = " 00:00:00.000000+00:00"
 
 
 def effective(history: StoredHistory, dating: Dating, known_at: Time | None = None) -> Query:
-    """The versions with `effective_from` and `effective_to`, by what was known at a time.
+    """The versions with `effective_from` and `effective_to`, as known at a time, by default now.
 
-    Without `known_at` it is what the history knows. Of several versions that are effective from the
-    same time the youngest counts; intervals of a record do not overlap, and only the last can be open.
+    If several versions of a record are effective from the same time, the newest counts. The intervals of a
+    record do not overlap, and only the last one can be open.
     """
     names = distinct([*history.names, "effective_from", "effective_to", "nth", "gone"])
-    begin, end, nth, gone = (history.dialect.render_identifier(name) for name in names[-4:])
-    inner = _versions_with_dates(history, dating, known_at, (begin, nth, gone))
+    begin, end, nth, deleted_at = (history.dialect.render_identifier(name) for name in names[-4:])
+    inner = _versions_with_dates(history, dating, known_at, (begin, nth, deleted_at))
     listed = ", ".join(history.of("d", name) for name in history.names)
     following = f"LEAD(d.{begin}) OVER (PARTITION BY {history.of('d', history.key)} ORDER BY d.{begin})"
     middle = (
-        f"SELECT {listed}, d.{begin}, COALESCE({following}, d.{gone}) AS {end}\n"
+        f"SELECT {listed}, d.{begin}, COALESCE({following}, d.{deleted_at}) AS {end}\n"
         f"FROM (\n{inner}\n) AS d\nWHERE d.{nth} = 1"
     )
     return select(
@@ -149,8 +139,8 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
 def _versions_with_dates(
     history: StoredHistory, dating: Dating, known_at: Time | None, names: tuple[str, str, str]
 ) -> str:
-    """The known versions with their effective time, their number among equals, and when the record went."""
-    begin, nth, gone = names
+    """The known versions with effective time, number among equal times, and the end of a deleted record."""
+    begin, nth, deleted_at = names
     started, ended = history.start_of("h"), history.end_of("h")
     deleted = f"{history.of('h', STATE)} = {history.text(history.model.labels.deleted)}"
     known = ""
@@ -164,13 +154,13 @@ def _versions_with_dates(
         f"SELECT {listed}, {value} AS {begin},\n"
         f"  ROW_NUMBER() OVER (PARTITION BY {key}, {value} ORDER BY {started} DESC) AS {nth},\n"
         f"  FIRST_VALUE(CASE WHEN {deleted} THEN {end} END)"
-        f" OVER (PARTITION BY {key} ORDER BY {started} DESC) AS {gone}\n"
+        f" OVER (PARTITION BY {key} ORDER BY {started} DESC) AS {deleted_at}\n"
         f"FROM {history.all_versions} AS h{known}"
     )
 
 
 def _effective_value(history: StoredHistory, dating: Dating) -> str:
-    """The time from which a version is true: its own, else the start of the version."""
+    """The time from which a version is effective: the value of its own column, or else its start."""
     column = history.column(dating.column)
     own = _on_axis(history.dialect, dating, history.of("h", column.name), column.datatype)
     started = _on_axis(history.dialect, dating, history.start_of("h"), Datatype.TIMESTAMP)
@@ -178,23 +168,26 @@ def _effective_value(history: StoredHistory, dating: Dating) -> str:
 
 
 def _on_axis(dialect: Dialect, dating: Dating, sql: str, datatype: Datatype) -> str:
-    """A date or an instant as the granularity has it; days are days of UTC, whatever the session says."""
-    wanted = Datatype.DATE if dating.granularity == "date" else Datatype.TIMESTAMP
-    if datatype is wanted:
+    """A date or an instant in the granularity of `dating`; days are days in UTC."""
+    target = Datatype.DATE if dating.granularity == "date" else Datatype.TIMESTAMP
+    if datatype is target:
         return sql
     text = dialect.canonical_text(sql, datatype)
-    if wanted is Datatype.DATE:
+    if target is Datatype.DATE:
         day = f"substring({text}, 1, 10)"
     else:
         day = dialect.concat_expression([text, dialect.string_literal(_MIDNIGHT)])
-    return dialect.cast_expression(day, dialect.map_logical_type(wanted))
+    return dialect.cast_expression(day, dialect.map_logical_type(target))
 
 
 _FIRST_START = "first_started_at"
 
 
 def labeled(history: StoredHistory, labels: Labels) -> Query:
-    """The versions with these labels; an open version of a record that was there before is `reappeared`."""
+    """The versions with other labels for their states; stored values do not change.
+
+    An open version of a record that existed before gets the label `reappeared`.
+    """
     stored, text = history.model.labels, history.text
     state, key = history.of("h", STATE), history.dialect.render_identifier(history.key)
     words = {
@@ -220,7 +213,7 @@ def labeled(history: StoredHistory, labels: Labels) -> Query:
 def join_as_of(
     child: StoredHistory, parent: StoredHistory, fk: str, time: Time, how: Literal["left", "inner"] = "left"
 ) -> Query:
-    """The child's versions valid at a time, each beside its parent's, whose columns are `parent_<name>`."""
+    """The child's versions valid at a time, with the parent's version in the columns `parent_<name>`."""
     _require_foreign_key(child, fk)
     side = f"(SELECT * FROM {parent.table} AS p WHERE {is_valid_at(parent, 'p', time)})"
     return select(
@@ -232,10 +225,10 @@ def join_as_of(
 
 
 def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time | None = None) -> Query:
-    """Each pair of a child's version and its parent's, and when both were valid: `valid_from`, `valid_to`.
+    """Each pair of a child's and its parent's version, and when both were valid: `valid_from`, `valid_to`.
 
-    `since` leaves out what ended by then. Where one of the two was pruned it must be given, and lie
-    no earlier than the watermark.
+    `since` leaves out versions that had ended by then. If one of the two histories was pruned, `since` is
+    required and must not be earlier than its watermark.
     """
     _require_foreign_key(child, fk)
     for history in (child, parent):
@@ -251,13 +244,13 @@ def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time
     ends = [history.end_of(alias) for history, alias in ((child, "c"), (parent, "p"))]
     begin = f"CASE WHEN {starts[0]} < {starts[1]} THEN {starts[1]} ELSE {starts[0]} END"
     end = f"CASE WHEN {ends[0]} IS NULL OR {ends[1]} < {ends[0]} THEN {ends[1]} ELSE {ends[0]} END"
-    meet = [
+    overlaps = [
         f"({ends[0]} IS NULL OR {starts[1]} < {ends[0]})",
         f"({ends[1]} IS NULL OR {starts[0]} < {ends[1]})",
     ]
     if since is not None:
         literal = child.instant(since)
-        meet += [f"({each} IS NULL OR {each} > {literal})" for each in ends]
+        overlaps += [f"({each} IS NULL OR {each} > {literal})" for each in ends]
     return select(
         child.dialect,
         [
@@ -267,7 +260,7 @@ def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time
             ResultColumn(VALID_TO, end),
         ],
         f"FROM {child.table} AS c\nJOIN {parent.table} AS p ON {parent.of('p', parent.key)} = "
-        f"{child.of('c', fk)}\nWHERE {' AND '.join(meet)}",
+        f"{child.of('c', fk)}\nWHERE {' AND '.join(overlaps)}",
     )
 
 
@@ -281,39 +274,39 @@ def _require_foreign_key(child: StoredHistory, fk: str) -> None:
         )
 
 
-# What a database cannot compare as other values are.
+# Types that databases compare as text.
 _AS_TEXT = {Datatype.JSON}
 
 
 def changes(history: StoredHistory, after: Time, until: Time) -> Query:
-    """What happened later than `after` and not later than `until`, a row for each event.
+    """The events after `after` and up to `until`, a row for each.
 
-    `change` is inserted, changed, deleted or reappeared, `changed_at` its instant; each attribute comes as
-    `old_<name>` and `new_<name>`.
+    `change` is inserted, changed, deleted or reappeared, and `changed_at` its instant. Each attribute has the
+    columns `old_<name>` and `new_<name>`.
     """
     names = [each.name for each in history.attributes]
     low, high = history.model.require_unpruned(instant_of(after)), instant_of(until)
     within = " AND ".join(
         f"{{0}} {sign} {history.dialect.timestamp_literal(time)}" for sign, time in ((">", low), ("<=", high))
     )
-    begun = _beginnings(history, within.format(history.start_of("h")))
-    ended = select(
+    beginnings = _beginnings(history, within.format(history.start_of("h")))
+    endings = select(
         history.dialect,
         [
             ResultColumn("change", history.text(State.DELETED)),
             ResultColumn("changed_at", history.end_of("h")),
             *columns_of(history, "h", history.identifying),
             *columns_of(history, "h", names, "old_"),
-            *(ResultColumn(f"new_{each.name}", history.nothing(each)) for each in history.attributes),
+            *(ResultColumn(f"new_{each.name}", history.null_of(each)) for each in history.attributes),
         ],
         f"FROM {history.table} AS h\nWHERE {history.of('h', STATE)} = "
         f"{history.text(history.model.labels.deleted)} AND {within.format(history.end_of('h'))}",
     )
-    return Query(f"{begun.sql}\nUNION ALL\n{ended.sql}", begun.columns)
+    return Query(f"{beginnings.sql}\nUNION ALL\n{endings.sql}", beginnings.columns)
 
 
 def _beginnings(history: StoredHistory, within: str) -> Query:
-    """The events that begin a version."""
+    """The events with which a version begins."""
     started, key = history.start_of("h"), history.dialect.render_identifier(history.key)
     first = history.dialect.render_identifier("first_started_at")
     names = [each.name for each in history.attributes]
@@ -340,10 +333,10 @@ def _beginnings(history: StoredHistory, within: str) -> Query:
 
 
 def diff(history: StoredHistory, first: Time, second: Time, columns: Sequence[str] | None = None) -> Query:
-    """How the state at one time differs from that at another, in all attributes or in these.
+    """The differences between two times, in all attributes or in `columns`.
 
-    `change` is added, changed or removed. A changed record has a row for each attribute that differs, in
-    `column_name`, with `old_value` and `new_value` as canonical text; the other rows have NULL there.
+    `change` is added, changed or removed. A changed record has a row for each attribute that differs:
+    `column_name`, and `old_value` and `new_value` as canonical text. These are NULL in the other rows.
     """
     compared = _compared_attributes(history, columns)
     versions = _versions_of_two(history, first, second, compared)
@@ -416,16 +409,16 @@ def _differs(history: StoredHistory, column: SqlColumn, number: int) -> str:
 
 
 def _value(history: StoredHistory, columns: Sequence[SqlColumn], alias: str) -> str:
-    """The canonical text of the attribute that a row is about."""
+    """The canonical text of the attribute named by `column_name`."""
     if not columns:
         return history.dialect.cast_expression("NULL", _text_type(history))
-    values = [
+    values = (
         _canonical_value(history, each, f"p.backstory_{alias}{number}") for number, each in enumerate(columns)
-    ]
-    cases = " ".join(
+    )
+    cases = (
         f"WHEN {history.text(each.name)} THEN {value}" for each, value in zip(columns, values, strict=True)
     )
-    return f"CASE c.column_name {cases} END"
+    return f"CASE c.column_name {' '.join(cases)} END"
 
 
 def _canonical_value(history: StoredHistory, column: SqlColumn, sql: str) -> str:

@@ -1,7 +1,4 @@
-"""The key of a record in a database: read as every reader reads one, written in the words of a dialect.
-
-A history as it stands in a database: its tables and columns in the words of a dialect.
-"""
+"""The tables and columns of a model's history in a database, in the syntax of a dialect."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,7 +28,7 @@ _LOGICAL: Final = {
     Datatype.BINARY: ColumnType(Kind.BINARY),
     Datatype.UUID: _UUID,
 }
-# What databases call types, by the first of their words; times of a model are UTC in all of them.
+# Types by the first word of their names in databases; the times of a model are in UTC in all of them.
 _NAMES: Final = {
     "smallint": ColumnType(Kind.SHORT),
     "integer": ColumnType(Kind.INT),
@@ -50,9 +47,9 @@ _NAMES: Final = {
 _DECIMAL: Final = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
 
 
-def database_type(database: str) -> ColumnType:
-    """The type that a database calls so; text for one that nobody knows."""
-    name = database.lower()
+def database_type(sql_type: str) -> ColumnType:
+    """The type for the name of a type in a database; text if it is unknown."""
+    name = sql_type.lower()
     if parts := _DECIMAL.fullmatch(name):
         return ColumnType(Kind.DECIMAL, int(parts[1]), int(parts[2]))
     return _NAMES.get(re.split(r"\W", name)[0], ColumnType(Kind.STRING))
@@ -65,9 +62,9 @@ def key_type(column: SqlColumn) -> ColumnType:
     return _LOGICAL.get(column.datatype, ColumnType(Kind.STRING))
 
 
-def key_literal(dialect: Dialect, name: str, given: object, type_: ColumnType) -> str:
-    """The value of a key's column that is given, as SQL; UsageError for what is none of its type."""
-    value: Any = exact_value(name, given, type_)
+def key_literal(dialect: Dialect, name: str, key_value: object, type_: ColumnType) -> str:
+    """The value of a key's column as a SQL literal; UsageError if it does not fit the type."""
+    value: Any = exact_value(name, key_value, type_)
     if isinstance(value, bytes):
         raise UsageError(
             "other-key",
@@ -92,7 +89,7 @@ class Query(NamedTuple):
 
 
 class ResultColumn(NamedTuple):
-    """A column of a result: the name that it should have, and its SQL."""
+    """A column of a result: its name and its SQL."""
 
     name: str
     sql: str
@@ -100,10 +97,10 @@ class ResultColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredHistory:
-    """A history table in one dialect; what it means is its `model`.
+    """A history table in one dialect; `model` describes the history.
 
-    `columns` are all that it has, retired ones too. `catalog` goes before the schema, where a session
-    has several.
+    `columns` are all its columns, including retired ones. `catalog` is written before the schema if a session
+    has several catalogs.
     """
 
     dialect: Dialect
@@ -125,14 +122,14 @@ class StoredHistory:
 
     @cached_property
     def archive(self) -> str:
-        """The table of what was pruned."""
-        return self._placed(self.model.archive_name)
+        """The table of pruned versions."""
+        return self._qualify(self.model.archive_name)
 
     def name_with_suffix(self, suffix: str) -> str:
-        """The table or view that has the history's name with this suffix."""
-        return self._placed(f"{self.model.name}{suffix}")
+        """The table or view with the history's name and this suffix."""
+        return self._qualify(f"{self.model.name}{suffix}")
 
-    def _placed(self, name: str) -> str:
+    def _qualify(self, name: str) -> str:
         name = self.dialect.render_table_identifier(self.schema, name)
         return f"{self.dialect.render_identifier(self.catalog)}.{name}" if self.catalog else name
 
@@ -141,7 +138,7 @@ class StoredHistory:
         return f"{alias}.{self.dialect.render_identifier(column)}"
 
     def text(self, text: str) -> str:
-        """A text's literal."""
+        """The literal of a text."""
         return self.dialect.string_literal(text)
 
     # Columns
@@ -153,102 +150,102 @@ class StoredHistory:
 
     @cached_property
     def key(self) -> str:
-        """The column that tells records apart."""
+        """The column that identifies a record."""
         return self.model.record_key
 
     @cached_property
     def identifying(self) -> list[str]:
-        """The columns by which a record is known: to the database, and to people."""
+        """The columns that identify a record: the database's key, and the business key."""
         return [self.key, *self.model.shape.key]
 
     @cached_property
     def attributes(self) -> list[SqlColumn]:
-        """The user's columns that are none of the key, retired ones too."""
+        """The user's columns outside the key, including retired ones."""
         return [self.column(each.name) for each in self.model.attributes]
 
     def column(self, name: str) -> SqlColumn:
-        """The column of this name, which must be there."""
+        """The column with this name, which must exist."""
         return next(column for column in self.columns if column.name == name)
 
     @property
     def watermark(self) -> datetime | None:
-        """The instant since which the history is whole; None if nothing was pruned."""
+        """The instant since which the history is complete; None if nothing was pruned."""
         return self.model.whole_since
 
     def start_of(self, alias: str) -> str:
-        """From when a version was true."""
+        """The start of a version."""
         return self.of(alias, self.model.span.start)
 
     def end_of(self, alias: str) -> str:
-        """Until when a version was true; NULL while it is."""
+        """The end of a version; NULL while it is open."""
         return self.of(alias, self.model.span.end)
 
     # Relations
 
     @cached_property
     def all_versions(self) -> str:
-        """The relation of all versions, those that were pruned too: a name, or a query in brackets."""
+        """The relation of all versions, including pruned ones: a name, or a query in parentheses."""
         return f"(\n{self.union()}\n)" if self.model.archive else self.table
 
     def union(self) -> str:
-        """The query of all versions; a version that is on its way into the archive comes once."""
-        kept = ", ".join(self.of("h", name) for name in self.names)
-        gone = ", ".join(self._in_archive(column) for column in self.columns)
+        """The query for all versions; a version that is in both tables counts once."""
+        current = ", ".join(self.of("h", name) for name in self.names)
+        pruned = ", ".join(self._in_archive(column) for column in self.columns)
         version = self.model.version_key
         archived = self._in_archive(self.column(version))
         both = f"SELECT 1 FROM {self.table} AS b WHERE {self.of('b', version)} = {archived}"
         return (
-            f"SELECT {kept} FROM {self.table} AS h\nUNION ALL\n"
-            f"SELECT {gone} FROM {self.archive} AS a WHERE NOT EXISTS ({both})"
+            f"SELECT {current} FROM {self.table} AS h\nUNION ALL\n"
+            f"SELECT {pruned} FROM {self.archive} AS a WHERE NOT EXISTS ({both})"
         )
 
     def _in_archive(self, column: SqlColumn) -> str:
-        """The column in the archive, under a former name if need be, or a NULL for a younger column."""
+        """The column in the archive, if necessary by a former name, or NULL for a column added later."""
         archive = self.model.archive
         there = archive.columns if archive else None
         names = (column.name, *reversed(column.former_names))
         name = next((each for each in names if there is None or each in there), None)
-        return self.nothing(column) if name is None else self.of("a", name)
+        return self.null_of(column) if name is None else self.of("a", name)
 
     # Values
 
     def is_record(self, alias: str, key: Key, renamed: Mapping[str, str] | None = None) -> str:
-        """Whether a row is of the record with this business key; `renamed` has other names of its columns."""
+        """Whether a row belongs to the record with this key; `renamed` maps columns to other names."""
         names = self.model.shape.key
-        given = key if isinstance(key, Mapping) else {names[0]: key}
-        if set(given) != set(names):
+        values = key if isinstance(key, Mapping) else {names[0]: key}
+        if set(values) != set(names):
             raise UsageError(
                 "other-key",
                 f"The key of {self.model.name} is ({', '.join(names)}).",
                 "Give a value for each key column.",
             )
         pairs = [
-            (self.of(alias, (renamed or {}).get(name, name)), self._literal(self.column(name), given[name]))
+            (self.of(alias, (renamed or {}).get(name, name)), self._literal(self.column(name), values[name]))
             for name in names
         ]
         return " AND ".join(f"NOT ({self.dialect.null_safe_ne(*pair)})" for pair in pairs)
 
     def _literal(self, column: SqlColumn, value: Any) -> str:
-        """A value of a key's column, which may be given as text; UsageError for one that is none of it."""
+        """A value of a key's column, possibly as text; UsageError if it does not fit the column."""
         if value is None:
-            return self.nothing(column)
+            return self.null_of(column)
         try:
             literal = key_literal(self.dialect, column.name, value, key_type(column))
         except UsageError as stop:
             raise UsageError("wrong-key", stop.message, stop.remedy) from None
         return self.dialect.cast_expression(literal, self.dialect.type_of(column))
 
-    def nothing(self, column: SqlColumn) -> str:
+    def null_of(self, column: SqlColumn) -> str:
         """A NULL of the column's type."""
         return self.dialect.cast_expression("NULL", self.dialect.type_of(column))
 
     def instant(self, time: Time) -> str:
-        """The literal of a time that somebody gave."""
+        """The literal of a time."""
         return self.dialect.timestamp_literal(instant_of(time))
 
 
 def select(dialect: Dialect, shown: Sequence[ResultColumn], rest: str) -> Query:
-    """`SELECT … rest`; names that are taken already get a number."""
+    """The query `SELECT … rest`; names that are already taken get a number."""
     names = distinct(column.name for column in shown)
     listed = ",\n  ".join(
         f"{column.sql} AS {dialect.render_identifier(name)}"
@@ -258,20 +255,20 @@ def select(dialect: Dialect, shown: Sequence[ResultColumn], rest: str) -> Query:
 
 
 def distinct(names: Iterable[str], longest: int = LONGEST_NAME) -> tuple[str, ...]:
-    """The names, none too long for any database; one that is taken gets a number."""
-    found: list[str] = []
+    """The names, short enough for any database; a name that is already taken gets a number."""
+    taken: list[str] = []
     for name in names:
         free, number = name[:longest], 1
-        while free in found:
+        while free in taken:
             number += 1
             end = f"_{number}"
             free = f"{name[: longest - len(end)]}{end}"
-        found.append(free)
-    return tuple(found)
+        taken.append(free)
+    return tuple(taken)
 
 
 def columns_of(
     history: StoredHistory, alias: str, names: Iterable[str], before: str = ""
 ) -> list[ResultColumn]:
-    """Columns under their own names, with a word before them."""
+    """Columns by their own names, with a prefix."""
     return [ResultColumn(f"{before}{name}", history.of(alias, name)) for name in names]

@@ -1,1 +1,1 @@
-"""Histories in a warehouse: each question is a DataFrame."""
+"""Answers by Spark, as frames."""

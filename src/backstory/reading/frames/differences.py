@@ -1,4 +1,4 @@
-"""What changed between two instants, or between two times of knowing of one."""
+"""What changed between two instants, or between two known times for one instant, as a frame."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -15,15 +15,8 @@ from backstory.reading.differences import (
     revisions_query,
 )
 from backstory.reading.frames.point_in_time import as_of, current
-from backstory.reading.frames.versions import (
-    HISTORIES,
-    history_of,
-    lifetimes_sql,
-    recorded_rows,
-    shown_key,
-    shown_sql,
-)
-from backstory.reading.histories import require_knowledge, source_at, system_columns
+from backstory.reading.frames.versions import lifetimes_sql, recorded_rows, shown_sql, source_at
+from backstory.reading.histories import HISTORIES, history_of, require_knowledge, shown_key, system_columns
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, internal_name
 from backstory.reading.selection import ENDS, Comparison
 from backstory.stores.iceberg.literals import column, micros_of
@@ -47,13 +40,13 @@ def diff(
     known_at: datetime | None = None,
     comparison: Comparison = ENDS,
 ) -> "DataFrame":
-    """How the records at one instant differ from those at another, by one knowledge (native.md V96).
+    """The records that differ between two instants, as known now or at `known_at` (native.md V96).
 
-    `key` is a struct of the key's columns, or of all columns where none is shown; `change` is added, changed
-    or removed; `before` and `after` are structs of the user's columns, NULL where there was no record;
-    `changed` has the names of the columns that differ, NULL-safe and NaN equal to NaN, of a changed record.
-    Through all that happened in between there are also records that are the same at both times, whose
-    `change` is returned, reverted or passed, and the column `away`. Raises what `versions` raises.
+    `key` is a struct of the key's columns, or of all columns if readers show no key. `change` is added,
+    changed or removed. `before` and `after` are structs of the user's columns, NULL if the record did not
+    exist. `changed` has the names of the columns that differ in a changed record, with NULL and NaN equal to
+    themselves. With `comparison.through` there are also records that are equal at both times, whose `change`
+    is returned, reverted or passed, and the column `away`. Raises the errors of `versions`.
     """
     stored = existing(store, table)
     source, shape = source_at(store, stored, known_at)
@@ -74,16 +67,16 @@ def diff_knowledge(
     time: datetime,
     comparison: Comparison = ENDS,
 ) -> "DataFrame":
-    """How the answers for one instant differ between two known times (V96).
+    """The records whose state at one instant differs between two known times (V96), in the columns of `diff`.
 
-    The columns are those of `diff`. A table without a history is compared as it was at both times.
+    A table without a history is compared as it was at both times.
     """
     stored = existing(store, table)
     if stored.shape.layout is Layout.VERSIONS:
         for known_at in (first, second):
             require_knowledge(stored, known_at)
-        words = replace(SPARK, rows=recorded_rows(stored, stored.shape, store.sql_name(table)))
-        rows = revisions_query(words, micros_of(time), (micros_of(first), micros_of(second)))
+        syntax = replace(SPARK, rows=recorded_rows(stored, stored.shape, store.sql_name(table)))
+        rows = revisions_query(syntax, micros_of(time), (micros_of(first), micros_of(second)))
         shown = shown_sql(history_of(stored), _SIDES)
         return _differences(store.spark.sql(f"SELECT {shown} FROM ({rows}) AS sides"), stored, comparison)  # noqa: S608
     from pyspark.sql.functions import lit
@@ -91,13 +84,13 @@ def diff_knowledge(
     pair = []
     for known_at, side in ((first, "before"), (second, "after")):
         lasting = source_at(store, stored, known_at)[1].layout in HISTORIES
-        held = as_of(store, table, time, known_at) if lasting else current(store, table, known_at)
-        pair.append(held.withColumns({internal_name(each): lit(each == side) for each in SIDES}))
+        state = as_of(store, table, time, known_at) if lasting else current(store, table, known_at)
+        pair.append(state.withColumns({internal_name(each): lit(each == side) for each in SIDES}))
     return _differences(pair[0].unionByName(pair[1], allowMissingColumns=True), stored, comparison)
 
 
 def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison) -> "DataFrame":
-    """The records whose rows on the two sides differ, by the query of differences."""
+    """The records whose rows before and after differ, by `differences_query`."""
     from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
 
     key, types = shown_key(stored.shape), {each.name: each.dataType for each in sides.schema}
@@ -109,13 +102,13 @@ def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison
     if comparison.through or not key:
         values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
         rows = rows.withColumn(internal_name("values"), values)
-    found = _run_query(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
+    records = _run_query(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
     before, after = column(_WAS), column(_IS)
-    unlike = (when(_values_differ(name, types[name]), lit(name)) for name in names if name not in key)
-    changed = when(column(_CHANGE) == CHANGED, array_compact(array(*unlike))).otherwise(array())
+    differing = (when(_values_differ(name, types[name]), lit(name)) for name in names if name not in key)
+    changed = when(column(_CHANGE) == CHANGED, array_compact(array(*differing))).otherwise(array())
     same = (column(_CHANGE) == CHANGED) & (size(changed) == 0)
     whole = coalesce(before, after)
-    found = found.select(
+    differences = records.select(
         (struct(*map(column, key)) if key else whole).alias("key"),
         when(same, column(_OTHERWISE))
         .otherwise(coalesce(column(_CHANGE), column(_OTHERWISE)))
@@ -125,18 +118,18 @@ def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison
         changed.cast("array<string>").alias("changed"),
         *([column(_AWAY).alias("away")] if comparison.through else []),
     )
-    return comparison.filter_kind(found.where(column("change").isNotNull()))
+    return comparison.filter_kind(differences.where(column("change").isNotNull()))
 
 
 def _run_query(rows: "DataFrame", query: str) -> "DataFrame":
-    """The answer of Spark to a query of a relation."""
+    """Spark's answer to a query of the relation `recorded`, which is `rows`."""
     text = query.replace("{", "{{").replace("}", "}}")
     text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
     return rows.sparkSession.sql(text, rows=rows)
 
 
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
-    """A value as it is shown; where one row stands for its copies, with 0.0 for either zero."""
+    """A value as it is shown; `unsigned` replaces -0.0, where one row represents its copies."""
     from pyspark.sql.functions import lit
     from pyspark.sql.types import DoubleType, FloatType
 

@@ -1,7 +1,4 @@
-"""Questions about points in time, on every layout of a warehouse.
-
-The statements of one record, with the commit that made each.
-"""
+"""The rows of a table that are true now or at a time, and one record's life, as Spark frames."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -10,16 +7,8 @@ from typing import TYPE_CHECKING
 from backstory.model.instant import parse_instant
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
-from backstory.reading.frames.versions import (
-    HISTORIES,
-    RECORDING,
-    open_rows,
-    record_rows,
-    shown_key,
-    statements,
-    versions,
-)
-from backstory.reading.histories import require_knowledge, source_at
+from backstory.reading.frames.versions import open_rows, record_rows, source_at, statements, versions
+from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge, shown_key
 from backstory.reading.selection import EVERYTHING, Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
 from backstory.spark.versions import arrow_of
@@ -37,9 +26,9 @@ if TYPE_CHECKING:
 def current(
     store: Store, table: TableName, known_at: datetime | None = None, selection: Selection = EVERYTHING
 ) -> "DataFrame":
-    """The rows that are true now: the user's columns, and `valid_from` and `valid_to` with a history.
+    """The rows that are true now: the user's columns, and with a history `valid_from` and `valid_to`.
 
-    With `known_at` those that were held to be true then.
+    `known_at` gives the rows as they were known then.
     """
     from pyspark.sql.functions import col
 
@@ -53,7 +42,7 @@ def current(
 
 
 def select_rows(rows: "DataFrame", shape: Shape, selection: Selection) -> "DataFrame":
-    """Those of the rows and columns that were chosen; what can hold the record is all that Spark reads."""
+    """The selected rows and columns; Spark reads only files that may contain the record."""
     if selection.key is not None:
         rows = record_rows(rows, shape, selection.key)
     names = selection.select(shape.table, shown_key(shape), rows.columns)
@@ -67,7 +56,7 @@ def all_are_current(shape: Shape) -> bool:
 
 
 def current_table_rows(store: Store, stored: StoredTable) -> "DataFrame":
-    """The rows of a table that are true now, with every column."""
+    """The rows of a table that are true now, with all columns."""
     if stored.shape.layout in HISTORIES:
         return open_rows(store, stored)
     return _not_deleted(store.spark.table(store.sql_name(stored.shape.table)), stored.shape)
@@ -88,14 +77,14 @@ def as_of(
     known_at: datetime | None = None,
     selection: Selection = EVERYTHING,
 ) -> "DataFrame":
-    """The rows that were true at `time`, by what is known now or was at `known_at`.
+    """The rows that were true at `time`, as known now or at `known_at`.
 
-    Raises UsageError for a table that keeps no history, and what `source_at` raises.
+    Raises UsageError if the table keeps no history, and the errors of `source_at`.
     """
-    held = versions(store, table, known_at).where(is_true_at(time))
+    rows = versions(store, table, known_at).where(is_true_at(time))
     if selection == EVERYTHING:
-        return held
-    return select_rows(held, source_at(store, existing(store, table), known_at)[1], selection)
+        return rows
+    return select_rows(rows, source_at(store, existing(store, table), known_at)[1], selection)
 
 
 def is_true_at(time: datetime) -> "Column":
@@ -107,7 +96,7 @@ def is_true_at(time: datetime) -> "Column":
 
 
 def record_versions(store: Store, table: TableName, key: object) -> "DataFrame":
-    """The versions of one record by their start; UsageError for what is no key of the table."""
+    """The versions of one record, sorted by their start; UsageError if it is not a key of the table."""
     return record_rows(versions(store, table), existing(store, table).shape, key).orderBy(VALID_FROM)
 
 
@@ -119,33 +108,33 @@ def life(
     known_at: datetime | None = None,
     columns: Sequence[str] = (),
 ) -> Timeline:
-    """One record's life: what is told of it now, was at `known_at`, or, on `axis` both, ever was.
+    """One record's life as known now or at `known_at`; on `axis` both, all statements ever made.
 
-    With `columns` only these are told, beside the key. Raises UsageError for what is no key of the table and
-    for a table that keeps no history, and what reading at a known time raises.
+    With `columns` it has only these and the key. Raises UsageError for another key and for a table that keeps
+    no history, and the errors of `source_at`.
     """
     stored = existing(store, table)
     shape = stored.shape
     if shape.layout in RECORDING:
         if known_at is not None:
             require_knowledge(stored, known_at)
-        told = statements(store, table, key)
+        statement_rows = statements(store, table, key)
     else:
         rows = versions(store, table, known_at)
         shape = source_at(store, stored, known_at)[1]
-        told = record_rows(rows, shape, key)
-    wanted = shown_key_of(shape, key)
-    names = Selection(columns=columns).select(table, list(wanted), told.columns)
+        statement_rows = record_rows(rows, shape, key)
+    shown_key = shown_key_of(shape, key)
+    names = Selection(columns=columns).select(table, list(shown_key), statement_rows.columns)
     with translate_faults(table):
-        found = rows_of(arrow_of(told.select(*map(column, names))))
+        life_rows = rows_of(arrow_of(statement_rows.select(*map(column, names))))
     commits = commits_by_recorded_time(SessionCatalog(store).describe(table))
-    return timeline_of(table, wanted, found, commits, axis, known_at)
+    return timeline_of(table, shown_key, life_rows, commits, axis, known_at)
 
 
-def commits_by_recorded_time(found: TableMetadata | None) -> dict[datetime, int]:
-    """The commits of a table that are kept, by the recorded time that each tells."""
-    named = None if found is None else RECORDING.get(found.shape.layout)
-    if named is None or found is None:
+def commits_by_recorded_time(table: TableMetadata | None) -> dict[datetime, int]:
+    """The snapshot ids of a table's kept commits, by the recorded time in their properties."""
+    time_property = None if table is None else RECORDING.get(table.shape.layout)
+    if time_property is None or table is None:
         return {}
-    told = ((commit.properties.get(named), commit.id) for commit in found.commits)
-    return {parse_instant(time): snapshot for time, snapshot in told if time}
+    times = ((commit.properties.get(time_property), commit.id) for commit in table.commits)
+    return {parse_instant(time): snapshot for time, snapshot in times if time}
