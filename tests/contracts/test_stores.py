@@ -83,7 +83,7 @@ class Kept:
                 shape(" ".join(f"{name}:{of.shape.column(name).type}" for name in of.shape.key)), gone
             )
             gone = read_slice(self.store, of, keys).select(["_file", "_pos"])
-        change = Change(come=come, gone=gone, **more)
+        change = Change(added=come, removed=gone, **more)
         return commit(self.store, of, change, Note("test", token or f"token {next(numbers)}"))
 
     def rows(self):
@@ -172,7 +172,7 @@ class TestStore:
     def test_a_table_that_is_there_is_not_made_again(self, kept):
         """It was planned for none, empty or with rows: another writer came first."""
         before, again = kept.state(), shape("id:LONG*", kept.name.name)
-        for change in (Change(into=again), Change(into=again, come=arrow(again, "id \n 9"))):
+        for change in (Change(into=again), Change(into=again, added=arrow(again, "id \n 9"))):
             with pytest.raises(TryAgain) as caught:
                 commit(kept.store, None, change)
             assert caught.value.code == "conflict"
@@ -329,7 +329,7 @@ class TestStore:
     def test_a_table_is_made_in_place_of_another(self, kept):
         other = Kept(kept.store, "other:LONG* w", "other w \n 1 x")
         into = shape("id:LONG* v", other.name.name)
-        change = Change(into=into, come=arrow(into, STORED), recreate=True, count_as="inserted")
+        change = Change(into=into, added=arrow(into, STORED), recreate=True, count_as="inserted")
         assert commit(kept.store, None, change).counts == {"inserted": 3}
         assert (other.rows(), other.now.shape) == (kept.rows(), into)
 

@@ -1,10 +1,7 @@
 """A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks.
 
-A batch of files and the stored rows of its keys, as the sides of a plan.
-
-The rows of all kinds of file are one side, in which a row has its kind, its file and its place there, and a
-bit for each of its columns that is known. Columns of the table are numbered on both sides, so that no name of
-theirs meets one of ours.
+All kinds of file form one side. Its rows carry their kind, file, place, and a bit for each known column. The
+table's columns are numbered on both sides, so that their names never collide with ours.
 """
 
 import json
@@ -53,14 +50,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 DELIVERED, SLICE = "delivered", "stored rows"
-# Counted for a part whose versions will not stand one after the other.
+# The count of parts whose versions would overlap.
 OUT_OF_ORDER: Final = "out of order"
 _PLACE: Final = {"kind": pa.int8(), "file": pa.int32(), "row": pa.int64(), "known": pa.binary()}
 _SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended string"
 
 
 class DecodedBatch(Protocol):
-    """Decoded rows: what they can touch, and what they make of that."""
+    """The decoded rows of a batch, and their plan against stored rows."""
 
     @property
     def keys(self) -> pa.Table:
@@ -68,22 +65,22 @@ class DecodedBatch(Protocol):
 
     @property
     def since(self) -> int | None:
-        """Versions that ended before this instant (microseconds) play no part; None reads all."""
+        """Versions that ended before this instant (in microseconds) are not read; None reads all."""
 
     @property
     def mended(self) -> Mended:
-        """What the readers did to values that did not quite fit."""
+        """The repairs that readers made to values."""
 
     @property
     def rows(self) -> Mapping[str, Rows]:
         """The rows by kind."""
 
     def plan(self, stored: pa.Table) -> Actions:
-        """The actions, given the slice of the table."""
+        """The actions against these stored rows."""
 
 
 class Shipment(Protocol):
-    """The files of a delivery, which can be read here or where Spark runs."""
+    """The files of a delivery, which are read here or in Spark's tasks."""
 
     @property
     def types(self) -> Mapping[str, ColumnType]:
@@ -91,7 +88,7 @@ class Shipment(Protocol):
 
     @property
     def key(self) -> Sequence[str]:
-        """The key that the delivery's rows go by."""
+        """The key of the delivery's rows."""
 
     @property
     def keeps_history(self) -> bool:
@@ -102,20 +99,20 @@ class Shipment(Protocol):
         """Every file with its kind."""
 
     def decode(self, lease: MemoryLease) -> DecodedBatch:
-        """All rows at once; raises Refused for what cannot be read, TooLarge for more than fits."""
+        """All rows at once; raises Refused for unreadable rows, TooLarge if the memory does not suffice."""
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
         """The rows of one file, some at a time, with every column of the table."""
 
     def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
-        """What the rows of each kind mean."""
+        """The meaning of the rows of each kind."""
 
 
 @dataclass
 class BatchSides:
-    """A batch and its table; what Spark keeps of it goes with `kept`.
+    """A batch and its table as sides of a plan; rows that Spark keeps are released with `kept`.
 
-    `mended` is what the readers did to values that did not quite fit, once the rows are read.
+    `mended` are the repairs that readers made to values, once the rows are read.
     """
 
     store: Store
@@ -131,7 +128,7 @@ class BatchSides:
         batch, shape = self.batch, self.table.shape
         names = _names(batch)
         types = arrow_schema(batch.types)
-        numbered = [pa.field(names[each.name], each.type) for each in types]
+        numbered = [pa.field(names[column.name], column.type) for column in types]
         ids = pa.field(ROW_ID, pa.int64())
         sides = {
             DELIVERED: Side(
@@ -157,7 +154,7 @@ class BatchSides:
         return self.kept.enter_context(ship_files(self.store, self.batch.parts))
 
     def _rows_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
-        # They are counted again as rows of parts.
+        # The rows are counted again with the rows of parts.
         with time_stage("decode"), self.store.memory.lease() as lease:
             self._decoded = self.batch.decode(lease)
         self.mended = self._decoded.mended
@@ -175,7 +172,10 @@ class BatchSides:
         return LocalSide(SideRows(rows.schema, lambda: [rows]))
 
     def _rows_frame(self) -> "DataFrame":
-        """Every row of every file, a task for each; the first row of a part has what was mended in it."""
+        """Every row of every file; each file is a task.
+
+        The first row of a part lists the repairs of the part.
+        """
         assert isinstance(self.store, IcebergStore)
         batch, files, names = self.batch, self._files, _names(self.batch)
         numbers = self.store.spark.range(len(files), numPartitions=max(len(files), 1))
@@ -190,7 +190,7 @@ class BatchSides:
         return rows.drop("mended")
 
     def _slice_frame(self) -> "DataFrame":
-        """The stored rows, without versions that ended before all that the batch names."""
+        """The stored rows, without versions that ended before the first instant of the batch."""
         from pyspark.sql.functions import lit
 
         assert isinstance(self.store, IcebergStore)
@@ -208,21 +208,21 @@ def _names(batch: Shipment) -> dict[str, str]:
 
 
 def _kinds(batch: Shipment) -> list[str]:
-    """The kinds of file that the batch has, by the numbers that rows carry."""
+    """The kinds of file in the batch; rows carry their places in this list."""
     return list(dict.fromkeys(kind for kind, _ in batch.parts))
 
 
 def _join_kinds(batch: Shipment, rows: Mapping[str, Rows]) -> pa.Table:
-    """The rows of all kinds, one behind the other."""
+    """The rows of all kinds in one table."""
     schema = pa.schema([*_PLACE.items(), *arrow_schema(batch.types)])
-    there = [(kind, each) for kind, each in rows.items() if each.count]
-    tables = [_with_places(batch, kind, 0, 0, each) for kind, each in there]
-    whole = pa.concat_tables([schema.empty_table(), *(each.cast(schema) for each in tables)])
+    nonempty = [(kind, one) for kind, one in rows.items() if one.count]
+    tables = [_with_places(batch, kind, 0, 0, one) for kind, one in nonempty]
+    whole = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
     return whole.rename_columns([*_PLACE, *_names(batch).values()])
 
 
 def _with_places(batch: Shipment, kind: str, file: int, first: int, rows: Rows) -> pa.Table:
-    """Rows of one kind and file with their places."""
+    """Add the places to rows of one kind and file."""
     count, schema = rows.count, arrow_schema(batch.types)
     whole = rows.aligned(schema)
     place = {
@@ -243,8 +243,8 @@ def _decode(
         with carry_errors(), files[number].open_file() as file:
             for rows in batch.stream(files[number].kind, file):
                 table = _with_places(batch, files[number].kind, number, first, rows)
-                told = [_as_json(rows.mended), *[None] * (rows.count - 1)][: rows.count]
-                table = table.add_column(len(_PLACE), "mended", pa.array(told, pa.string()))
+                repairs = [_as_json(rows.mended), *[None] * (rows.count - 1)][: rows.count]
+                table = table.add_column(len(_PLACE), "mended", pa.array(repairs, pa.string()))
                 first += rows.count
                 names = [*_PLACE, "mended", *_names(batch).values()]
                 yield from table.rename_columns(names).to_batches()
@@ -255,8 +255,8 @@ def _as_json(mended: Mended) -> str | None:
 
 
 def _pack_flags(known: pa.Table) -> pa.Array:
-    """For each row a bit for each column; NULL where all columns of all rows are known."""
-    if all(pc.all(each).as_py() for each in known.columns):
+    """A bit for each column in each row; NULL if all columns of all rows are known."""
+    if all(pc.all(column).as_py() for column in known.columns):
         return pa.nulls(known.num_rows, pa.binary())
     bits = np.packbits(np.column_stack([np.asarray(column) for column in known.columns]), axis=1)
     buffer = pa.py_buffer(np.ascontiguousarray(bits).tobytes())
@@ -275,17 +275,17 @@ def _unpack_flags(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
 
 
 def _facts(rows: "DataFrame", batch: Shipment) -> tuple[int | None, int | None, Mended]:
-    """The least start and end in microseconds, and all that was mended."""
+    """The least start and end in microseconds, and all repairs."""
     from pyspark.sql.functions import collect_list, unix_micros
     from pyspark.sql.functions import min as least
 
     names = _names(batch)
-    asked = [collect_list(column("mended")).alias("mended")]
+    aggregates = [collect_list(column("mended")).alias("mended")]
     if batch.keeps_history:
-        asked += [unix_micros(least(column(names[name]))).alias(name) for name in (START, END)]
-    texts, *instants = rows.agg(*asked).collect()[0]
+        aggregates += [unix_micros(least(column(names[name]))).alias(name) for name in (START, END)]
+    texts, *instants = rows.agg(*aggregates).collect()[0]
     mended = Mended()
-    for *about, values in (each for part in texts for each in json.loads(part)):
+    for *about, values in (repair for part in texts for repair in json.loads(part)):
         mended[tuple(about)] += values
     start, end = instants or (None, None)
     return start, end, mended
@@ -294,7 +294,7 @@ def _facts(rows: "DataFrame", batch: Shipment) -> tuple[int | None, int | None, 
 def _plan_part(
     batch: Shipment, orderly: Shape | None, sides: Mapping[str, pa.Table], _whole: Whole
 ) -> PartPlan:
-    """The plan of the rows of some keys; Refused where their stored versions are spoilt."""
+    """Plan the rows of some keys; raises Refused if their stored versions are inconsistent."""
     named = {number: name for name, number in _names(batch).items()}
     stored = sides[SLICE]
     stored = stored.rename_columns([named.get(name, name) for name in stored.column_names])
@@ -308,24 +308,24 @@ def _plan_part(
 
 
 def _by_kind(batch: Shipment, rows: pa.Table) -> dict[str, Rows]:
-    """The rows by kind, each in the order of its files."""
+    """The rows by kind, in the order of their files."""
     schema, kinds = arrow_schema(batch.types), _kinds(batch)
     places = [np.asarray(rows[name]) for name in ("row", "file", "kind")]
     order = np.lexsort(places)
     if not (order[1:] > order[:-1]).all():
-        rows, places = rows.take(pa.array(order)), [each[order] for each in places]
+        rows, places = rows.take(pa.array(order)), [place[order] for place in places]
     kind = places[-1]
     edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), len(kind)] if len(kind) else []
-    found: dict[str, Rows] = {}
+    rows_by_kind: dict[str, Rows] = {}
     for start, stop in pairwise(edges):
         part = rows.slice(start, stop - start)
         values = part.select(list(_names(batch).values())).rename_columns(schema.names).cast(schema)
-        found[kinds[kind[start]]] = Rows(values, _unpack_flags(part["known"], schema.names))
-    return found
+        rows_by_kind[kinds[kind[start]]] = Rows(values, _unpack_flags(part["known"], schema.names))
+    return rows_by_kind
 
 
 class BatchFiles(Protocol):
-    """What a door hands over: files for a table."""
+    """The files of a door for a table."""
 
     @property
     def table(self) -> TableName:
@@ -340,19 +340,19 @@ class BatchFiles(Protocol):
         """The layouts of the tables that the door writes."""
 
     def unchanged(self) -> AbstractContextManager[None]:
-        """While the files are read: Refused if one changes meanwhile."""
+        """A context for reading the files; raises Refused if one changes meanwhile."""
 
     def token(self, table: StoredTable) -> str:
-        """A digest by which the same delivery is recognised when it comes again."""
+        """A digest that identifies a repeated delivery."""
 
     def batch(self, table: StoredTable) -> Shipment:
-        """The files, to be read as rows of the table; Refused if they are none of it."""
+        """The files as rows of the table; raises Refused if they do not fit it."""
 
 
 def deliver_batch(store: Store, delivered: BatchFiles) -> Commit:
-    """Bring the files into their table: one commit, or none when nothing changes.
+    """Load the files into their table: one commit, or none if nothing changes.
 
-    A delivery whose token is the table's newest one has been here before and writes nothing.
+    A delivery whose token is the newest one of the table is a repetition and writes nothing.
     """
     return deliver(store, BatchDelivery(delivered))
 
@@ -370,18 +370,18 @@ class BatchDelivery:
 
     @contextmanager
     def open_plan(self, store: Store) -> Iterator[Plan[Commit]]:
-        """Read the files and plan them; too large for the driver's memory, where Spark runs."""
+        """Read and plan the files, on the driver or in Spark's tasks."""
         table = require_layout(existing(store, self.delivered.table), *self.delivered.layouts)
-        with ExitStack() as kept:
+        with ExitStack() as stack:
             with self.delivered.unchanged():
                 with time_stage("digest"):
                     note = Note(self.delivered.door, self.delivered.token(table))
                 if note.token == table.newest_token:
                     yield Plan(table, None, note, lambda _: Commit(None, {}))
                     return
-                sides = BatchSides(store, table, self.delivered.batch(table), kept)
+                sides = BatchSides(store, table, self.delivered.batch(table), stack)
                 with time_stage("plan"), translate_faults(self.delivered.table):
-                    planned = kept.enter_context(run_plan(sides.terms()))
+                    planned = stack.enter_context(run_plan(sides.terms()))
             sums = planned.sums
             disorder = sums.counts.pop(OUT_OF_ORDER, 0)
             counts = with_mended(sums.counts, sides.mended)
@@ -393,6 +393,6 @@ class BatchDelivery:
             change = None
             if sums.added[REMOVED] or sums.added[ADDED]:
                 marks = {DISORDER: "true"} if disorder else {}
-                gone, come = planned.places(REMOVED, table), planned.rows(ADDED)
-                change = Change(counts, gone, come, properties=marks)
+                removed, added = planned.places(REMOVED, table), planned.rows(ADDED)
+                change = Change(counts, removed, added, properties=marks)
             yield Plan(table, change, note, receipt)

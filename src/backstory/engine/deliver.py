@@ -1,8 +1,6 @@
-"""A delivery is decoded, planned against the slice of the table it can touch, and committed once.
+"""Plan a delivery against the slice of a table that it can touch, and commit it once.
 
-Do something to tables, and do it again when another writer came first.
-
-Archived histories: every command reads them, and no delivery writes to them.
+A conflict with another writer is planned again. Archived tables are refused.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -35,7 +33,7 @@ CONFLICT = "conflict"
 ATTEMPTS = 6
 SECONDS = 120.0
 FIRST, LONGEST = 0.1, 2.0
-# Up to so much more, drawn anew each time.
+# Seconds: the upper bound of a random addition to each pause.
 SPREAD = 1.0
 
 log = structlog.get_logger()
@@ -44,9 +42,10 @@ Result = TypeVar("Result")
 
 
 def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]) -> Result:
-    """What `act` gives, which holds the tables' locks of this process and loads them anew each time.
+    """Hold the locks of the tables in this process, and return the result of `act`; `retry` it.
 
-    Else as `tried`.
+    `act` must load the tables each time. Raises what `retry` raises; the error for a full disk names the
+    folders.
     """
     with lock_tables(store, *tables):
         try:
@@ -58,18 +57,18 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
 
 
 def _with_folders(full: TryAgain, store: Store) -> TryAgain:
-    """The error for a full disk, with the folders that may be on it."""
+    """Add the folders that may be on the full disk."""
     where = f"Tables are in {store.searched}, temporary files in {gettempdir()}."
     return TryAgain(full.code, f"{full.message} {where}", full.remedy, full.keys)
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether it may be otherwise in a moment; room on a disk must be made."""
+    """Whether another attempt may succeed; a full disk needs somebody to make room."""
     return isinstance(error, TryAgain) and error.code != DISK_FULL
 
 
 def _is_over(state: RetryCallState) -> bool:
-    """Whether to give up: after a few tries, or after some time where writers take turns."""
+    """Whether to give up: after `ATTEMPTS`, or after `SECONDS` if writers conflict."""
     assert state.outcome is not None
     error = state.outcome.exception()
     turns = isinstance(error, TryAgain) and error.code == CONFLICT
@@ -77,15 +76,14 @@ def _is_over(state: RetryCallState) -> bool:
 
 
 def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
-    """What `act` gives; a conflict or a busy catalog is waited out and tried again, then TryAgain.
+    """Return the result of `act`; retry a conflict or a busy catalog, then raise TryAgain.
 
-    With growing pauses of which a part is drawn anew each time: writers that met once do not meet again.
-    A few times; beside a writer that commits all the time, as a stream does, for two minutes: each time one
-    of the two was first, and luck turns. Each pause is a line of the log. `failed` is told of each attempt
-    that another one follows.
+    Pauses grow and have a random part, so that two writers do not meet again. Conflicts are retried for two
+    minutes, because a stream commits all the time; other errors `ATTEMPTS` times. Each pause is logged.
+    `failed` is called with the error of each attempt that is followed by another.
     """
 
-    def tell(state: RetryCallState) -> None:
+    def log_retry(state: RetryCallState) -> None:
         assert state.outcome is not None
         error = state.outcome.exception()
         assert isinstance(error, TryAgain)
@@ -107,13 +105,13 @@ def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lamb
         retry=retry_if_exception(_may_pass),
         stop=_is_over,
         wait=wait_exponential_jitter(multiplier=FIRST, max=LONGEST, jitter=SPREAD),
-        before_sleep=tell,
+        before_sleep=log_retry,
         reraise=True,
     )
     return retrying(once)
 
 
-# A property of a table: since when it is archived.
+# A table property: the time since when the table is archived.
 ARCHIVED: Final = "backstory.archived"
 
 
@@ -129,7 +127,7 @@ def refuse_archived(table: StoredTable | None, change: Change | None) -> None:
         raise Refused(
             "archived",
             f"{table.shape.table} is archived since {since}: it can be read, not written.",
-            f"Deliver to another table. To go on with this one, take its property `{ARCHIVED}` away.",
+            f"Deliver to another table. To write to this one again, remove its property `{ARCHIVED}`.",
         )
 
 
@@ -139,10 +137,10 @@ Place_contra = TypeVar("Place_contra", bound=Store, contravariant=True)
 
 @dataclass(frozen=True, slots=True)
 class Plan(Generic[Result]):
-    """What a delivery makes of a table as it stands: a change, or None where there is nothing to commit.
+    """The effect of a delivery on a table: a change, or None if there is nothing to commit.
 
-    `table` is None if the change makes it. `receipt` is asked with the commit, or with None. In a dry run
-    the change is told instead of committed.
+    `table` is None if the change creates it. `receipt` is called with the commit, or with None if there is
+    none. In a dry run the change is reported, not committed.
     """
 
     table: StoredTable | None
@@ -153,19 +151,19 @@ class Plan(Generic[Result]):
 
 
 class Delivery(Protocol[Place_contra, Result]):
-    """What a door hands over, for a kind of store."""
+    """A delivery of a door, for a kind of store."""
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The tables that nobody else in this process may write meanwhile."""
+        """The tables that this process locks meanwhile."""
 
     def open_plan(self, store: Place_contra) -> AbstractContextManager[Plan[Result]]:
-        """The plan on the tables as they stand; Refused for what would not be right."""
+        """The plan against the current tables; raises Refused if the result would be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A change of one table as a delivery; `plan` gives the table as it stands, and what becomes of it."""
+    """A change of one table as a delivery; `plan` returns the current table and its change."""
 
     tables: Sequence[TableName]
     note: Note
@@ -174,37 +172,37 @@ class TableChange:
 
     @contextmanager
     def open_plan(self, _store: Store) -> Iterator[Plan[Commit | None]]:
-        """The commit is the receipt."""
+        """The plan, whose receipt is the commit."""
         table, change = self.plan()
         yield Plan(table, change, self.note, lambda committed: committed, self.dry_run)
 
 
 def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
-    """Bring the delivery into its table: one commit, or none when nothing changes.
+    """Plan and commit the delivery: one commit, or none if nothing changes.
 
-    A conflict with another writer is planned anew on the newer table, for two minutes; then TryAgain, as for
-    a disk that is full.
+    A conflict with another writer is planned again on the newer table, for two minutes. Raises TryAgain after
+    that, and for a full disk.
     """
     with translate_disk_errors(", ".join(map(str, delivery.tables))):
         return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))
 
 
 def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
-    """The same, tried once, for a caller that holds the locks and counts the attempts himself."""
-    with announce_later(), ExitStack() as held:
+    """Plan and commit once, for a caller that holds the locks and counts the attempts."""
+    with announce_later(), ExitStack() as stack:
         with note_seconds("plan"):
-            plan = held.enter_context(delivery.open_plan(store))
+            plan = stack.enter_context(delivery.open_plan(store))
         return carry_out(store, plan)
 
 
 def carry_out(store: Store, plan: Plan[Result]) -> Result:
-    """Commit what was planned, and give its receipt; the only call of a store's commit.
+    """Commit a plan, and return its receipt; the only call of a store's commit.
 
-    A line of the log warns of what other programs did to the table.
+    Writes of other programs to the table are logged as warnings.
     """
     refuse_archived(plan.table, plan.change)
-    for told in () if plan.table is None else plan.table.foreign_writes:
-        log.warning(f"{plan.table.shape.table}: {told}" if plan.table else told)
+    for foreign_write in () if plan.table is None else plan.table.foreign_writes:
+        log.warning(f"{plan.table.shape.table}: {foreign_write}" if plan.table else foreign_write)
     if plan.change is None:
         return plan.receipt(None)
     if plan.dry_run:

@@ -1,4 +1,4 @@
-"""A delivery planned by the driver: whole where its memory holds the rows, else sifted or in parts by key."""
+"""Plan a delivery on the driver: whole if its memory holds the rows, otherwise sifted or in parts by key."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# Of stored rows that delivered keys are looked for in, and of those that have one, so many may be collected.
+# Stored rows are collected without looking for the delivered keys up to SHORT; with these keys, up to MANY.
 SHORT: Final = 20_000
 MANY: Final = 200_000
 # An array of texts has room for 2 GiB.
@@ -45,85 +45,85 @@ LONGEST: Final = (1 << 31) - 1
 
 @dataclass(frozen=True, slots=True)
 class DriverPlan:
-    """What the driver planned: rows in memory or in files, and places of stored rows, by kind."""
+    """The result of a plan on the driver, by kind: rows in memory or files, and places of stored rows."""
 
     sums: PlanSums
     added: Mapping[str, pa.Table | RowBatches | None]
     removed: Mapping[str, pa.Table | None]
 
     def rows(self, kind: str) -> pa.Table | RowBatches | None:
-        """The rows of a kind; None where there are none."""
+        """The rows of a kind; None if there are none."""
         return self.added[kind]
 
     def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
-        """The places of stored rows; None where there are none."""
+        """The places of stored rows; None if there are none."""
         return self.removed[kind]
 
 
-def plan_on_driver(terms: PlanTerms, kept: ExitStack) -> PlanResult | None:
-    """The plan of a delivery; None where Spark must read its rows, TooLarge where they are too many.
+def plan_on_driver(terms: PlanTerms, stack: ExitStack) -> PlanResult | None:
+    """Plan a delivery; None if Spark must read its rows. Raises TooLarge if there are too many.
 
-    What is held or spilled goes with `kept`.
+    Held and spilled rows are released with `stack`.
     """
     if terms.only_tasks:
         return None
-    lease = kept.enter_context(terms.store.memory.lease())
+    lease = stack.enter_context(terms.store.memory.lease())
     for reads in (True, False):
         with suppress(Unreadable):
-            return _plan_sides(terms, _local_sides(terms, lease, reads=reads), lease, kept)
+            return _plan_sides(terms, _local_sides(terms, lease, reads=reads), lease, stack)
     return None
 
 
 def _plan_sides(
-    terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
+    terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, stack: ExitStack
 ) -> PlanResult:
     if terms.first is not None and (planned := terms.first(sides, lease)) is not None:
         return planned
-    (name, coming), *stored = sides.items()
+    (name, delivered), *stored = sides.items()
     if not terms.key:
-        return _plan_parts(terms, sides, ({name: rows} for rows in coming.rows.tables()), lease, kept)
-    if coming.columns is not None and _is_large(terms, name):
+        return _plan_parts(terms, sides, ({name: rows} for rows in delivered.rows.tables()), lease, stack)
+    if delivered.columns is not None and _is_large(terms, name):
         if all(side.is_empty for _, side in stored):
             with (
                 suppress(TooLarge, KeyInTwoParts),
                 parts_in_order(terms.key, sides, terms.store.memory) as parts,
             ):
-                return _plan_parts(terms, sides, parts, lease, kept)
+                return _plan_parts(terms, sides, parts, lease, stack)
         elif terms.sift is not None and all(side.columns is not None for _, side in stored):
-            return _plan_sifted(terms, terms.sift, sides, lease, kept)
-    return _plan_by_key(terms, sides, lease, kept)
+            return _plan_sifted(terms, terms.sift, sides, lease, stack)
+    return _plan_by_key(terms, sides, lease, stack)
 
 
 def _is_large(terms: PlanTerms, name: str) -> bool:
-    """Whether the rows of a side are more than a step of a plan; of an unknown size they are few."""
+    """Whether the rows of a side are more than a step; a side of unknown size is small."""
     size = terms.sides[name].size
     return size is not None and size >= terms.store.memory.most // STEPS_HELD
 
 
 def _plan_sifted(
-    terms: PlanTerms, by: SiftTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
+    terms: PlanTerms, by: SiftTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, stack: ExitStack
 ) -> PlanResult:
-    """The plan of the records that may differ, and the counts of all others."""
+    """Plan the records that may differ, and count all others."""
     count = max(side.count or 0 for side in terms.sides.values())
     try:
         sift = sift_sides(by, terms.key, sides, terms.store.memory, lease, count)
-    except TooLarge:  # no room for digests is left: parts wait in files
-        return _plan_by_key(terms, sides, lease, kept)
-    planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, kept)
+    except TooLarge:  # there is no memory for digests: parts are spilled
+        return _plan_by_key(terms, sides, lease, stack)
+    planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, stack)
     planned.sums.counts.update(sift.count_unchanged(planned.sums.counts))
     return planned
 
 
 def _plan_by_key(
-    terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, kept: ExitStack
+    terms: PlanTerms, sides: Mapping[str, LocalSide], lease: MemoryLease, stack: ExitStack
 ) -> DriverPlan:
-    """The plan of all rows together, or of parts by key."""
+    """Plan all rows together, or in parts by key."""
     rows = {name: side.rows for name, side in sides.items()}
     local = _spills(terms.store)
     with suppress(*([TooLarge] if local else [])):
-        return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, kept)
-    # There is room for the rows, and none for the plan of them.
-    return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, kept)
+        return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, stack)
+    # The memory holds the rows, but not their plan.
+    return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, stack)
 
 
 def _plan_parts(
@@ -131,15 +131,15 @@ def _plan_parts(
     sides: Mapping[str, LocalSide],
     parts: Iterable[Mapping[str, pa.Table]],
     lease: MemoryLease,
-    kept: ExitStack,
+    stack: ExitStack,
 ) -> DriverPlan:
-    held: dict[str, RowBuffer] = {}
+    buffers: dict[str, RowBuffer] = {}
     removed: dict[str, list[pa.Table]] = {}
     for kind, schema in terms.kinds.items():
         if {*schema.names} == {FILE, POSITION}:
             removed[kind] = []
         else:
-            held[kind] = RowBuffer(kind, lease, kept)
+            buffers[kind] = RowBuffer(kind, lease, stack)
     sums, whole = PlanSums(), _whole(sides)
     local = _spills(terms.store)
     for part in parts:
@@ -150,16 +150,16 @@ def _plan_parts(
             if kind in removed:
                 removed[kind] += [rows.cast(PLACE)] if len(rows) else []
             else:
-                held[kind].add(rows)
-                if held[kind].is_spilled and not local:
+                buffers[kind].add(rows)
+                if buffers[kind].is_spilled and not local:
                     raise TooLarge
-    added = {kind: rows_of_buffers(each.tables, each) for kind, each in held.items()}
+    added = {kind: rows_of_buffers(buffer.tables, buffer) for kind, buffer in buffers.items()}
     places = {kind: pa.concat_tables(tables) if tables else None for kind, tables in removed.items()}
     return DriverPlan(sums, added, places)
 
 
 def _spills(store: Store) -> bool:
-    """Whether rows may be laid down on this machine: where Spark's tasks do not run on others."""
+    """Whether rows may be spilled: only if Spark's tasks run on this machine."""
     return isinstance(store, IcebergStore) and is_local(store)
 
 
@@ -168,17 +168,17 @@ def _whole(sides: Mapping[str, LocalSide]) -> Whole:
 
 
 def _require_room(part: Mapping[str, pa.Table]) -> None:
-    """Raises TooLarge where a column of all sides is longer than an array can be."""
+    """Raises TooLarge if a column of all sides together is longer than an array can be."""
     sizes = [{name: rows[name].nbytes for name in rows.column_names} for rows in part.values()]
-    for name in {name for each in sizes for name in each}:
-        if sum(each.get(name, 0) for each in sizes) > LONGEST:
+    for name in {name for side_sizes in sizes for name in side_sizes}:
+        if sum(side_sizes.get(name, 0) for side_sizes in sizes) > LONGEST:
             raise TooLarge
 
 
 def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[str, LocalSide]:
-    """The rows of all sides: read here where `reads` and possible, else collected by Spark.
+    """Read the rows of all sides here, if `reads` and possible; otherwise Spark collects them.
 
-    Raises TooLarge for more than memory may hold.
+    Raises TooLarge.
     """
     local: dict[str, LocalSide] = {}
     for meets in (False, True):
@@ -198,7 +198,7 @@ def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[s
 
 
 def _collect(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str, LocalSide]:
-    """Rows that only Spark reads, in one query."""
+    """Collect the rows of the named sides by Spark, in one query."""
     frames: dict[str, DataFrame] = {}
     bounds: dict[str, int] = {}
     if not names:
@@ -212,14 +212,14 @@ def _collect(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str
         frames[name] = frame
     rows = collect_sides(frames)
     for name in names:
-        lease.hold(name, 0)  # they are counted again as rows of parts
+        lease.hold(name, 0)  # they are counted again with the rows of parts
         if name in bounds and len(rows[name]) > bounds[name]:
             raise TooLarge
     return {name: _as_side(rows[name], terms.sides[name].schema) for name in names}
 
 
 def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease) -> LocalSide:
-    """The rows of a long side that have the keys of the other one, by Spark; TooLarge for many."""
+    """The rows of a long side that have keys of the other side, by Spark; raises TooLarge for too many."""
     side, key = terms.sides[name], list(terms.key)
     tables = [rows.select(key) for rows in other.rows.tables()]
     keys = pa.concat_tables([*tables, other.rows.schema.empty_table().select(key)])
@@ -230,7 +230,7 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
         raise TooLarge
     hold_memory_of_rows(terms.spark_store, lease, name, unpacked_size(MANY, len(side.schema), 0))
     frame = side.frame().toDF(*(f"c{place}" for place in range(len(side.schema))))
-    keys = keys.rename_columns([f"c{side.schema.get_field_index(each)}" for each in keys.column_names])
+    keys = keys.rename_columns([f"c{side.schema.get_field_index(column)}" for column in keys.column_names])
     rows = arrow_of(rows_of_keys(terms.spark_store, frame, keys).limit(MANY + 1))
     lease.hold(name, 0)
     if len(rows) > MANY:

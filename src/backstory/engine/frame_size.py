@@ -1,4 +1,4 @@
-"""Whether the driver can take the rows of a frame, as far as its plan tells before it runs."""
+"""The size of a frame, estimated from its plan before it runs: whether the driver can hold its rows."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -12,21 +12,21 @@ from backstory.stores.iceberg.store import Store
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A frame whose plan does not tell its size may have so many parts, each of which is asked for a few rows.
+# A frame of unknown size may have at most this many partitions: each is read for a few rows.
 PARTS: Final = 64
 UNKNOWN_SIZE: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 
 
 def few_rows(store: Store, columns: int) -> int:
-    """So many rows of so many columns are taken without asking what they may need."""
+    """The number of rows with this many columns that are collected without knowing their size."""
     return min(FEW, store.memory.most // (CELL * max(1, columns)))
 
 
 def hold_frame(store: Store, frame: "DataFrame", size: int | None, what: str, lease: MemoryLease) -> bool:
-    """Hold the memory that the rows may need, which is `size` if not None; whether they surely need no more.
+    """Hold memory for the rows of a frame; returns whether the estimate is an upper bound.
 
-    Raises TooLarge.
+    `size` is the number of bytes, None to estimate it from the plan. Raises TooLarge.
     """
     if size is not None:
         hold_memory_of_rows(store, lease, what, size)
@@ -42,9 +42,9 @@ def hold_frame(store: Store, frame: "DataFrame", size: int | None, what: str, le
 
 
 def _scanned_size(plan: Any) -> int | None:
-    """What the files may take of which a frame is rows, all or fewer, by its plan; None for other frames.
+    """The size of the files that a frame reads, as an upper bound; None for frames that do more than filter.
 
-    Spark takes texts of a table for short ones, so that its plan alone could tell too few.
+    Spark assumes short texts, so that its own estimate could be too small.
     """
     while plan.nodeName() in NARROWING:
         plan = plan.child()
@@ -55,7 +55,7 @@ def _scanned_size(plan: Any) -> int | None:
 
 
 def _planned_size(plan: Any) -> int:
-    """What the rows may take by Spark's own plan; little where it does not tell, but reads from few parts."""
+    """The size that Spark's plan estimates; 1 if it is unknown and the frame has few partitions."""
     size, leaves = int(plan.stats().sizeInBytes()), plan.collectLeaves()
     if size < UNKNOWN_SIZE:
         return max(1, size * UNPACKED)

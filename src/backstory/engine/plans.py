@@ -1,4 +1,4 @@
-"""What a door hands to the runner, and what it gets back."""
+"""The input of a plan, from a door to the runner, and its result."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,21 +28,21 @@ RowsToWrite: TypeAlias = "pa.Table | RowBatches | DataFrame | None"
 
 
 def join_rows(store: Store, *rows: RowsToWrite) -> Any:
-    """Rows to write of the same columns together; None for none."""
-    there: list[Any] = [each for each in rows if each is not None and not _is_empty(each)]
-    if not there:
+    """Concatenate rows with the same columns; None if there are none."""
+    nonempty: list[Any] = [one for one in rows if one is not None and not _is_empty(one)]
+    if not nonempty:
         return None
-    if all(isinstance(each, pa.Table) for each in there):
-        return pa.concat_tables(there)
-    if all(isinstance(each, pa.Table | RowBatches) for each in there):
-        return RowBatches(lambda: chain.from_iterable(map(tables_of, there)))
+    if all(isinstance(one, pa.Table) for one in nonempty):
+        return pa.concat_tables(nonempty)
+    if all(isinstance(one, pa.Table | RowBatches) for one in nonempty):
+        return RowBatches(lambda: chain.from_iterable(map(tables_of, nonempty)))
     assert isinstance(store, IcebergStore)
-    frames = [frame_of(store, each) if isinstance(each, pa.Table) else each for each in there]
+    frames = [frame_of(store, one) if isinstance(one, pa.Table) else one for one in nonempty]
     return reduce(lambda one, other: one.unionByName(other), frames)
 
 
 def tables_of(rows: pa.Table | RowBatches) -> Iterable[pa.Table]:
-    """Such rows of the driver, some at a time."""
+    """The driver's rows, some at a time."""
     return rows.tables() if isinstance(rows, RowBatches) else [rows]
 
 
@@ -51,22 +51,22 @@ def _is_empty(rows: Any) -> bool:
 
 
 class PlanResult(Protocol):
-    """The plan of all parts."""
+    """The result of the plans of all parts."""
 
     @property
     def sums(self) -> PlanSums:
         """Counts and samples."""
 
     def rows(self, kind: str) -> RowsToWrite:
-        """The rows of a kind; None where there are none."""
+        """The rows of a kind; None if there are none."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The places of stored rows of a kind, as a Change has them; None where there are none."""
+        """The places of stored rows of a kind, in the form for a Change; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """The rows of a table without any, as frames by kind, with the counts and samples of their plan."""
+    """The rows for an empty table, as frames by kind, with the counts and samples of their plan."""
 
     sums: PlanSums
     rows: "Mapping[str, DataFrame]"
@@ -76,15 +76,15 @@ class FirstRows:
 class PlanTerms:
     """A delivery of one table, ready to be planned.
 
-    `sides` are its rows, the delivered ones first; `plan` gives the plan of a part, whose rows by side have
-    one key or another: it is sent to tasks, and its second argument completes rows of a side that lacks
-    columns. `kinds` are the columns of the rows that plans give, by kind. `key` parts the rows; without one
-    any rows may be planned together or apart.
+    `sides` are its rows, the delivered ones first. `plan` plans a part: rows by side, with all rows of the
+    part's keys. It is sent to tasks; its second argument completes rows of a side that lacks columns. `kinds`
+    are the columns of the planned rows, by kind. `key` divides the rows into parts; without a key any rows
+    may be planned together.
 
-    `first` plans rows of a table without any as they come, `first_in_tasks` as frames; each gives None where
-    they need the plan. By `sift` rows that are the same on all sides are left out of the plan of a large
-    delivery. `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the
-    rows are read. With the `salt` files are numbers in tasks.
+    `first` plans rows for an empty table in their order, `first_in_tasks` as frames; each returns None if the
+    plan is needed. With `sift` a large delivery plans only rows that may differ between the sides.
+    `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the rows are read. In
+    tasks, files are numbers made with the `salt`.
     """
 
     store: Store
@@ -102,7 +102,7 @@ class PlanTerms:
 
     @property
     def spark_store(self) -> IcebergStore:
-        """The store, where Spark reads it; TooLarge for one that only the driver reads."""
+        """The store that Spark reads; raises TooLarge for a store that only the driver reads."""
         if not isinstance(self.store, IcebergStore):
             raise TooLarge
         return self.store

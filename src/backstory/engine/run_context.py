@@ -1,8 +1,6 @@
-"""Why a commit was made, and by whom: a note and an author, which `log` shows.
+"""The context of deliveries in this thread: note and author, the run, and dry runs.
 
-What a run notes of its deliveries: its name is on their commits, and it learns how fast they went.
-
-Dry runs: a change is planned and reported, but not committed.
+Commits carry note, author and run in their properties. A dry run collects its changes here.
 """
 
 import json
@@ -17,16 +15,16 @@ from backstory.errors import UsageError
 from backstory.model.change import Change, Note
 from backstory.model.table import Shape, TableName
 
-# Properties of snapshots.
+# Snapshot properties.
 NOTE: Final = "backstory.note"
 AUTHOR: Final = "backstory.author"
-# Every later commit's metadata repeats the properties of all snapshots.
+# The metadata of every later commit repeats the properties of all snapshots.
 LONGEST: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note and an author; UsageError for a longer text than the metadata should repeat."""
+    """A note and an author; raises UsageError for a text of more than `LONGEST` characters."""
 
     note: str | None = None
     author: str | None = None
@@ -44,7 +42,7 @@ class Remark:
                 )
 
     def properties(self) -> dict[str, str]:
-        """The properties of a snapshot with this remark."""
+        """The snapshot properties of this remark."""
         return {name: text for name, text in ((NOTE, self.note), (AUTHOR, self.author)) if text}
 
 
@@ -54,7 +52,7 @@ _remark: ContextVar[Remark] = ContextVar("remark", default=_NONE)
 
 @contextmanager
 def with_remark(note: str | None = None, author: str | None = None) -> Iterator[None]:
-    """Commits of this thread meanwhile have this note and author; one that is None stays as it was."""
+    """Give this note and author to the commits of this thread; None keeps the outer value."""
     outer, inner = _remark.get(), Remark(note, author)
     before = _remark.set(Remark(inner.note or outer.note, inner.author or outer.author))
     try:
@@ -64,11 +62,11 @@ def with_remark(note: str | None = None, author: str | None = None) -> Iterator[
 
 
 def remark_properties() -> dict[str, str]:
-    """The properties of a snapshot that is committed now."""
+    """The snapshot properties of the remark that is set now."""
     return _remark.get().properties()
 
 
-# Properties of commits: the run that made them, and the files that it had taken for the table until then.
+# Commit properties: the run that made the commit, and the files that it had loaded into the table by then.
 RUN: Final = "backstory.run"
 FILES: Final = "backstory.run-files"
 TASKS, DRIVER = "tasks", "driver"
@@ -76,9 +74,9 @@ TASKS, DRIVER = "tasks", "driver"
 
 @dataclass(slots=True)
 class RunNotes:
-    """Of the deliveries of one table in a run: where they were planned, and seconds by stage.
+    """Notes on the deliveries of one table in a run: where they were planned, and seconds by stage.
 
-    `files` are those that the next commit answers for, as JSON texts.
+    `files` are the files that the next commit completes, as JSON texts.
     """
 
     run_id: str
@@ -92,7 +90,7 @@ _notes: ContextVar[RunNotes | None] = ContextVar("run_notes", default=None)
 
 @contextmanager
 def take_notes(notes: RunNotes) -> Iterator[None]:
-    """Note what is delivered meanwhile, in this thread."""
+    """Note the deliveries of this thread."""
     before = _notes.set(notes)
     try:
         yield
@@ -101,16 +99,16 @@ def take_notes(notes: RunNotes) -> Iterator[None]:
 
 
 def complete_note(note: Note) -> Note:
-    """The properties of a commit, with its remark, and with the run that makes it if there is one."""
+    """Add the remark and, if there is one, the run to a commit's properties."""
     notes, note = _notes.get(), replace(note, more={**note.more, **remark_properties()})
     if notes is None:
         return note
-    files = {FILES: json.dumps([json.loads(each) for each in notes.files])} if notes.files else {}
+    files = {FILES: json.dumps([json.loads(file) for file in notes.files])} if notes.files else {}
     return replace(note, more={**note.more, RUN: notes.run_id, **files})
 
 
 def note_way(way: str) -> None:
-    """Note where a delivery is planned; once in tasks is in tasks."""
+    """Note where a delivery is planned; `TASKS` stays once it is noted."""
     notes = _notes.get()
     if notes is not None and notes.way != TASKS:
         notes.way = way
@@ -118,7 +116,7 @@ def note_way(way: str) -> None:
 
 @contextmanager
 def note_seconds(stage: str) -> Iterator[None]:
-    """Count what happens meanwhile as this stage."""
+    """Count the time of the block for this stage."""
     notes, began = _notes.get(), time.monotonic()
     try:
         yield
@@ -127,25 +125,25 @@ def note_seconds(stage: str) -> Iterator[None]:
             notes.seconds[stage] = notes.seconds.get(stage, 0.0) + time.monotonic() - began
 
 
-# Tables, and the changes that would be made of them, in words.
+# Tables and their planned changes in words.
 Rehearsals = list[tuple[TableName, Sequence[str]]]
-_rehearsals: ContextVar[Rehearsals | None] = ContextVar("told", default=None)
+_rehearsals: ContextVar[Rehearsals | None] = ContextVar("rehearsals", default=None)
 
 
 @contextmanager
 def collect_rehearsals() -> Iterator[Rehearsals]:
-    """The changes that dry runs tell meanwhile."""
-    told: Rehearsals = []
-    before = _rehearsals.set(told)
+    """Collect the changes of dry runs."""
+    rehearsals: Rehearsals = []
+    before = _rehearsals.set(rehearsals)
     try:
-        yield told
+        yield rehearsals
     finally:
         _rehearsals.reset(before)
 
 
 def rehearse(shape: Shape | None, change: Change) -> None:
-    """Tell a change of the table of this shape, or of one that it would make; the same one once."""
-    told, table = _rehearsals.get(), change.into or shape
+    """Report a change of a table of this shape, or of a table that it would create; each change once."""
+    rehearsals, table = _rehearsals.get(), change.into or shape
     lines = change.lines(shape)
-    if told is not None and table is not None and lines and (table.table, lines) not in told:
-        told.append((table.table, lines))
+    if rehearsals is not None and table is not None and lines and (table.table, lines) not in rehearsals:
+        rehearsals.append((table.table, lines))

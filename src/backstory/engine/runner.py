@@ -1,6 +1,6 @@
-"""The one way in: every plan of a delivery is made whole, in parts by key, or in Spark's tasks.
+"""The one way in: every plan of a delivery runs whole, in parts by key, or in Spark's tasks.
 
-Where a delivery is planned: by the driver, or in Spark's tasks where it cannot hold the rows (E7).
+Tasks plan if the driver cannot hold or read the rows (E7).
 """
 
 from collections.abc import Callable, Iterator
@@ -34,20 +34,20 @@ def plan_here_or_in_tasks(
     here: Callable[[ExitStack], Planned | None],
     tasks: Callable[[], AbstractContextManager[Planned]],
 ) -> Iterator[Planned]:
-    """The plan that `here` makes, while it lasts, else the one that `tasks` make; a log line then says why.
+    """The plan of `here`, or else of `tasks`, as a context; a log line gives the reason for tasks.
 
-    `here` gives None, or raises TooLarge, for what is not for the driver; what it holds or spills goes with
-    the stack that it is given.
+    `here` returns None or raises TooLarge if the driver cannot plan. Its held and spilled rows are released
+    with its stack.
     """
-    why = NO_MEMORY
+    reason = NO_MEMORY
     if store.memory.most:
         with ExitStack() as kept:
-            plan, why = _try_driver(here, kept)
+            plan, reason = _try_driver(here, kept)
             if plan is not None:
                 note_way(DRIVER)
                 yield plan
                 return
-    LOG.info(IN_TASKS, table=str(table), reason=why)
+    LOG.info(IN_TASKS, table=str(table), reason=reason)
     note_way(TASKS)
     with tasks() as plan:
         yield plan
@@ -62,9 +62,9 @@ def _try_driver(here: Callable[[ExitStack], Planned | None], kept: ExitStack) ->
 
 @contextmanager
 def run_plan(terms: PlanTerms) -> Iterator[PlanResult]:
-    """The plan of a delivery, while it lasts: by the driver where its memory suffices, else in Spark's tasks.
+    """The plan of a delivery, as a context: by the driver if its memory suffices, else in Spark's tasks.
 
-    A line of the log has the reason for tasks. Raises Refused for what the plan refuses.
+    A log line gives the reason for tasks. Raises Refused if the plan refuses the delivery.
     """
     here, tasks = partial(plan_on_driver, terms), partial(_run_tasks, terms)
     with plan_here_or_in_tasks(terms.store, terms.table, here, tasks) as plan:

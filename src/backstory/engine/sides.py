@@ -1,8 +1,7 @@
-"""The sides of a plan: the rows of a delivery, and the stored rows that they meet.
+"""The sides of a plan, which are the delivered rows and stored rows, and their division into parts.
 
-The rows of several sides together: all at once where the driver can hold them, else in parts by key.
-
-The parts of a large delivery that meets no stored rows, in the order of its rows.
+All rows are one part if the driver can hold them; otherwise parts by key are spilled. A large delivery into
+an empty table is divided in the order of its rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -22,15 +21,18 @@ from backstory.stores.read_ahead import read_ahead
 from backstory.strategies.keys import key_numbers, key_parts
 from backstory.strategies.part_plan import Whole, as_they_are
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
 PARTS: Final = 16
-# Parts of parts of parts hold all that a disk does, unless a key has most of the rows.
+# Three levels of parts suffice for a full disk, unless most rows have the same key.
 DEEPEST: Final = 3
 LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """The rows of a side, some at a time, each time anew."""
+    """The rows of a side, some at a time; each call of `tables` reads them again."""
 
     schema: pa.Schema
     tables: Callable[[], Iterable[pa.Table]]
@@ -44,11 +46,11 @@ def parts_by_key(
     spills: bool = True,
     spread: bool = False,
 ) -> Iterator[Mapping[str, pa.Table]]:
-    """The sides' rows, as one part or in several; all rows of a key are in one part.
+    """The rows of the sides in one or more parts; all rows of a key are in the same part.
 
-    Bytes are counted as they are read. What the lease cannot hold is spilled, or with `spread` everything.
-    The rows of a part are the caller's until the next one is asked for. Raises TooLarge where even a part
-    of parts is too large, or without `spills` where not all rows can be held.
+    Bytes are counted while rows are read. Rows beyond the lease are spilled, or all rows with `spread`. A
+    part's rows are not held once the next part is requested. Raises TooLarge if a part of the deepest level
+    is too large, or without `spills` if the lease cannot hold all rows.
     """
     yield from _parts(sides, key, lease, depth=0, spills=spills, spread=spread)
 
@@ -62,40 +64,42 @@ def _parts(
     spills: bool,
     spread: bool,
 ) -> Iterator[Mapping[str, pa.Table]]:
-    held: dict[str, list[pa.Table]] = {name: [] for name in sides}
-    reading = {name: iter(each.tables()) for name, each in sides.items()}
+    tables_by_side: dict[str, list[pa.Table]] = {name: [] for name in sides}
+    reading = {name: iter(side.tables()) for name, side in sides.items()}
     try:
-        if not spread and _hold(reading, held, lease):
-            yield {name: _concat_side(each, held.pop(name)) for name, each in sides.items()}
+        if not spread and _hold(reading, tables_by_side, lease):
+            yield {name: _concat_side(side, tables_by_side.pop(name)) for name, side in sides.items()}
             return
     finally:
         _release(lease, sides)
     if depth == DEEPEST or (depth == 0 and not spills):
         raise TooLarge
-    with ExitStack() as kept:
-        spill = Spill(kept)
+    with ExitStack() as stack:
+        spill = Spill(stack)
         for name, tables in reading.items():
-            for table in chain(_drain(held[name]), tables):
+            for table in chain(_drain(tables_by_side[name]), tables):
                 _spread(spill, name, table, key, depth)
         if depth == 0:
             LOG.info("more rows than driver-memory holds: planned in parts", parts=PARTS)
         for part in range(PARTS):
-            there = {
-                name: SideRows(each.schema, _reader(spill, (name, part))) for name, each in sides.items()
+            part_sides = {
+                name: SideRows(side.schema, _reader(spill, (name, part))) for name, side in sides.items()
             }
-            yield from _parts(there, key, lease, depth=depth + 1, spills=True, spread=False)
+            yield from _parts(part_sides, key, lease, depth=depth + 1, spills=True, spread=False)
             for name in sides:
                 spill.drop((name, part))
 
 
 def _hold(
-    reading: Mapping[str, Iterator[pa.Table]], held: Mapping[str, list[pa.Table]], lease: MemoryLease
+    reading: Mapping[str, Iterator[pa.Table]],
+    tables_by_side: Mapping[str, list[pa.Table]],
+    lease: MemoryLease,
 ) -> bool:
-    """Read the sides as far as the lease can hold them; whether it can hold all."""
+    """Read the sides until the lease is full; whether it can hold all rows."""
     for name, tables in reading.items():
         size = 0
         for table in tables:
-            held[name].append(table)
+            tables_by_side[name].append(table)
             size += table.nbytes
             try:
                 lease.hold(name, size)
@@ -105,7 +109,7 @@ def _hold(
 
 
 def _spread(spill: Spill, name: str, rows: pa.Table, key: Sequence[str], depth: int) -> None:
-    """Put rows to those of their parts, in their order."""
+    """Spill rows to their parts, in their order."""
     parts = key_parts(rows, key, PARTS, salt=depth)
     order = np.argsort(parts, kind="stable")
     ends = np.searchsorted(parts[order], np.arange(PARTS + 1))
@@ -123,7 +127,7 @@ def _concat_side(side: SideRows, tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _drain(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """The tables, each forgotten when it is given."""
+    """Yield the tables, and drop each from the list."""
     tables.reverse()
     while tables:
         yield tables.pop()
@@ -134,17 +138,13 @@ def _release(lease: MemoryLease, sides: Iterable[str]) -> None:
         lease.hold(name, 0)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
 @dataclass(frozen=True, slots=True)
 class LocalSide:
-    """Rows of a side that the driver reads from files or memory; reading raises Unreadable where it cannot.
+    """Rows of a side that the driver reads from files or memory; reading may raise Unreadable.
 
-    `rows` may lack columns that `whole` gives for some of them. `columns` gives all rows in fewer columns of
-    these names: with it large sides are sifted. `chosen` gives those that a function chooses by their keys;
-    it is there where columns are computed. `is_empty` is true only where nothing is stored.
+    `rows` may lack columns; `whole` adds them to some of the rows. `columns` returns all rows with only the
+    named columns; large sides need it to be sifted. `select` returns the rows that a function of their keys
+    chooses; it is set if columns are computed. `is_empty` is true only if nothing is stored.
     """
 
     rows: SideRows
@@ -155,7 +155,7 @@ class LocalSide:
 
 
 def no_local_rows(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-    """The rows of a side that only Spark reads."""
+    """For a side that only Spark reads."""
     return None
 
 
@@ -163,12 +163,12 @@ def no_local_rows(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | No
 class Side:
     """The rows of one side of a plan.
 
-    `frame` makes a frame of the columns of `schema`, in their order. `local` gives the rows without Spark,
-    None where only Spark reads them; it is called with the side that this one meets. `size` is what the rows
-    of the frame may take of the driver's memory, None where only the frame's plan tells; `count` is about how
-    many they are, None where Spark must count. `meets` names a side before this one: of this one only rows
-    count that have a key of that one. `cached` is true if the frame's rows are computed once however often
-    they are read.
+    `frame` returns a frame with the columns of `schema`, in their order. `local` returns the rows without
+    Spark, or None if only Spark reads them; its argument is the side that this one meets. `size` is the
+    memory in bytes that the frame's rows may need, None to estimate it from the frame's plan. `count` is the
+    approximate number of rows, None if Spark must count them. `meets` names an earlier side: only rows whose
+    key is in that side are planned. `cached` is true if the frame's rows are computed once however often they
+    are read.
     """
 
     schema: pa.Schema
@@ -185,7 +185,7 @@ def empty_side(schema: pa.Schema) -> LocalSide:
     return LocalSide(SideRows(schema, lambda: ()), is_empty=True)
 
 
-# The rows of so many steps may be in memory: those read ahead, and what becomes of them.
+# The number of steps whose rows may be in memory: rows read ahead, and the rows made of them.
 STEPS_HELD: Final = 16
 
 
@@ -197,22 +197,22 @@ class KeyInTwoParts(Exception):
 def parts_in_order(
     key: Sequence[str], sides: Mapping[str, LocalSide], memory: Memory
 ) -> Iterator[Iterator[Mapping[str, pa.Table]]]:
-    """The rows of the first side, read once, in parts that memory holds; the other sides are empty.
+    """The rows of the first side, read once, in parts that fit into memory; the other sides are empty.
 
-    Iterating raises KeyAgain at the end if rows of one key were in two parts, and TooLarge where the memory
-    cannot hold a number for each key.
+    Iterating raises KeyInTwoParts at the end if a key is in two parts, and TooLarge if the memory cannot hold
+    a number for each key.
     """
-    (name, coming), *others = sides.items()
-    beside = {other: side.rows.schema.empty_table() for other, side in others}
+    (name, delivered), *others = sides.items()
+    empty_sides = {other: side.rows.schema.empty_table() for other, side in others}
     width = sum(typed_size(1, side.rows.schema.types, 0) for side in sides.values())
     count = max(1, memory.most // STEPS_HELD // width)
     with memory.lease() as lease, ThreadPoolExecutor(1) as pool:
         tables = (
             table.slice(first, count)
-            for table in coming.rows.tables()
+            for table in delivered.rows.tables()
             for first in range(0, len(table), count)
         )
-        parts = ({name: rows, **beside} for rows in _require_keys_once(tables, key, lease))
+        parts = ({name: rows, **empty_sides} for rows in _require_keys_once(tables, key, lease))
         yield read_ahead(pool, [lambda: parts], 1)
 
 
@@ -222,12 +222,12 @@ def _require_keys_once(
     numbers, size = [np.zeros(0, np.uint64)], 0
     for rows in tables:
         numbers.append(np.unique(key_numbers(rows, key)))
-        lease.hold("numbers of keys", sum(each.nbytes for each in numbers))
+        lease.hold("numbers of keys", sum(part.nbytes for part in numbers))
         before, size = size, rows.nbytes
         lease.hold("parts", before + size)
         yield rows
     if len(numbers) > 2:  # noqa: PLR2004
-        LOG.info("more rows than a step: planned as they come", steps=len(numbers) - 1)
+        LOG.info("more rows than a step: planned in their order", steps=len(numbers) - 1)
     every = np.sort(np.concatenate(numbers))
     if (every[1:] == every[:-1]).any():
         raise KeyInTwoParts

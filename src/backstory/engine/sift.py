@@ -1,9 +1,8 @@
-"""A full copy beside what is stored: records that are the same on both sides need no plan.
+"""Leave out records that are the same on all sides: they are counted, not planned.
 
-Keys fall into many buckets. In each, the fingerprints of the rows of one side are added up, and those of the
-other are subtracted: zero is left where both have the same rows. These are counted, the others are planned.
-
-The same sift by Spark: one query adds up the fingerprints of the rows of each key.
+Keys are hashed into many buckets. Each bucket adds up the fingerprints of one side's rows and subtracts the
+other side's. Zero means that both sides have the same rows. The driver reads the rows twice; Spark adds up by
+key in one query.
 """
 
 from collections import Counter
@@ -31,11 +30,15 @@ from backstory.strategies.frames import fingerprint, observed_counts
 from backstory.strategies.keys import mix_bits
 from backstory.strategies.part_plan import PartPlan, Whole
 
-# If one record of a hundred differs, about one bucket of fifty does.
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
+# If 1 % of the records differ, about 2 % of the buckets do.
 RECORDS_IN_BUCKET: Final = 2
 LEAST_BUCKETS, MOST_BUCKETS = 1 << 10, 1 << 24
 BYTES_OF_BUCKET: Final = 16
-# Digests may take such a part of the memory.
+# Digests may take this fraction of the memory, as a divisor.
 SHARE: Final = 8
 DIGESTS: Final = "digests of buckets"
 SIFTED: Final = "more rows than a step: planned where fingerprints differ"
@@ -45,10 +48,10 @@ Plan = Callable[[Mapping[str, pa.Table], Whole], PartPlan]
 
 @dataclass(frozen=True, slots=True)
 class ComparedSide:
-    """What is compared of a side: its rows count where `where` is true, all do without it.
+    """The columns of a side to compare, for rows where the column `where` is true; without it, for all.
 
-    Rows are planned in any case if a `required` column is NULL, or a text longer than `lengths` allows. A row
-    takes another one back if the column of `takes_back` has one of the numbers there.
+    Rows are always planned if a `required` column is NULL, or if a text is longer than `lengths` allows. A
+    row cancels another one if the column of `takes_back` has one of its numbers.
     """
 
     side: str
@@ -67,9 +70,9 @@ class ComparedSide:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """How many rows a side has, and by column how many of their values are not NULL.
+    """The number of rows of a side, and by column the number of values that are not NULL.
 
-    `content` is the sum of the fingerprints of all rows of a side, planned ones among them.
+    `content` is the sum of the fingerprints of all rows of the side, including planned rows.
     """
 
     rows: int = 0
@@ -79,11 +82,11 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class SiftTerms:
-    """Pairs of sides whose rows are the same where the columns of both are, in their order.
+    """Pairs of sides whose rows are the same if the columns of both are equal, in their order.
 
-    `counted` are the columns of sides whose values may be counted, `needed` those of them whose counts matter
-    beside these counts of a plan. `settled` gives the counts of the plan of rows that are the same on all
-    sides, by side.
+    `count_unchanged` returns the counts that a plan of the unchanged rows would have, from row counts by
+    side. `counted_columns` are columns by side whose values may be counted; `columns_to_count` chooses from
+    them by the counts of a plan.
     """
 
     pairs: Sequence[tuple[ComparedSide, ComparedSide]]
@@ -92,12 +95,12 @@ class SiftTerms:
     columns_to_count: "Callable[[Mapping[str, int]], Mapping[str, Sequence[str]]]" = lambda _: {}
 
     def of_side(self, name: str) -> list[tuple[int, int, ComparedSide]]:
-        """What is compared of a side: the number of the pair, its place in it, and the columns."""
+        """The comparisons of a side: number of the pair, place in the pair, and columns."""
         return [
-            (number, place, each)
+            (number, place, compared)
             for number, pair in enumerate(self.pairs)
-            for place, each in enumerate(pair)
-            if each.side == name
+            for place, compared in enumerate(pair)
+            if compared.side == name
         ]
 
 
@@ -110,7 +113,7 @@ class Buckets:
 
     @classmethod
     def for_rows(cls, count: int, memory: Memory) -> "Buckets":
-        """Buckets for so many rows, as many as the memory allows."""
+        """Buckets for this many rows, within the limits of the memory."""
         most = max(1, min(MOST_BUCKETS, memory.most // SHARE // BYTES_OF_BUCKET))
         wanted = max(LEAST_BUCKETS, count // RECORDS_IN_BUCKET)
         return cls(np.zeros((2, 1 << (min(wanted, most).bit_length() - 1)), np.uint64))
@@ -123,11 +126,11 @@ class Buckets:
         """Add fingerprints of rows to the buckets of their keys."""
         buckets = self.of_keys(numbers)
         with self.adding:
-            for half, each in zip(self.halves, prints, strict=True):
-                np.add.at(half, buckets, each)
+            for half, added in zip(self.halves, prints, strict=True):
+                np.add.at(half, buckets, added)
 
     def differing(self) -> np.ndarray:
-        """Which buckets have other rows on one side than on the other."""
+        """A mask of the buckets whose rows differ between the sides."""
         return np.asarray(self.halves.any(axis=0))
 
 
@@ -143,34 +146,34 @@ class Sift:
     sides: Mapping[str, LocalSide]
 
     def count_unchanged(self, counts: Counter[str]) -> Counter[str]:
-        """The counts of the plan of all other rows, by the counts of all parts that were planned."""
+        """The counts of the unchanged rows, from the counts of all planned parts."""
         return counts_of_unchanged(self.terms, self.totals, counts)
 
 
 def counts_of_unchanged(
     terms: SiftTerms, totals: Mapping[str, RowCounts], counts: Mapping[str, int]
 ) -> Counter[str]:
-    """The counts of the plan of rows that no part has, by the `counts` of all parts."""
+    """The counts of the rows that are in no part, from the `counts` of all parts."""
     rest = {}
     for name, total in totals.items():
         values = {
-            each: count - counts.get(_count_name(name, each), 0) for each, count in total.values.items()
+            column: count - counts.get(_count_name(name, column), 0) for column, count in total.values.items()
         }
         rest[name] = RowCounts(total.rows - counts.get(_count_name(name), 0), Counter(values), total.content)
     return Counter(terms.count_unchanged(rest))
 
 
 def with_counts(plan: Plan, terms: SiftTerms) -> Plan:
-    """The same plan, which also counts the rows of each side, and their values that are not NULL."""
+    """The plan, with the numbers of rows by side and of their non-NULL values added to its counts."""
     return partial(_plan_and_count, plan, terms.counted_columns)
 
 
 def _plan_and_count(
-    plan: Plan, counted: Mapping[str, Sequence[str]], part: Mapping[str, pa.Table], whole: Whole
+    plan: Plan, columns_by_side: Mapping[str, Sequence[str]], part: Mapping[str, pa.Table], whole: Whole
 ) -> PartPlan:
     counts = {_count_name(name): len(rows) for name, rows in part.items()}
-    for name, columns in counted.items():
-        counts |= {_count_name(name, each): _count_values(part[name][each]) for each in columns}
+    for name, columns in columns_by_side.items():
+        counts |= {_count_name(name, column): _count_values(part[name][column]) for column in columns}
     return plan(part, whole) + PartPlan(counts=counts)
 
 
@@ -190,9 +193,9 @@ def sift_sides(
     lease: MemoryLease,
     count: int,
 ) -> Sift:
-    """The sides without the rows that are the same; `count` is about how many rows a side has.
+    """The sides without the rows that are the same; `count` is the approximate number of rows of a side.
 
-    The lease holds the digests of buckets. Raises what reading the sides raises.
+    The lease holds the digests of buckets. Errors of reading the sides are raised.
     """
     buckets = Buckets.for_rows(count, memory)
     lease.hold(DIGESTS, buckets.halves.nbytes)
@@ -205,22 +208,24 @@ def sift_sides(
 
     prints = Fingerprints()
 
-    def chosen(rows: pa.Table) -> pa.Array:
+    def may_differ(rows: pa.Table) -> pa.Array:
         numbers, _ = prints.of(rows, key, ())
         return pa.array(differing[buckets.of_keys(numbers)])
 
     some = bool(differing.any())
-    left = {name: replace(side, rows=_rows_left(side, chosen, some=some)) for name, side in sides.items()}
+    left = {name: replace(side, rows=_rows_left(side, may_differ, some=some)) for name, side in sides.items()}
     return Sift(terms, totals, left)
 
 
-def _rows_left(side: LocalSide, chosen: Callable[[pa.Table], pa.Array], *, some: bool) -> SideRows:
-    """The rows of a side that may differ; it is not read where none does."""
+def _rows_left(side: LocalSide, may_differ: Callable[[pa.Table], pa.Array], *, some: bool) -> SideRows:
+    """The rows of a side that may differ; the side is not read if no row does."""
     if not some:
         return SideRows(side.rows.schema, lambda: ())
     if side.select is not None:
-        return side.select(chosen)
-    return SideRows(side.rows.schema, partial(_map_tables, lambda rows: rows.filter(chosen(rows)), side.rows))
+        return side.select(may_differ)
+    return SideRows(
+        side.rows.schema, partial(_map_tables, lambda rows: rows.filter(may_differ(rows)), side.rows)
+    )
 
 
 def _map_tables(make: Callable[[pa.Table], pa.Table], rows: SideRows) -> Iterator[pa.Table]:
@@ -231,35 +236,37 @@ def _map_tables(make: Callable[[pa.Table], pa.Table], rows: SideRows) -> Iterato
 def _add_side(
     buckets: Buckets, terms: SiftTerms, name: str, side: LocalSide, key: Sequence[str]
 ) -> RowCounts:
-    """Add the rows of a side to the digests of buckets, or subtract them."""
+    """Add the fingerprints of a side's rows to the buckets, or subtract them."""
     pairs, counted, prints = terms.of_side(name), terms.counted_columns.get(name, ()), Fingerprints()
     names = dict.fromkeys(
-        [*key, *(column for _, _, each in pairs for column in each.columns_to_read), *counted]
+        [*key, *(column for _, _, compared in pairs for column in compared.columns_to_read), *counted]
     )
     total, values, content = 0, Counter[str](), 0
     assert side.columns is not None
-    for rows in _map_tables(lambda each: each, side.columns([*names])):
+    for rows in _map_tables(lambda table: table, side.columns([*names])):
         total += len(rows)
-        values.update({each: _count_values(rows[each]) for each in counted})
+        values.update({column: _count_values(rows[column]) for column in counted})
         for number, place, compared in pairs:
-            chosen = rows
+            compared_rows = rows
             if compared.where is not None:
-                chosen = rows.filter(pc.fill_null(rows[compared.where], False))
-            keys, halves = prints.of(chosen, key, compared.columns, salt=number)
+                compared_rows = rows.filter(pc.fill_null(rows[compared.where], False))
+            keys, halves = prints.of(compared_rows, key, compared.columns, salt=number)
             content += int(halves[0].sum())
-            planned = _rows_to_plan(chosen, key, compared)
+            planned = _rows_to_plan(compared_rows, key, compared)
             if planned.any():  # no row of the other side has such a fingerprint
                 halves[:, planned] = mix_bits(halves[:, planned] + np.uint64(1 + place))
             if compared.takes_back is not None:
                 name_of_op, numbers = compared.takes_back
-                taken_back = np.asarray(pc.is_in(chosen[name_of_op], value_set=pa.array(numbers, pa.int32())))
+                taken_back = np.asarray(
+                    pc.is_in(compared_rows[name_of_op], value_set=pa.array(numbers, pa.int32()))
+                )
                 halves[:, taken_back] = np.negative(halves[:, taken_back])
             buckets.add(keys, np.negative(halves) if place else halves)
     return RowCounts(total, values, content % (1 << 64))
 
 
 def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) -> np.ndarray:
-    """Which rows are planned in any case."""
+    """A mask of the rows that are always planned."""
     planned = np.zeros(len(rows), bool)
     for name in {*key, *compared.required}:
         if rows[name].null_count:
@@ -269,17 +276,13 @@ def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) ->
     return planned
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
-
-# A number for a key, and quarters of fingerprints. Columns of sides have other names.
+# Column names: the hash of a key, and the quarters of fingerprints. No column of a side has these names.
 NUMBER: Final = "number"
 QUARTERS: Final = ("q0", "q1", "q2", "q3")
 CONTENT: Final = "content"
-# Where more of the records differ, all rows are planned.
+# If a larger share of the records differs, all rows are planned.
 MOST_DIFFERING: Final = 0.3
-# The numbers of so many keys are sent to all tasks.
+# Up to this many key hashes are broadcast to all tasks.
 MOST_SENT: Final = 1_000_000
 
 
@@ -294,7 +297,7 @@ class FrameSift:
 
 @dataclass(frozen=True, slots=True)
 class _FrameOfSide:
-    """A frame with columns that are numbered in the order of the schema."""
+    """A frame whose columns are numbered in the order of the schema."""
 
     frame: "DataFrame"
     schema: pa.Schema
@@ -316,9 +319,9 @@ def sift_frames(
     key: Sequence[str],
     frames: "Mapping[str, DataFrame]",
     schemas: Mapping[str, pa.Schema],
-    kept: ExitStack,
+    stack: ExitStack,
 ) -> FrameSift:
-    """The frames without the rows that are the same. What Spark keeps goes with `kept`."""
+    """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`."""
     from pyspark.sql.functions import broadcast, col
     from pyspark.sql.functions import sum as total
 
@@ -329,20 +332,20 @@ def sift_frames(
         lambda one, other: one.union(other),
         (_fingerprint_rows(terms, key, name, side, own) for name, side in sides.items()),
     )
-    digests = rows.groupBy(NUMBER).agg(*(total(each).alias(each) for each in sums))
-    all_rows = f"all rows {uuid4()}"  # one query may be in the plan of another
-    digests = digests.observe(all_rows, *(total(each).alias(each) for each in (*own.values(), CONTENT)))
-    other = reduce(or_, (col(each) != 0 for each in QUARTERS))
+    digests = rows.groupBy(NUMBER).agg(*(total(column).alias(column) for column in sums))
+    all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another
+    digests = digests.observe(all_rows, *(total(column).alias(column) for column in (*own.values(), CONTENT)))
+    other = reduce(or_, (col(column) != 0 for column in QUARTERS))
     differing = persist_on_disk(digests.where(other).select(NUMBER))
-    kept.callback(differing.unpersist)
-    many = differing.count()
+    stack.callback(differing.unpersist)
+    differing_count = differing.count()
     counts = observed_counts(differing)[all_rows]
     totals = {name: RowCounts(counts[own[name]], content=counts[CONTENT]) for name in frames}
-    LOG.info("records sifted by fingerprints", differing=many)
-    share = many / max(1, *(each.rows for each in totals.values()))
+    LOG.info("records sifted by fingerprints", differing=differing_count)
+    share = differing_count / max(1, *(counts_of_side.rows for counts_of_side in totals.values()))
     if share > MOST_DIFFERING:
         return FrameSift(frames, totals, 1)
-    numbers = broadcast(differing) if many <= MOST_SENT else differing
+    numbers = broadcast(differing) if differing_count <= MOST_SENT else differing
     numbered = {name: side.frame.withColumn(NUMBER, _number(key, side)) for name, side in sides.items()}
     left = {name: rows.join(numbers, NUMBER, "left_semi").drop(NUMBER) for name, rows in numbered.items()}
     return FrameSift(left, totals, share)
@@ -354,21 +357,21 @@ def count_values(
     schemas: Mapping[str, pa.Schema],
     columns: Mapping[str, Sequence[str]],
 ) -> dict[str, RowCounts]:
-    """The counts of rows with those of the values of these columns, by side."""
+    """Add the numbers of non-NULL values of these columns to the counts, by side."""
     from pyspark.sql.functions import count
 
     counts = dict(totals)
     for name, names in columns.items():
         if names:
             side = _FrameOfSide(frames[name], schemas[name])
-            row = side.frame.agg(*(count(side.column(each)) for each in names)).collect()[0]
+            row = side.frame.agg(*(count(side.column(column)) for column in names)).collect()[0]
             values = Counter(dict(zip(names, row, strict=True)))
             counts[name] = replace(totals[name], values=values)
     return counts
 
 
 def _number(key: Sequence[str], side: _FrameOfSide) -> "Column":
-    """A number of 64 bits for the key of a row."""
+    """The hash of a row's key, a number of 64 bits."""
     from pyspark.sql.functions import xxhash64
 
     return xxhash64(*map(side.column, key))
@@ -377,9 +380,9 @@ def _number(key: Sequence[str], side: _FrameOfSide) -> "Column":
 def _fingerprint_rows(
     terms: SiftTerms, key: Sequence[str], name: str, side: _FrameOfSide, own: Mapping[str, str]
 ) -> "DataFrame":
-    """For each row of a side, and each pair that it is in, the number of its key and its fingerprint.
+    """Key hash and fingerprint for each row of a side and each pair that includes it.
 
-    In the first of these pairs the row counts in the column of its side.
+    A row is counted in the first of these pairs, in the column of its side.
     """
     from pyspark.sql.functions import array, array_compact, col, explode, lit, struct, when
 
@@ -387,7 +390,8 @@ def _fingerprint_rows(
     for turn, (pair, place, compared) in enumerate(terms.of_side(name)):
         quarters = _quarters(pair, place, key, compared, side)
         counts = [
-            lit(int(turn == 0 and each == name)).cast("bigint").alias(column) for each, column in own.items()
+            lit(int(turn == 0 and side_name == name)).cast("bigint").alias(column)
+            for side_name, column in own.items()
         ]
         content = quarters[0] if turn == 0 and name == next(iter(own)) else lit(0).cast("bigint")
         named = (value.alias(quarter) for value, quarter in zip(quarters, QUARTERS, strict=True))
@@ -399,13 +403,13 @@ def _fingerprint_rows(
         for values, where in rows
     ]
     exploded = side.frame.select(number, explode(array_compact(array(*structs))).alias("row"))
-    return exploded.select(NUMBER, *(col(f"row.{each}") for each in (*QUARTERS, *own.values(), CONTENT)))
+    return exploded.select(NUMBER, *(col(f"row.{column}") for column in (*QUARTERS, *own.values(), CONTENT)))
 
 
 def _quarters(
     pair: int, place: int, key: Sequence[str], compared: ComparedSide, side: _FrameOfSide
 ) -> "list[Column]":
-    """A fingerprint as four numbers of 32 bits, whose sums do not overflow; they are negative on one side."""
+    """A fingerprint as four numbers of 32 bits, whose sums do not overflow; negative on the second side."""
     from pyspark.sql.functions import coalesce, length, lit, shiftrightunsigned, when, xxhash64
 
     halves = fingerprint([(side.column(name), side.type(name)) for name in (*key, *compared.columns)], pair)

@@ -1,8 +1,6 @@
-"""Rows that the driver cannot hold together, in files of a temporary folder, encrypted.
+"""Rows that exceed the driver's memory, in encrypted temporary files.
 
-Rows that gather while a delivery is planned: in memory as far as the lease goes, beyond it spilled.
-
-Rows in an order; those that the driver cannot hold together are spread over ranges of it.
+Buffers spill rows to write, and sorting spreads large tables over ranges of the order.
 """
 
 import tempfile
@@ -22,17 +20,17 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import RowBatches
 
 NONCE, LENGTH = 12, 8
-# Rows are written so many bytes at a time: memory for more is taken from the system each time, page by page.
+# Bytes per write: larger buffers would be allocated page by page each time.
 AT_ONCE = 4 << 20
-# So many tables wait for the thread that writes, while the next ones are made.
+# The maximum number of tables that wait for the writing thread.
 WAITING = 16
 
 
 class Spill:
-    """A temporary folder of files of rows; their key is nowhere but in this process."""
+    """A temporary folder of encrypted row files; their key exists only in this process."""
 
     def __init__(self, kept: ExitStack) -> None:
-        """Files that go when `kept` ends."""
+        """Files that are deleted when `kept` closes."""
         self._folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="backstory-rows-")))
         self._cipher = AESGCM(AESGCM.generate_key(256))
         self._files: dict[Any, BinaryIO] = {}
@@ -42,7 +40,7 @@ class Spill:
         kept.callback(self._close)
 
     def put(self, name: Any, rows: pa.Table) -> None:
-        """Add rows to the file of this name; what fails is raised by a later call."""
+        """Add rows to the file of this name; a later call raises write errors."""
         self._waiting.append(self._writer.submit(self._write, name, rows))
         self._wait(WAITING)
 
@@ -74,7 +72,7 @@ class Spill:
                 yield stream.read_all()
 
     def drop(self, name: Any) -> None:
-        """Forget the rows of a file, and give their room back."""
+        """Delete the rows of a file."""
         self._wait(0)
         file = self._files.pop(name, None)
         if file is not None:
@@ -82,7 +80,7 @@ class Spill:
             file.close()
 
     def _wait(self, count: int) -> None:
-        """Until no more than so many tables are unwritten."""
+        """Wait until at most this many tables are unwritten."""
         while len(self._waiting) > count:
             self._waiting.popleft().result()
 
@@ -92,63 +90,66 @@ class Spill:
             file.close()
 
 
-# Fewer rows together would make more files than a table wants.
+# With fewer rows per piece, a table would get too many files.
 ROWS_IN_PIECE = 1_000_000
 
 
 class RowBuffer:
-    """Rows to write, table by table; `kept` holds what is spilled."""
+    """Rows to write: in memory within the lease, otherwise spilled."""
 
     def __init__(self, name: str, lease: MemoryLease, kept: ExitStack) -> None:
-        """No rows yet; the lease holds them by this name."""
-        self._choose_name, self._lease, self._kept = name, lease, kept
+        """An empty buffer; the lease holds its rows by this name.
+
+        Spilled files are deleted with `kept`.
+        """
+        self._name, self._lease, self._kept = name, lease, kept
         self._tables: list[pa.Table] = []
         self._spill: Spill | None = None
         self.count = self.size = 0
 
     def add(self, rows: pa.Table) -> None:
-        """More rows, of the same columns."""
+        """Add rows with the same columns."""
         self.count += len(rows)
         self.size += rows.nbytes
         if self._spill is None:
             self._tables.append(rows)
             try:
-                self._lease.gather(self._choose_name, self.size)
+                self._lease.gather(self._name, self.size)
             except TooLarge:
                 if len(self._tables) == 1:
-                    return  # they are in memory already, and may be all
+                    return  # they are in memory already, and there may be no more
                 self._spill = Spill(self._kept)
                 for table in self._tables:
-                    self._spill.put(self._choose_name, table)
+                    self._spill.put(self._name, table)
                 self._tables.clear()
-                self._lease.hold(self._choose_name, 0)
+                self._lease.hold(self._name, 0)
         else:
-            self._spill.put(self._choose_name, rows)
+            self._spill.put(self._name, rows)
 
     @property
     def is_spilled(self) -> bool:
-        """Whether the rows are more than the lease could hold."""
+        """Whether the rows exceed the lease."""
         return self._spill is not None
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows in their order; where they are spilled, in tables that are worth a file each."""
+        """The rows in their order; spilled rows in tables large enough for a file each."""
         if self._spill is None:
             yield from self._tables
         else:
-            yield from combine_tables(self._spill.rows(self._choose_name), ROWS_IN_PIECE)
+            yield from combine_tables(self._spill.rows(self._name), ROWS_IN_PIECE)
 
 
 def rows_of_buffers(
-    tables: Callable[[], Iterator[pa.Table]], *held: RowBuffer
+    tables: Callable[[], Iterator[pa.Table]], *buffers: RowBuffer
 ) -> pa.Table | RowBatches | None:
-    """The rows of a Change, made of what is held: one table, or pieces where some of it is spilled."""
-    if not any(each.count for each in held):
+    """The buffered rows for a Change: one table, batches if any are spilled, None for no rows."""
+    if not any(buffer.count for buffer in buffers):
         return None
-    return RowBatches(tables) if any(each.is_spilled for each in held) else pa.concat_tables(tables())
+    return RowBatches(tables) if any(buffer.is_spilled for buffer in buffers) else pa.concat_tables(tables())
 
 
 def combine_tables(tables: Iterable[pa.Table], count: int) -> Iterator[pa.Table]:
-    """The same rows in tables of at least so many rows, but for the last one."""
+    """The rows in tables of at least `count` rows each, except for the last."""
     gathered: list[pa.Table] = []
     for table in tables:
         gathered.append(table)
@@ -159,39 +160,39 @@ def combine_tables(tables: Iterable[pa.Table], count: int) -> Iterator[pa.Table]
         yield pa.concat_tables(gathered)
 
 
-# What is sorted together, and written as a file.
+# The rows that are sorted together and written as one file.
 ROWS_IN_RANGE: Final = 1_000_000
 BYTES_IN_RANGE: Final = 1 << 28
-# The rows of a table by which the ends of ranges are chosen.
+# The number of rows per table in the sample that determines the ranges.
 SAMPLE: Final = 1_000
 
 Order = Callable[[pa.Table], np.ndarray]
 
 
 def sort_rows(rows: pa.Table | RowBatches, order: Order, kept: ExitStack) -> pa.Table | RowBatches:
-    """The rows in their order; `order` gives the places of a table's rows in it, equal ones as they stand.
+    """Sort rows by `order`, which returns the places of a table's rows in a stable order.
 
-    What is spilled goes with `kept`.
+    Spilled files are deleted with `kept`.
     """
     if isinstance(rows, pa.Table):
         if rows.nbytes <= BYTES_IN_RANGE:
             return _sort_table(rows, order)
         rows = RowBatches(partial(_slices, rows))
     count = size = 0
-    few = []
-    for each in rows.tables():
-        count, size = count + len(each), size + each.nbytes
-        places = np.linspace(0, len(each) - 1, min(len(each), SAMPLE)).astype(np.int64)
-        few.append(each.take(pa.array(places)))
+    samples = []
+    for table in rows.tables():
+        count, size = count + len(table), size + table.nbytes
+        places = np.linspace(0, len(table) - 1, min(len(table), SAMPLE)).astype(np.int64)
+        samples.append(table.take(pa.array(places)))
     ranges = max(count // ROWS_IN_RANGE, size // BYTES_IN_RANGE) + 1
-    sample, spill = _sort_table(pa.concat_tables(few), order), Spill(kept)
-    # Rows that part the others into ranges of about one size.
+    sample, spill = _sort_table(pa.concat_tables(samples), order), Spill(kept)
+    # Rows that divide all rows into ranges of about the same size.
     ends = sample.take(pa.array(np.arange(1, ranges) * len(sample) // ranges))
-    for each in rows.tables():
-        places = order(pa.concat_tables([each, ends]))
-        own = places < len(each)
-        stops = np.append(np.flatnonzero(~own) - np.arange(len(ends)), len(each))
-        parts, start = each.take(pa.array(places[own])), 0
+    for table in rows.tables():
+        places = order(pa.concat_tables([table, ends]))
+        own = places < len(table)
+        stops = np.append(np.flatnonzero(~own) - np.arange(len(ends)), len(table))
+        parts, start = table.take(pa.array(places[own])), 0
         for number, stop in enumerate(stops):
             spill.put(number, parts.slice(start, stop - start))
             start = stop

@@ -1,7 +1,4 @@
-"""Rows that readers give become a DataFrame: through Parquet files, sent to tasks that do not see them.
-
-Batch files where Spark's tasks can open them.
-"""
+"""Bring rows and files to Spark: as Parquet files here, or sent to tasks on other machines."""
 
 import os
 import re
@@ -28,11 +25,12 @@ from backstory.stores.iceberg.workers import freeze_imports
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
-    """A file of a kind: its own path, or its bytes as they were delivered, still encrypted."""
+    """A file of a kind: its path, or on a cluster its bytes as they were delivered, still encrypted."""
 
     kind: str
     file: BatchFile
@@ -40,7 +38,7 @@ class ShippedFile:
 
     @contextmanager
     def open_file(self) -> Iterator[BatchFile]:
-        """In a task: the file at a path; shipped bytes stand in memory that has a path."""
+        """Open the file in a task; shipped bytes get a path in memory."""
         if self.content is None:
             yield self.file
             return
@@ -55,28 +53,28 @@ class ShippedFile:
 
 @contextmanager
 def ship_files(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[ShippedFile]]:
-    """The files as tasks may have them: on a cluster their bytes go with the tasks.
+    """Make the files available to tasks, as a context: on a cluster their bytes are broadcast.
 
-    Executors on other machines do not see the paths. One file at a time is in this process's
-    memory; Spark keeps the rest, encrypted as they were, and forgets them at the end.
+    Executors on other machines do not see the paths. This process's memory holds one file at a time. Spark
+    keeps the bytes encrypted until the end.
     """
     context = store.spark.sparkContext
     if str(context.master).startswith("local"):
         yield [ShippedFile(kind, file) for kind, file in parts]
         return
-    sent = []
+    broadcasts = []
     try:
         for kind, file in parts:
             with file.delivered() as delivered:
-                sent.append(ShippedFile(kind, file, context.broadcast(delivered.read())))
-        yield sent
+                broadcasts.append(ShippedFile(kind, file, context.broadcast(delivered.read())))
+        yield broadcasts
     finally:
-        for each in sent:
-            each.content.destroy()
+        for shipped in broadcasts:
+            shipped.content.destroy()
 
 
 def parquet_frame(store: Store, files: Sequence[ShippedFile], schema: pa.Schema) -> "DataFrame":
-    """The rows of Parquet files that have this schema: a task for each file, in their order."""
+    """The rows of Parquet files with this schema, in their order; each file is a task."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     numbers = store.spark.range(len(files), numPartitions=len(files))
@@ -90,18 +88,14 @@ def _rows_of(files: Sequence[ShippedFile], numbers: Iterable[pa.RecordBatch]) ->
             yield from pq.ParquetFile(file.path).iter_batches()
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
-# The place of a row among all. No column of a source is called so.
+# The column for the place of a row among all; no column of a source has this name.
 ARRIVAL: Final = "backstory arrival"
-# Metadata of a column whose lists or structs hold nothing that tells a type: a schema of it, with void types.
+# Column metadata: the schema with void types, for lists or structs without a value that shows the type.
 PARTLY_VOID: Final = "backstory partly void"
-# The file of the rows, where tasks see it.
+# The name of the staged file.
 STAGED: Final = "rows.parquet"
 ROWS_IN_GROUP: Final = 1 << 17
-# Bytes and number of rows that go to Spark as they are, in place of a file.
+# Up to this many bytes and rows are sent to Spark without a file.
 FEW: Final = 4 << 20
 FEW_ROWS: Final = 20_000
 PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
@@ -111,8 +105,8 @@ PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 class StagedRows:
     """Rows with their `ARRIVAL` as a frame, and whether they are few.
 
-    `size` is what they may take of the driver's memory, None where nobody knows; `tables` reads columns of
-    these names without Spark, some rows at a time, in their order: None where it must read them.
+    `size` is the memory in bytes that they may need on the driver, None if unknown. `tables` reads the named
+    columns without Spark, in row order; it is None if only Spark reads them.
     """
 
     frame: "DataFrame"
@@ -127,9 +121,9 @@ def is_local(store: Store) -> bool:
 
 
 def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
-    """A copy of the file, which nobody writes while Spark reads it; Failed if it is another than was stamped.
+    """Copy a file so that nobody writes to it while Spark reads it; raises Failed if it has changed.
 
-    Its name is ours: Spark passes over files that are called `_a` or `.a`.
+    The copy has a name of ours, because Spark ignores files named `_a` or `.a`.
     """
     whole = folder / "delivered.parquet"
     if not whole.exists():
@@ -139,72 +133,74 @@ def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
 
 
 def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
-    """A file of ours; in the names of its folders no letter is one of a pattern."""
+    """Read a Parquet file of ours; pattern characters in its path are escaped."""
     literal = PATTERN.sub(r"\\\g<0>", str(path))
     return store.spark.read.schema(local_fields(schema)).parquet(literal)
 
 
 def local_fields(schema: pa.Schema) -> "StructType":
-    """The columns of such a frame."""
+    """The Spark fields of a staged file with this schema."""
     return _spark_schema(storable_schema(schema))
 
 
 def storable_schema(schema: pa.Schema) -> pa.Schema:
-    """Such columns as files and tasks have them: optional, and texts where no value tells a type."""
+    """The schema for files and tasks: all columns optional, and text columns where no value shows a type."""
     return pa.schema(map(_storable, schema))
 
 
 def stage_rows(
-    store: Store, rows: ProducedRows, folder: Path, held: ExitStack
+    store: Store, rows: ProducedRows, folder: Path, stack: ExitStack
 ) -> "tuple[StructType, Callable[[], DataFrame]]":
-    """The rows, each column of the type that tables have for it: their fields, and a maker of a frame.
+    """Stage rows with the types of tables; returns their fields, and a function that makes the frame.
 
-    Every row is read here, so that whatever is malformed is refused before Spark begins. A column
-    without any value is one of Spark's void type.
+    Every row is read here, so that malformed rows are refused before Spark starts. A column without values
+    has Spark's void type.
     """
     schema = _with_arrival(rows.schema)
-    batches, there = _number_rows(rows, schema), None
+    batches, sent = _number_rows(rows, schema), None
     if is_local(store):
         _write_parquet(batches, schema, folder)
     else:
-        there = send_rows(store, batches, schema, folder, held)
+        sent = send_rows(store, batches, schema, folder, stack)
 
     def frame() -> "DataFrame":
-        laid = local_parquet(store, folder / STAGED, schema) if there is None else there
-        return with_void_columns(laid, rows.schema).drop(ARRIVAL)
+        staged = local_parquet(store, folder / STAGED, schema) if sent is None else sent
+        return with_void_columns(staged, rows.schema).drop(ARRIVAL)
 
-    told = there is None and not any(_holds_null(field.type) for field in rows.schema)
-    return local_fields(rows.schema) if told else frame().schema, frame
+    typed = sent is None and not any(_holds_null(field.type) for field in rows.schema)
+    return local_fields(rows.schema) if typed else frame().schema, frame
 
 
 def stage_or_hold(
-    store: Store, rows: ProducedRows, folder: Path, held: ExitStack, *, queried: bool = False
+    store: Store, rows: ProducedRows, folder: Path, stack: ExitStack, *, queried: bool = False
 ) -> StagedRows:
-    """The same; rows that are few go as they are, unless they are `queried`.
+    """Stage rows, or send few rows directly unless they are `queried`.
 
-    The plan of a query would tell how many they are: one row is not sorted.
+    The plan of a query over few rows would know their number, and Spark would not sort a single row.
     """
     schema = _with_arrival(rows.schema)
-    batches, kept, few = _number_rows(rows, schema), list[pa.RecordBatch](), True
+    batches, buffered, few = _number_rows(rows, schema), list[pa.RecordBatch](), True
     for batch in batches:
-        kept.append(batch)
-        if sum(each.nbytes for each in kept) > FEW or sum(map(len, kept)) > FEW_ROWS:
+        buffered.append(batch)
+        if sum(one.nbytes for one in buffered) > FEW or sum(map(len, buffered)) > FEW_ROWS:
             few = False
             break
     if few and not queried:
-        table = pa.Table.from_batches(kept, schema)
+        table = pa.Table.from_batches(buffered, schema)
         frame = with_void_columns(frame_of(store, table), rows.schema)
         return StagedRows(frame, few, max(1, table.nbytes), lambda names: [table.select(names)])
-    frame = with_void_columns(_write_or_send(store, _drain(kept, batches), schema, folder, held), rows.schema)
+    frame = with_void_columns(
+        _write_or_send(store, _drain(buffered, batches), schema, folder, stack), rows.schema
+    )
     path = folder / STAGED
     return rows_of_staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
 
 
 def rows_of_staged_file(frame: "DataFrame", path: Path, *, few: bool = False) -> StagedRows:
-    """A frame whose rows are those of a Parquet file of this machine."""
-    told = pq.read_metadata(path)
-    size = unpacked_size(told.num_rows, told.num_columns, path.stat().st_size)
-    few = few or (size <= FEW and told.num_rows <= FEW_ROWS)
+    """A frame over a Parquet file of this machine, with the file's size."""
+    metadata = pq.read_metadata(path)
+    size = unpacked_size(metadata.num_rows, metadata.num_columns, path.stat().st_size)
+    few = few or (size <= FEW and metadata.num_rows <= FEW_ROWS)
     return StagedRows(frame, few, size, partial(parquet_tables, path))
 
 
@@ -220,10 +216,10 @@ def _with_arrival(schema: pa.Schema) -> pa.Schema:
 
 
 def _write_or_send(
-    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
+    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
 ) -> "DataFrame":
     if not is_local(store):
-        return send_rows(store, batches, schema, folder, held)
+        return send_rows(store, batches, schema, folder, stack)
     return local_parquet(store, _write_parquet(batches, schema, folder), schema)
 
 
@@ -236,50 +232,50 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder:
 
 
 def send_rows(
-    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, held: ExitStack
+    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
 ) -> "DataFrame":
-    """The rows for tasks that do not see this machine's files.
+    """Send rows to tasks on other machines.
 
-    Few go as they are. More than deliveries may hold (`driver-memory`) go as Parquet files, of which Spark
-    keeps the bytes.
+    Rows within `driver-memory` are sent directly. More rows are sent as Parquet files, whose bytes Spark
+    keeps.
     """
-    lease = held.enter_context(store.memory.lease())
-    kept: list[pa.RecordBatch] = []
+    lease = stack.enter_context(store.memory.lease())
+    buffered: list[pa.RecordBatch] = []
     size = 0
     for batch in batches:
-        kept.append(batch)
+        buffered.append(batch)
         size += batch.nbytes
         try:
             lease.hold(str(folder), size)
         except TooLarge:
             break
     else:
-        return frame_of(store, pa.Table.from_batches(kept, schema))
-    files = [BatchFile(path) for path in _write_parts(_drain(kept, batches), schema, folder, size)]
+        return frame_of(store, pa.Table.from_batches(buffered, schema))
+    files = [BatchFile(path) for path in _write_parts(_drain(buffered, batches), schema, folder, size)]
     lease.hold(str(folder), 0)
-    there = held.enter_context(ship_files(store, [("rows", each) for each in files]))
-    return parquet_frame(store, there, schema)
+    shipped = stack.enter_context(ship_files(store, [("rows", file) for file in files]))
+    return parquet_frame(store, shipped, schema)
 
 
-def _drain(kept: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The batches that are kept, each forgotten when it is given, and those behind them."""
-    kept.reverse()
-    while kept:
-        yield kept.pop()
+def _drain(buffered: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the buffered batches, dropping each from the list, and then the further ones."""
+    buffered.reverse()
+    while buffered:
+        yield buffered.pop()
     yield from more
 
 
 def _write_parts(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, size: int
 ) -> Iterator[Path]:
-    """Files of the rows in their order, each of about so many bytes of memory."""
+    """Write the rows in their order to files of about `size` bytes of memory each."""
     for number, first in enumerate(batches):
-        path, held = folder / f"rows-{number}.parquet", 0
+        path, written = folder / f"rows-{number}.parquet", 0
         with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
             for batch in chain([first], batches):
                 writer.write_batch(batch, row_group_size=ROWS_IN_GROUP)
-                held += batch.nbytes
-                if held >= size:
+                written += batch.nbytes
+                if written >= size:
                     break
         yield path
 
@@ -298,10 +294,10 @@ def _storable(field: pa.Field) -> pa.Field:
 
 
 def _storable_type(type_: pa.DataType) -> pa.DataType:
-    """The type with texts for what has no values, and all that is in it optional.
+    """The type with text for NULL types, and everything nested in it optional.
 
-    Neither Parquet nor a table has a type of NULL alone, and Arrow asks a struct that is NULL for its
-    required fields; whether they are there, readers have seen.
+    Neither Parquet nor a table has a NULL type. Arrow requires the required fields of a NULL struct; readers
+    have checked already whether they exist.
     """
     if pa.types.is_null(type_):
         return pa.string()
@@ -315,14 +311,14 @@ def _storable_type(type_: pa.DataType) -> pa.DataType:
 
 
 def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
-    """A frame of storable rows, with the columns that have no values in Spark's void type."""
+    """A frame of storable rows whose columns without values have Spark's void type."""
     from pyspark.sql.functions import lit
 
     void = [field.name for field in schema if pa.types.is_null(field.type)]
     for field in schema:
         if field.name not in void and _holds_null(field.type):
-            told = _spark_schema(pa.schema([field.with_metadata(None)])).json()
-            frame = frame.withMetadata(field.name, {PARTLY_VOID: told})
+            with_void_types = _spark_schema(pa.schema([field.with_metadata(None)])).json()
+            frame = frame.withMetadata(field.name, {PARTLY_VOID: with_void_types})
     return frame.withColumns({name: lit(None) for name in void}) if void else frame
 
 

@@ -1,9 +1,7 @@
-"""A delivery planned in Spark's tasks: its rows and the stored ones by bucket of the key.
+"""Plan a delivery in Spark's tasks: delivered and stored rows by bucket of the key.
 
-The one form in which plans of Spark's tasks reach the driver: rows by kind, and sums.
-
-A column of the form is shared by all kinds of rows that have a column of its type, so that most columns of a
-row are not empty. Its name is a number: no column of a table has a name that Spark takes for it.
+Tasks answer in one form: rows by kind, and sums. All kinds of rows share the form's columns by type, so that
+most columns of a row are not empty. The columns are numbered, because Spark gives some names a meaning.
 """
 
 import pickle
@@ -40,35 +38,35 @@ from backstory.stores.port import StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 KIND, SUMS = "kind", "sums"
-# The number of the rows that hold the sums of a part.
+# The kind of the row with the sums of a part.
 SUM: Final = -1
 ROWS_IN_BATCH: Final = 1 << 16
 
 
 def with_numbered_files(schema: pa.Schema) -> pa.Schema:
-    """The columns of rows in tasks, where files are numbers."""
+    """The schema of rows in tasks, where files are numbers."""
     if FILE not in schema.names:
         return schema
     return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
 
 
 def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
-    """A name for each column by its type; two of one type have two names."""
-    seen: Counter[str] = Counter()
+    """A name for each column by its type and its number among columns of that type."""
+    counts: Counter[str] = Counter()
     names = []
     for type_ in types:
-        seen[str(type_)] += 1
-        names.append(f"{type_} {seen[str(type_)]}")
+        counts[str(type_)] += 1
+        names.append(f"{type_} {counts[str(type_)]}")
     return names
 
 
 @dataclass(frozen=True)
 class Wire:
-    """Rows of these kinds, each of which has its own columns."""
+    """The form of answers with rows of these kinds; each kind has its own columns."""
 
     kinds: Mapping[str, pa.Schema]
 
@@ -78,16 +76,16 @@ class Wire:
 
     @cached_property
     def _shared_columns(self) -> dict[str, tuple[str, pa.DataType]]:
-        """The names of shared columns, and their types, by type and number of the column."""
-        both = {
+        """Name and type of each shared column, by type and number."""
+        types = {
             name: type_
             for schema in self._schemas.values()
             for name, type_ in zip(names_by_type(schema.types), schema.types, strict=True)
         }
-        return {name: (f"c{place}", type_) for place, (name, type_) in enumerate(both.items())}
+        return {name: (f"c{place}", type_) for place, (name, type_) in enumerate(types.items())}
 
     def columns(self, kind: str) -> list[str]:
-        """The shared columns of a kind's rows, in the order of its own."""
+        """The shared columns of a kind's rows, in the order of the kind's schema."""
         return [self._shared_columns[name][0] for name in names_by_type(self._schemas[kind].types)]
 
     @cached_property
@@ -98,13 +96,13 @@ class Wire:
 
     @property
     def spark_schema(self) -> "StructType":
-        """The same as Spark's."""
+        """The columns of the form as Spark's."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
 
     def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
-        """The plan of a part."""
+        """The result of a part in this form."""
         sums = PlanSums()
         sums.add(plan)
         for number, (kind, schema) in enumerate(self._schemas.items()):
@@ -117,12 +115,12 @@ class Wire:
     def _batches(
         self, number: int, count: int, columns: Mapping[str, pa.ChunkedArray | pa.Array]
     ) -> Iterator[pa.RecordBatch]:
-        there = {KIND: pa.repeat(pa.scalar(number, pa.int32()), count), **columns}
-        values = [there.get(each.name, pa.nulls(count, each.type)) for each in self.schema]
+        columns_by_name = {KIND: pa.repeat(pa.scalar(number, pa.int32()), count), **columns}
+        values = [columns_by_name.get(column.name, pa.nulls(count, column.type)) for column in self.schema]
         yield from pa.table(values, schema=self.schema).to_batches(max_chunksize=ROWS_IN_BATCH)
 
     def rows(self, answers: "DataFrame", kind: str) -> "DataFrame":
-        """The rows of a kind, under their own names."""
+        """The rows of a kind, with their own column names."""
         from pyspark.sql.functions import col
 
         number = [*self.kinds].index(kind)
@@ -134,7 +132,7 @@ class Wire:
         from pyspark.sql.functions import col
 
         packed = arrow_of(answers.where(col(KIND) == SUM).select(SUMS))
-        return [_unpack_sums(each) for each in packed[SUMS].to_pylist()]
+        return [_unpack_sums(bytes_) for bytes_ in packed[SUMS].to_pylist()]
 
 
 def _pack_sums(sums: PlanSums) -> bytes:
@@ -149,25 +147,22 @@ def _pack_sums(sums: PlanSums) -> bytes:
 
 def _unpack_sums(packed: bytes) -> PlanSums:
     counts, samples, greatest, added = pickle.loads(packed)  # noqa: S301 - written by a task of ours
-    tables = {kind: pa.ipc.open_stream(each).read_all() for kind, each in samples.items()}
+    tables = {kind: pa.ipc.open_stream(written).read_all() for kind, written in samples.items()}
     return PlanSums(Counter(counts), tables, greatest, Counter(added))
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 SplitBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 ROWS: Final = "rows of a bucket"
-# Of a longer side the bounds of the keys that it must have are asked first.
+# A longer side is first narrowed to the range of the keys that it must have.
 LONG: Final = 100_000
-# Fewer rows than these are planned at once: a sift is two more queries.
+# With fewer rows all are planned, because a sift costs two more queries.
 SIFTED_FROM: Final = 200_000
 LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """What tasks planned: rows are frames, in which files are numbers; `beside` are rows without a plan."""
+    """The result of a plan in tasks; files are numbers in its frames, and `unplanned` are rows by kind."""
 
     terms: PlanTerms
     sums: PlanSums
@@ -175,7 +170,7 @@ class TaskPlan:
     unplanned: "Mapping[str, DataFrame]"
 
     def rows(self, kind: str) -> "DataFrame | None":
-        """The rows of a kind; None where there are none."""
+        """The rows of a kind; None if there are none."""
         if not self.sums.added[kind]:
             return None
         frames = [self.unplanned[kind]] if kind in self.unplanned else []
@@ -184,7 +179,7 @@ class TaskPlan:
         return reduce(lambda one, other: one.union(other), frames)
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows by the path of their file; None where there are none."""
+        """The positions of stored rows by the path of their file; None if there are none."""
         rows = self.rows(kind)
         if rows is None:
             return None
@@ -192,39 +187,39 @@ class TaskPlan:
         return positions_by_path(self.terms.spark_store, table.shape.table, positions, self.terms.salt)
 
 
-def plan_in_tasks(terms: PlanTerms, kept: ExitStack) -> PlanResult:
-    """The plan of a delivery; what Spark keeps of it goes with `kept`.
+def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
+    """Plan a delivery in Spark's tasks; rows that Spark keeps are released with `stack`.
 
-    Rows of one key are planned in one task, whose memory holds a bucket of them. Without a key each batch of
-    rows is planned for itself.
+    All rows of a key are planned in one task, whose memory holds one bucket. Without a key, each batch of
+    rows is planned separately.
     """
-    if terms.first_in_tasks is not None and (first := terms.first_in_tasks(kept)) is not None:
+    if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         return TaskPlan(terms, first.sums, None, first.rows)
-    answers, sums = _answers(terms, kept)
+    answers, sums = _answers(terms, stack)
     return TaskPlan(terms, sums, answers, {})
 
 
-def _answers(terms: PlanTerms, kept: ExitStack) -> "tuple[DataFrame | None, PlanSums]":
-    """The answers of all tasks, None for none, and their sums."""
-    frames, by, share = _frames(terms, kept), terms.sift, 1.0
+def _answers(terms: PlanTerms, stack: ExitStack) -> "tuple[DataFrame | None, PlanSums]":
+    """The answers of all tasks, None if every row is unchanged, and their sums."""
+    frames, by, share = _frames(terms, stack), terms.sift, 1.0
     if by is None or max(side.count or 0 for side in terms.sides.values()) < SIFTED_FROM:
-        return _answers_of(terms, frames, share, kept)
+        return _answers_of(terms, frames, share, stack)
     schemas = {name: side.schema for name, side in terms.sides.items()}
-    sift = sift_frames(by, terms.key, frames, schemas, kept)
+    sift = sift_frames(by, terms.key, frames, schemas, stack)
     answers, sums = None, PlanSums()
     if sift.share:
         named = {name: replace(side, count=sift.totals[name].rows) for name, side in terms.sides.items()}
         counted = replace(terms, plan=with_counts(terms.plan, by), sides=named)
-        answers, sums = _answers_of(counted, sift.frames, sift.share, kept)
+        answers, sums = _answers_of(counted, sift.frames, sift.share, stack)
     totals = count_values(sift.totals, frames, schemas, by.columns_to_count(sums.counts))
     sums.counts.update(counts_of_unchanged(by, totals, sums.counts))
     return answers, sums
 
 
 def _answers_of(
-    terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, kept: ExitStack
+    terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, stack: ExitStack
 ) -> "tuple[DataFrame, PlanSums]":
-    """The answers to these frames, which have about such a share of the rows of the sides."""
+    """The answers for these frames, which hold about this share of the rows of the sides."""
     wire, (tagged, buckets) = Wire(terms.kinds), _tagged_rows(terms, frames, share)
     sides = {
         name: (tagged.shared[name][1:], with_numbered_files(side.schema))
@@ -237,16 +232,16 @@ def _answers_of(
         answers = checkpoint_on_disk(answers)
     else:
         answers = persist_on_disk(answers)
-        kept.callback(answers.unpersist)
+        stack.callback(answers.unpersist)
     sums, parts = PlanSums(), wire.sums(answers)
-    for each in parts:
-        sums.join(each)
+    for part in parts:
+        sums.join(part)
     LOG.info("buckets of keys", table=str(terms.table), buckets=len(parts), most_rows=sums.greatest.get(ROWS))
     return answers, sums
 
 
-def _frames(terms: PlanTerms, kept: ExitStack) -> "dict[str, DataFrame]":
-    """The frames of all sides, in numbered columns; those that are read twice are kept."""
+def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
+    """The frames of all sides, with numbered columns; frames that are read twice are kept on disk."""
     met = {side.meets for side in terms.sides.values()}
     frames: dict[str, DataFrame] = {}
     for name, side in terms.sides.items():
@@ -254,7 +249,7 @@ def _frames(terms: PlanTerms, kept: ExitStack) -> "dict[str, DataFrame]":
         frame = frame.toDF(*(f"c{place}" for place in range(len(side.schema))))
         if not side.cached and (name in met or (side.count is None and terms.key)):
             frame = persist_on_disk(frame)
-            kept.callback(frame.unpersist)
+            stack.callback(frame.unpersist)
         frames[name] = frame
     for name, side in terms.sides.items():
         if side.meets is not None:
@@ -263,21 +258,21 @@ def _frames(terms: PlanTerms, kept: ExitStack) -> "dict[str, DataFrame]":
 
 
 def _semi_join(terms: PlanTerms, name: str, frame: "DataFrame", other: "DataFrame") -> "DataFrame":
-    """The rows of a side that have a key of the other one."""
+    """The rows of a side whose key is in the other side."""
     side = terms.sides[name]
     assert side.meets is not None
-    mine, theirs = (_key_columns(terms, each) for each in (name, side.meets))
+    mine, theirs = (_key_columns(terms, side_name) for side_name in (name, side.meets))
     if (side.count or 0) > LONG:
         frame = within_bounds(frame, other, mine, theirs)
     keys = other.select(*theirs).distinct().toDF(*(f"k{place}" for place in range(len(theirs))))
-    same = (frame[each].eqNullSafe(keys[f"k{place}"]) for place, each in enumerate(mine))
+    same = (frame[column].eqNullSafe(keys[f"k{place}"]) for place, column in enumerate(mine))
     return frame.join(keys, reduce(and_, same), "left_semi")
 
 
 def within_bounds(
     frame: "DataFrame", other: "DataFrame", mine: Sequence[str], theirs: Sequence[str]
 ) -> "DataFrame":
-    """The rows between the least and the greatest key: where keys grow, old files are not read."""
+    """The rows between the least and the greatest key; files with other keys are not read."""
     from pyspark.sql.functions import col, count_if, unix_micros
     from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import min as least
@@ -286,14 +281,16 @@ def within_bounds(
     bounds: list[tuple[str, Column, Callable[[Any], Column]]] = []
     for name, key in zip(mine, theirs, strict=True):
         type_ = other.schema[key].dataType
-        if isinstance(type_, TimestampType):  # Python would bring it into the zone of this machine
+        if isinstance(type_, TimestampType):  # Python would convert it to the zone of this machine
             bounds.append((name, unix_micros(key), instant))
         elif isinstance(type_, IntegralType | DecimalType | StringType | DateType):  # floats have NaN
             bounds.append((name, col(key), literal))
     if not bounds:
         return frame
-    asked = (each(value) for _, value, _ in bounds for each in (least, greatest, _count_nulls(count_if)))
-    row = other.agg(*(each.alias(f"b{place}") for place, each in enumerate(asked))).collect()[0]
+    aggregates = (
+        aggregate(value) for _, value, _ in bounds for aggregate in (least, greatest, _count_nulls(count_if))
+    )
+    row = other.agg(*(value.alias(f"b{place}") for place, value in enumerate(aggregates))).collect()[0]
     for place, (name, _, built) in enumerate(bounds):
         low, high, lacking = row[3 * place : 3 * place + 3]
         if low is not None and not lacking:
@@ -307,22 +304,22 @@ def _count_nulls(count_if: "Callable[[Column], Column]") -> "Callable[[Column], 
 
 def _key_columns(terms: PlanTerms, name: str) -> list[str]:
     schema = terms.sides[name].schema
-    return [f"c{schema.get_field_index(each)}" for each in terms.key]
+    return [f"c{schema.get_field_index(column)}" for column in terms.key]
 
 
 def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> tuple[TaggedRows, int]:
-    """The rows of all sides in one frame, each with its bucket; and how many buckets there are."""
+    """The rows of all sides in one frame, each with its bucket; and the number of buckets."""
     from pyspark.sql.functions import col, lit
 
-    count, size = (int(share * each) for each in _sizes(terms, frames)) if terms.key else (0, 0)
+    count, size = (int(share * number) for number in _sizes(terms, frames)) if terms.key else (0, 0)
     buckets, sides = buckets_for(count, size), {}
     for name, frame in frames.items():
         names = terms.sides[name].schema.names
         values = (
-            file_code(terms.salt, f"c{place}") if each == FILE else col(f"c{place}")
-            for place, each in enumerate(names)
+            file_code(terms.salt, f"c{place}") if column == FILE else col(f"c{place}")
+            for place, column in enumerate(names)
         )
-        keys = [col(each) for each in _key_columns(terms, name)]
+        keys = [col(column) for column in _key_columns(terms, name)]
         bucket = bucket_of(keys, buckets) if keys else lit(0).cast("bigint").alias(BUCKET)
         sides[name] = frame.select(bucket, *values)
     tagged = tag_sides(sides)
@@ -332,16 +329,16 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: flo
 
 
 def by_bucket(rows: "DataFrame", buckets: int) -> "DataFrame":
-    """The rows of each bucket, which they have as a column, behind each other in one partition.
+    """The rows with each bucket in one partition, sorted by bucket.
 
-    An empty partition starts Python too, so there are no more of them than buckets.
+    Empty partitions start Python, too; hence there are no more partitions than buckets.
     """
     parted = rows.repartition(1) if buckets == 1 else rows.repartition(BUCKET)
     return parted.sortWithinPartitions(BUCKET)
 
 
 def _sizes(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> tuple[int, int]:
-    """About how many rows and bytes all sides have, if a side that meets another has as many as that."""
+    """The approximate rows and bytes of all sides; a side that meets another is counted like that one."""
     count = size = 0
     meeting = 1 + sum(side.meets is not None for side in terms.sides.values())
     for name, side in terms.sides.items():
@@ -358,7 +355,7 @@ def _plan_batches(
     buckets: SplitBatches,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """The plans of the buckets of a partition; each side has its columns among those that sides share."""
+    """Plan the buckets of a partition; each side has its own part of the shared columns."""
     freeze_imports()
     for rows in buckets(batches):
         with carry_errors():
@@ -377,7 +374,7 @@ def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 
 def buckets_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows of each bucket, which lie behind each other."""
+    """The rows of each bucket; a bucket's rows are adjacent."""
     gathered: list[pa.RecordBatch] = []
     last = None
     for batch in batches:

@@ -1,7 +1,7 @@
-"""Operations that keep a table in good order and change no answer, which no Change describes.
+"""Operations that keep a table in good order and change no answer; no Change describes them.
 
-Each is one commit, or none, of the table as it stands, under the locks that deliveries take; a conflict with
-another writer is planned anew, for two minutes, then TryAgain.
+Each is at most one commit of the current table, under the locks of deliveries. A conflict with another writer
+is planned again for two minutes, then TryAgain is raised.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 def compact(
     store: Store,
     name: TableName,
-    told: Callable[[StoredTable], Mapping[str, str]],
+    properties: Callable[[StoredTable], Mapping[str, str]],
     *,
     dry_run: bool = False,
 ) -> Compacted:
-    """Bring small files and what hides rows in files back to few; `told` are the commit's properties."""
+    """Rewrite small files and files with deleted rows into few; `properties` returns the commit's."""
 
     def act() -> Compacted:
         table = existing(store, name)
-        done = maintenance.compact(store, table, told(table), dry_run=dry_run)
+        compacted = maintenance.compact(store, table, properties(table), dry_run=dry_run)
         announce(store, name)
-        return done
+        return compacted
 
     return attempt(store, [name], act)
 
@@ -40,14 +40,14 @@ def compact(
 def expire(
     store: Store,
     name: TableName,
-    chosen: Callable[[StoredTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
+    choose: Callable[[StoredTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
 ) -> Expired:
-    """Let snapshots expire, as `expiry.expire` does; none where nothing is chosen."""
+    """Expire snapshots as `expiry.expire` does; none if `choose` returns None."""
 
     def act() -> Expired:
         table = existing(store, name)
-        found = chosen(table)
-        expired = Expired() if found is None else maintenance.expire(store.jvm, table, *found)
+        choice = choose(table)
+        expired = Expired() if choice is None else maintenance.expire(store.jvm, table, *choice)
         announce(store, name)
         return expired
 
@@ -57,14 +57,14 @@ def expire(
 def erase(
     store: Store,
     name: TableName,
-    chosen: Callable[[StoredTable], Erasure | None],
+    choose: Callable[[StoredTable], Erasure | None],
     keeping: "Callable[[DataFrame], DataFrame]",
 ) -> Erased | None:
-    """Take rows out for good, as `erasing.erase` does; None where nothing is chosen."""
+    """Remove rows for good as `erasing.erase` does; None if `choose` returns None."""
 
     def act() -> Erased | None:
         table = existing(store, name)
-        plan = chosen(table)
+        plan = choose(table)
         if plan is None:
             return None
         erased = maintenance.erase(store, table, plan, keeping)

@@ -1,9 +1,4 @@
-"""What one commit makes of one table, and what it says of itself.
-
-What other programs wrote to a table since its door last did: no delivery, and no state of a source.
-
-How much of what is stored may go at once (sections 2.4 and 3.6 of the specifications).
-"""
+"""A change of one table by one commit, the commit's properties, and writes by other programs."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -15,13 +10,13 @@ from typing import Any, Final
 from backstory.model.layout import Layout
 from backstory.model.table import Shape
 
-# The number of the columns' state that the door left behind; another tool's ALTER TABLE makes another one.
+# The schema id after the door's last write; an ALTER TABLE by another tool creates a new one.
 COLUMNS_STATE: Final = "backstory.columns-state"
-# What moves rows between files and changes none, as Iceberg's procedures do.
+# The operation of commits that move rows between files and change none, as Iceberg's procedures do.
 REPLACE: Final = "replace"
-# How each sentence begins; the engine logs them with the commit.
+# The beginning of each sentence; the engine logs them with the commit.
 BY_OTHERS: Final = "another program"
-# A base may be written by whoever loads it, and other tools keep their own histories.
+# Any program may write a base, and other tools keep their own histories.
 _OWN_LAYOUTS: Final = frozenset(
     {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY, Layout.HIST, Layout.ODF, Layout.VERSIONS}
 )
@@ -33,10 +28,10 @@ def foreign_writes(
     then: Mapping[int, str] | None,
     now: Mapping[int, str],
 ) -> list[str]:
-    """A sentence for the commits and one for the columns of other programs; none where there are none.
+    """One sentence for the commits and one for the column changes of other programs.
 
-    `commits` are those that made the table, newest first: their ids, operations and doors. Columns are named
-    by their ids, as the door left them and as they are; None where nobody noted how they were left.
+    `commits` made the table, newest first: their ids, operations and doors. `then` and `now` are column names
+    by id, as the door left them and as they are; `then` is None if they were not recorded.
     """
     if layout not in _OWN_LAYOUTS:
         return []
@@ -46,16 +41,16 @@ def foreign_writes(
             break
         if operation != REPLACE:
             foreign.append(f"{number} ({operation})")
-    told = []
+    sentences = []
     if foreign:
-        told.append(
+        sentences.append(
             f"{BY_OTHERS} wrote to the table since the last delivery, in "
             f"{len(foreign)} commit{'s' if len(foreign) > 1 else ''}: {', '.join(foreign[:10])}"
         )
     changes = [] if then is None else [*_column_changes(then, now)]
     if changes:
-        told.append(f"{BY_OTHERS} altered the columns since the last delivery: {', '.join(changes)}")
-    return told
+        sentences.append(f"{BY_OTHERS} altered the columns since the last delivery: {', '.join(changes)}")
+    return sentences
 
 
 def _column_changes(then: Mapping[int, str], now: Mapping[int, str]) -> Iterable[str]:
@@ -68,9 +63,9 @@ def _column_changes(then: Mapping[int, str], now: Mapping[int, str]) -> Iterable
 
 
 def exceeds(part: int, ratio: float, whole: int) -> bool:
-    """Whether `part` is more than this share of `whole`, the ratio taken as the decimal that is written.
+    """Whether `part` is more than this share of `whole`; the ratio is taken as a decimal.
 
-    In floats 0.29 of 100 is less than 29, and a load that does what it may would be refused.
+    With floats, 0.29 of 100 is less than 29, and a permitted load would be refused.
     """
     return part > Fraction(str(ratio)) * whole
 
@@ -82,13 +77,13 @@ COUNTS: Final = "backstory.counts"
 
 
 def no_properties(_pending: Any) -> Mapping[str, str]:
-    """What a commit tells that only writing its rows shows: nothing."""
+    """No properties that depend on written rows."""
     return NOTHING
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A name for a snapshot, which does not expire for so many milliseconds of its age."""
+    """A name for a snapshot, which expires at an age of `max_age` milliseconds."""
 
     snapshot: int
     max_age: int
@@ -96,29 +91,30 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class RowBatches:
-    """Rows that come some at a time, as Arrow tables: more than are in memory together."""
+    """Rows as Arrow tables, some at a time, because the memory does not hold them together."""
 
     tables: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What one commit makes of one table; nothing is written yet, and it can be printed.
+    """The change of one table by one commit; nothing is written yet, and it can be printed.
 
-    `gone` are the places of stored rows that end: an Arrow table or a frame with `_file` and `_pos`, or a
-    bitmap of positions for each file. `come` are the rows that begin, an Arrow table, `RowBatches` or a frame
-    with the columns of `into`, or of the table's own shape. A row that changes is in both.
+    `removed` are the places of stored rows that end: an Arrow table or frame with `_file` and `_pos`, or a
+    bitmap of positions by file. `added` are the new rows: an Arrow table, `RowBatches`, or a frame with the
+    columns of `into` or of the table's shape. A changed row is in both.
 
-    `into` is the table's new shape, `renamed` new names of columns, `properties` the table's own, of which
-    None takes one away. With `whole` the rows that come take the place of all; with `anew` the table is made,
-    in place of one that is there; with `dropped` it goes, files and all; `back_to` is an earlier snapshot.
-    A shape that names another table renames it, and does nothing else. Without rows there is no snapshot,
-    unless one is asked for by `snapshot`. `tags` are names for snapshots, of which None takes one away; a
-    catalog compares them by itself, so that they need no snapshot either.
+    `into` is the table's new shape, and `renamed` has new column names by old name. A shape with another
+    table name renames the table and does nothing else. A property of None is removed. With `whole` the added
+    rows replace all rows; `recreate` creates the table again, and `dropped` drops it with its files.
+    `back_to` restores an earlier snapshot.
 
-    `counts` are rows by outcome, `counted` the outcome under which the rows that come are counted when they
-    are written. With `expected` exactly so many rows come, or nothing is committed. `told` is asked once the
-    rows are written, with the table as it will be, for properties of the commit that only then are known.
+    A change without rows makes no snapshot, unless `snapshot` is true. `tags` name snapshots; a tag of None
+    is removed. Catalogs compare tags by themselves, so that they need no snapshot.
+
+    `counts` are rows by outcome; `count_as` is the outcome under which added rows are counted while they are
+    written. If the number of added rows is not `expected`, nothing is committed. `late_properties` is called
+    after the rows are written, with the resulting table, for properties of the commit that depend on it.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -138,9 +134,11 @@ class Change:
     late_properties: Callable[[Any], Mapping[str, str]] = no_properties
 
     def lines(self, shape: Shape | None = None) -> list[str]:
-        """The change in words, a line for each part of it; `shape` is the table's before it."""
-        told = ((count, "row" if count == 1 else "rows", outcome) for outcome, count in self.counts.items())
-        rows = [" ".join(map(str, each)) for each in told if each[0]]
+        """The change in words, a line for each part; `shape` is the table's shape before it."""
+        counted_rows = (
+            (count, "row" if count == 1 else "rows", outcome) for outcome, count in self.counts.items()
+        )
+        rows = [" ".join(map(str, line)) for line in counted_rows if line[0]]
         rows += ["all rows are rewritten"] if self.whole else []
         names = [f"column {old} renamed to {new}" for old, new in self.renamed.items() if old != new]
         back = [] if self.back_to is None else [f"table restored to snapshot {self.back_to}"]
@@ -152,8 +150,8 @@ class Change:
             return []
         if shape is None or self.recreate:
             return ["table created"]
-        known = {self.renamed.get(each.name, each.name): each.type for each in shape.columns}
-        new = {each.name: each.type for each in self.into.columns}
+        known = {self.renamed.get(column.name, column.name): column.type for column in shape.columns}
+        new = {column.name: column.type for column in self.into.columns}
         name = self.into.table
         return [
             *([f"table renamed to {name}"] if name != shape.table else []),
@@ -170,14 +168,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit says of itself in the snapshot's properties; `more` are a door's own."""
+    """The snapshot properties of a commit; `more` are properties of the door."""
 
     door: str
     token: str
     more: Mapping[str, str] = field(default_factory=dict)
 
     def properties(self, counts: Mapping[str, int]) -> dict[str, str]:
-        """The four properties that every commit carries, and the door's own."""
+        """The four properties of every commit, and the properties of the door."""
         from importlib.metadata import version
 
         return {
@@ -191,7 +189,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: its snapshot, None where no rows changed, and its rows by outcome."""
+    """A commit: its snapshot, None if no rows changed, and its rows by outcome."""
 
     snapshot_id: int | None
     counts: Mapping[str, int]

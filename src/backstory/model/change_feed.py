@@ -1,7 +1,4 @@
-"""The words of a feed of changes (native.md, V101): Spark's, for the columns behind those of the rows.
-
-A consumer's cursor: how far it has read a table's changes (native.md, V108).
-"""
+"""The columns of a feed of changes in Spark's words (native.md, V101), and its cursors (V108)."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,7 +8,7 @@ from backstory.model.receipt import Receipt
 
 
 class ChangeType(StrEnum):
-    """What became of a row, in Spark's words."""
+    """The kind of change of a row, in Spark's words."""
 
     INSERT = "insert"
     DELETE = "delete"
@@ -27,14 +24,14 @@ CHANGE_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
 
 # Where a new cursor begins: before the first commit, or at the newest.
 Start = Literal["first", "now"]
-# The tag that keeps the cursor's snapshot, and the table property that remembers the cursor without it.
+# The tag that keeps the cursor's snapshot, and the table property that stores the cursor without it.
 CURSOR_TAG: Final = "backstory-cursor-"
 CURSOR_MARK: Final = "backstory.cursor."
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Cursor(Receipt):
-    """A cursor and the version of the commit up to which it has read; None for one that is dropped."""
+    """A consumer's cursor, and the version of the commit up to which it has read; None if it was dropped."""
 
     table: str
     cursor: str

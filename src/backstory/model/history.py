@@ -1,4 +1,4 @@
-"""A table that keeps the versions of records, whichever door writes it and wherever it stands."""
+"""A table that keeps the versions of records, for every door and store."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -24,7 +24,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Dating:
-    """The column that says from when on a version is true in the world, and how exactly."""
+    """The column with the time from which a version is true, and its precision."""
 
     column: str
     granularity: Literal["timestamp", "date"] = "timestamp"
@@ -32,7 +32,7 @@ class Dating:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The table of what was pruned; without `columns` it has those of the history."""
+    """The table of pruned versions; without `columns` it has the columns of the history."""
 
     name: str
     columns: frozenset[str] | None = None
@@ -40,11 +40,11 @@ class Archive:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """A table with versions: its shape, the words and marks in it, and what was taken out of it.
+    """A table with versions: its shape, its labels and marks, and its archive.
 
-    `own` are the columns that are not the user's, by default those of the layout; `references` hold keys of
-    other tables. `labels` are stored, `shown_labels` are what a view shows instead. Before `whole_since`
-    versions may be gone, into the `archive`.
+    `own` are the columns that are not the user's, by default the layout's; `references` contain keys of other
+    tables. `labels` are stored, and views show `shown_labels` instead. Versions that ended before
+    `whole_since` may be in the `archive`.
     """
 
     shape: Shape
@@ -64,40 +64,40 @@ class History:
 
     @property
     def archive_name(self) -> str:
-        """The name of the table of what was pruned, whether it is there or not."""
+        """The name of the table of pruned versions, whether it exists or not."""
         return self.archive.name if self.archive else f"{self.name}{ARCHIVE_SUFFIX}"
 
     @property
     def span(self) -> Span:
-        """The columns from which and up to which a version was true; there must be such columns."""
+        """The columns from which and up to which a version was true; the layout must have them."""
         span = self.shape.layout.span
         assert span is not None
         return span
 
     @property
     def version_key(self) -> str:
-        """The column that tells versions apart."""
+        """The column that identifies a version."""
         return f"{self.name}{KEY_SUFFIX}"
 
     @property
     def record_key(self) -> str:
-        """The one column that tells records apart; `shape.key` has those by which people know them."""
+        """The one column that identifies a record; `shape.key` has the columns by which people know it."""
         return f"{self.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
 
     @property
     def user_columns(self) -> list[Column]:
-        """The columns that the source sent."""
+        """The columns of the source."""
         if self.own is None:
             return self.shape.user_columns
-        return [each for each in self.shape.columns if each.name not in self.own]
+        return [column for column in self.shape.columns if column.name not in self.own]
 
     @property
     def attributes(self) -> list[Column]:
-        """The user's columns that are none of the key."""
-        return [each for each in self.user_columns if each.name not in self.shape.key]
+        """The user's columns outside the key."""
+        return [column for column in self.user_columns if column.name not in self.shape.key]
 
     def require_unpruned(self, instant: datetime) -> datetime:
-        """The same instant; Refused if versions that were valid then may have been pruned."""
+        """The instant; raises Refused if versions that were valid then may have been pruned."""
         if self.whole_since and instant < self.whole_since:
             raise Refused(
                 "PRUNED",

@@ -1,4 +1,4 @@
-"""Instants: those that the contract names, and how people write them."""
+"""Instants: constants of the contract, and how people write them."""
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
@@ -6,45 +6,46 @@ from typing import Final
 
 from backstory.errors import UsageError
 
-# The least instant and the end of a version that is still true (F10), and a millisecond in microseconds (F5).
+# The least instant, and the end of a version that is still true (F10).
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TMAX: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
+# In microseconds (F5).
 MILLISECOND: Final = 1_000
-# The longest time that anything waits or stays for: before a time of today it begins in a year that there is.
+# The longest duration of an option: subtracted from today, it gives a year that Python has.
 LONGEST: Final = timedelta(days=365_000)
 
 
 def parse_instant(text: str) -> datetime:
-    """The instant of an ISO 8601 text, in UTC; without an offset it is UTC, a date is its first instant.
+    """The instant of an ISO 8601 text, in UTC; without an offset it is UTC, and a date is its first instant.
 
     Raises UsageError for any other text.
     """
     try:
-        found = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         raise _unreadable(text) from None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else _in_utc(found)
+    return parsed.replace(tzinfo=UTC) if parsed.tzinfo is None else _in_utc(parsed)
 
 
-def instant_of(given: str | date) -> datetime:
-    """The instant that a caller means, in UTC; a date is its first one.
+def instant_of(value: str | date) -> datetime:
+    """The instant that an argument means, in UTC; a date is its first instant.
 
-    Raises UsageError for an unreadable text, a naive datetime, and what is no time at all.
+    Raises UsageError for an unreadable text, a naive datetime, and other types.
     """
-    if isinstance(given, str):
-        return parse_instant(given)
-    if isinstance(given, datetime):
-        if given.tzinfo is None:
+    if isinstance(value, str):
+        return parse_instant(value)
+    if isinstance(value, datetime):
+        if value.tzinfo is None:
             raise UsageError("naive-time", "The time has no zone.", "Give it one: datetime(…, tzinfo=UTC).")
-        return _in_utc(given)
-    if isinstance(given, date):
-        return datetime.combine(given, time(), UTC)
-    raise _unreadable(given)
+        return _in_utc(value)
+    if isinstance(value, date):
+        return datetime.combine(value, time(), UTC)
+    raise _unreadable(value)
 
 
-def optional_instant(given: str | date | None) -> datetime | None:
-    """The instant of an option, None where it is left out; raises what `instant_of` raises."""
-    return None if given is None else instant_of(given)
+def optional_instant(value: str | date | None) -> datetime | None:
+    """The instant of an option, None if it is omitted; raises what `instant_of` raises."""
+    return None if value is None else instant_of(value)
 
 
 def _in_utc(aware: datetime) -> datetime:
@@ -58,16 +59,16 @@ def _in_utc(aware: datetime) -> datetime:
         ) from None
 
 
-def _unreadable(given: object) -> UsageError:
-    return UsageError("unreadable-time", f"{given!r} is not a time.", "Write it as 2026-01-31T12:00:00Z.")
+def _unreadable(value: object) -> UsageError:
+    return UsageError("unreadable-time", f"{value!r} is not a time.", "Write it as 2026-01-31T12:00:00Z.")
 
 
 def milliseconds_of(text: str) -> int:
-    """The milliseconds of a length of time such as `30 days` or `12 hours`; UsageError for any other text."""
-    found = re.fullmatch(r"(\d{1,18}) *(day|hour|minute)s?", text.strip())
-    if found is None:
+    """The milliseconds of a duration such as `30 days` or `12 hours`; UsageError for any other text."""
+    matched = re.fullmatch(r"(\d{1,18}) *(day|hour|minute)s?", text.strip())
+    if matched is None:
         raise UsageError("unreadable-time", f"{text!r} is not a duration.", "Write it as 30 days.")
-    length = int(found[1]) * timedelta(**{f"{found[2]}s": 1}).total_seconds()
+    length = int(matched[1]) * timedelta(**{f"{matched[2]}s": 1}).total_seconds()
     if length > LONGEST.total_seconds():
         raise UsageError("unreadable-time", f"{text!r} is too long.", f"Use at most {LONGEST.days} days.")
     return int(length) * 1_000

@@ -1,9 +1,7 @@
-"""What the rows of a table mean. The columns of layouts are named here and nowhere else.
+"""The meaning of a table's rows by layout; only this module names the columns of layouts.
 
-A layout stands in the table property `backstory.layout`. It says which door writes the table, which columns
-are not the user's, from when to when a row was true, and how the table is partitioned.
-
-Where a stored row is, and which row it is: the columns that stores, plans and changes know it by.
+The table property `backstory.layout` holds the layout. It determines which door writes the table, which
+columns are not the user's, when a row was true, and the partitions.
 """
 
 from collections.abc import Mapping
@@ -17,7 +15,7 @@ from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 
 FILE: Final = "_file"
 POSITION: Final = "_pos"
-# Iceberg's id of a row, which it keeps when it changes; NULL, or no such column, where there are none.
+# Iceberg's id of a row, which a changed row keeps; NULL or missing in tables without row ids.
 ROW_ID: Final = "_row_id"
 
 
@@ -42,7 +40,7 @@ LOADED_AT: Final = "loaded_at"
 HIST_SUFFIX: Final = "_hist"
 KEY_SUFFIX: Final = "_key"
 
-# Native versions (native.md V1); the first two are also what every reader shows of a history.
+# Native versions (native.md V1); every reader of a history shows the first two.
 VALID_FROM: Final = "valid_from"
 VALID_TO: Final = "valid_to"
 IS_CURRENT: Final = "is_current"
@@ -50,13 +48,13 @@ RECORDED_AT: Final = "recorded_at"
 MEMORY: Final = "_memory"
 VERSIONS_OWN: Final = (VALID_FROM, VALID_TO, IS_CURRENT, RECORDED_AT, MEMORY)
 
-# Histories that other tools write, and that were adopted.
+# Histories that other tools write, and that are adopted.
 _DBT_FROM, _DBT_TO = "dbt_valid_from", "dbt_valid_to"
 _DBT_UPDATED: Final = "dbt_updated_at"
 _DBT_DELETED: Final = "dbt_is_deleted"
 _DLT_FROM, _DLT_TO = "_dlt_valid_from", "_dlt_valid_to"
 _CDC_FROM, _CDC_TO = "__START_AT", "__END_AT"
-# What such a tool writes for no end, where it writes a time: nobody knows what ends so late.
+# Such a tool may write a time this late, or later, for no end.
 _LATE: Final = datetime(2200, 1, 1, tzinfo=UTC)
 
 IDENTITY, YEAR = "identity", "year"
@@ -67,9 +65,9 @@ _OPEN_END: Final = (TMAX - EPOCH) // timedelta(microseconds=1)
 class Span:
     """The columns from which and up to which a version was true; `open` is SQL of any dialect.
 
-    `flag` says whether it is open, `state` what became of it, `written` when it was written. A closed version
-    ends `grain` microseconds before its successor begins. An end at `far` or later, in microseconds since
-    1970, is none.
+    `flag` is true for an open version, `state` is the state of a version, and `written` the time of writing.
+    A closed version ends `grain` microseconds before its successor begins. An end at `far` or later, in
+    microseconds since 1970, means no end.
     """
 
     start: str
@@ -83,7 +81,7 @@ class Span:
 
 
 class Layout(StrEnum):
-    """What the rows of a table mean."""
+    """The meaning of the rows of a table."""
 
     FIVETRAN_LIVE = "fivetran-live"
     FIVETRAN_HISTORY = "fivetran-history"
@@ -97,17 +95,17 @@ class Layout(StrEnum):
     SQLMESH = "sqlmesh"
     DLT = "dlt"
     AUTOCDC = "autocdc"
-    # A table that nothing tells to be one of these: it is read as it stands, and written by no door.
+    # Any other table: it is read as it is, and no door writes it.
     FOREIGN = "foreign"
 
     @property
     def door(self) -> str:
-        """The door that alone writes tables of this layout."""
+        """The only door that writes tables of this layout."""
         return _DOORS[self]
 
     @property
     def span(self) -> Span | None:
-        """Until when its rows were true; None where a row does not say so by itself."""
+        """The time in which a row was true; None if the row does not contain it."""
         return _SPANS.get(self)
 
     @property
@@ -117,33 +115,35 @@ class Layout(StrEnum):
 
     @property
     def tombstone(self) -> str:
-        """The column that says of a version that the record was not there; empty if there is none."""
+        """The column that marks a version in which the record did not exist; empty if there is none."""
         return _DBT_DELETED if self is Layout.DBT else ""
 
     @property
     def partitioning(self) -> tuple[tuple[str, str], ...]:
-        """The transforms and columns by which its rows lie apart."""
+        """The partition transforms and their columns."""
         return _PARTITIONS.get(self, ())
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """What the folders of its partitions are called, before `=` and a value."""
-        return tuple(f"{name}_{each}" if each == YEAR else name for each, name in self.partitioning)
+        """The names of partition folders, before `=` and a value."""
+        return tuple(
+            f"{name}_{transform}" if transform == YEAR else name for transform, name in self.partitioning
+        )
 
     @property
     def is_sorted(self) -> bool:
-        """Whether rows are sorted by their key; those of an event log lie in the order of their offsets."""
+        """Whether rows are sorted by their key; rows of an event log are in the order of their offsets."""
         return self is not Layout.ODF
 
     @property
     def required_columns(self) -> tuple[str, ...]:
-        """The layout's own columns without which its rows have no meaning."""
+        """The layout's own columns that its rows need."""
         if self in _NEEDED:
             return _NEEDED[self]
         return () if self.span is None else (self.span.start, self.span.end)
 
     def owns(self, column: str, table: str) -> bool:
-        """Whether a column of a table of this name is the layout's own, not the user's."""
+        """Whether a column of a table of this name belongs to the layout, not to the user."""
         if self in {Layout.BASE, Layout.HIST}:
             keys = {f"{table}{KEY_SUFFIX}", f"{table.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"}
             return column in _MODELS_OWN or column in keys
@@ -196,7 +196,7 @@ _SPANS: Final[Mapping[Layout, Span]] = {
 }
 _PARTITIONS: Final[Mapping[Layout, tuple[tuple[str, str], ...]]] = {
     Layout.FIVETRAN_HISTORY: ((IDENTITY, ACTIVE),),
-    # Open versions have no year; deleted ones, whose records may return, lie apart from changed ones.
+    # Open versions have no year; deleted versions, whose records may return, are separate from changed ones.
     Layout.HIST: ((YEAR, ENDED), (IDENTITY, STATE)),
     Layout.VERSIONS: ((YEAR, VALID_TO),),
 }
@@ -213,30 +213,30 @@ _LOADED: Final = frozenset({ROW_HASH, LOAD_RUN_ID, LOADED_AT})
 _VERSION: Final = frozenset({STARTED, ENDED, STATE})
 
 
-def layout_of(told: str | None, table: str, names: frozenset[str]) -> Layout:
-    """The layout that a table tells, or that the names of its columns show where it tells none.
+def layout_of(property_: str | None, table: str, names: frozenset[str]) -> Layout:
+    """The layout in a table's property, or the layout that its column names show if it has none.
 
-    Bases and logs once called themselves `fivetran-live`. What Fivetran brings has its own time of sync.
+    Bases and logs used to have the layout `fivetran-live`. Tables that Fivetran writes have its time of sync.
     """
-    if told and told != Layout.FIVETRAN_LIVE:
-        if told not in set(Layout):
+    if property_ and property_ != Layout.FIVETRAN_LIVE:
+        if property_ not in set(Layout):
             raise UsageError(
                 "unknown-layout",
-                f"{table} has the layout {told!r}, which this backstory does not know.",
+                f"{table} has the layout {property_!r}, which this backstory does not know.",
                 "Upgrade backstory, which may know it; otherwise remove the property.",
             )
-        return Layout(told)
-    if not told and names.issuperset(HISTORY_COLUMNS):
+        return Layout(property_)
+    if not property_ and names.issuperset(HISTORY_COLUMNS):
         return Layout.FIVETRAN_HISTORY
     hashed = {f"{table}{KEY_SUFFIX}", ROW_HASH}
-    # An earlier base that was renamed may have its key under the old name still.
-    renamed = told and names.issuperset(_LOADED) and any(name.endswith(KEY_SUFFIX) for name in names)
+    # A base that was renamed may still have its key under the old name.
+    renamed = property_ and names.issuperset(_LOADED) and any(name.endswith(KEY_SUFFIX) for name in names)
     shown = {
         Layout.ODF_LOG: names == _BLOCK,
         Layout.RUN_LOG: names.issuperset(_RUN),
         Layout.HIST: names.issuperset((_LOADED if renamed else hashed) | _VERSION),
         Layout.BASE: bool(renamed) or names.issuperset(hashed),
     }
-    plain = Layout.FIVETRAN_LIVE if told else Layout.FOREIGN
-    found = next((layout for layout, shows in shown.items() if shows), plain)
-    return Layout.FIVETRAN_LIVE if SYNCED in names else found
+    plain = Layout.FIVETRAN_LIVE if property_ else Layout.FOREIGN
+    by_names = next((layout for layout, shows in shown.items() if shows), plain)
+    return Layout.FIVETRAN_LIVE if SYNCED in names else by_names

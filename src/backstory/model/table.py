@@ -1,8 +1,6 @@
-"""A table's name.
+"""Tables: their names, columns, key and layout, and names that differ only by case.
 
-A table's columns, key and layout.
-
-Names that differ by case alone: one name to Spark, Trino, DuckDB and most others that read a table.
+Spark, Trino, DuckDB and most other readers take such names for one.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -12,13 +10,13 @@ from backstory.errors import UsageError
 from backstory.model.layout import Layout
 from backstory.model.types import ColumnType, Kind
 
-NUL = "\0"  # no catalog, no file and no database has it in a name
+NUL = "\0"  # no name in a catalog, a file system or a database contains it
 ODF = "odf"  # the schema of datasets
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class TableName:
-    """`<schema>.<table>`, both exactly as the source spells them."""
+    """`<schema>.<table>`, both spelled as in the source."""
 
     schema: str
     name: str
@@ -28,7 +26,7 @@ class TableName:
 
 
 def table_name(text: str) -> TableName:
-    """The table that `schema.table` names; the schema reaches up to the first dot."""
+    """The table `schema.table`; the schema is the part before the first dot."""
     schema, _, name = text.partition(".")
     if not schema or not name or NUL in text:
         raise UsageError("no-table", f"{text!r} does not name a table.", "Write it as schema.table.")
@@ -36,15 +34,15 @@ def table_name(text: str) -> TableName:
 
 
 def resolve_name(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
-    """The table `schema.table`, as lists have it, else that of a dataset in `odf`; None for neither.
+    """The table `schema.table`, else the dataset of this name in `odf`; None if neither exists.
 
-    Raises UsageError for what names no table at all.
+    Raises UsageError for a text that cannot name a table.
     """
     return next(filter(is_there, possible_names(text)), None)
 
 
 def possible_names(text: str) -> Iterator[TableName]:
-    """The tables that a text may name, the dataset's last; raises UsageError for one that names no other."""
+    """The tables that a text may name, the dataset last; raises UsageError if it cannot name any."""
     if NUL in text:
         table_name(text)
     if dotted := all(text.partition(".")[::2]):
@@ -59,8 +57,8 @@ def possible_names(text: str) -> Iterator[TableName]:
 class Column:
     """A column of a table or of a delivery.
 
-    `called` is the source's name for it where the table has another one (F21), else empty; `comment` is
-    what a new column's comment in the table says, where that is more than its type.
+    `source_name` is the source's name if it differs from the table's (F21), else empty. `comment` is the
+    comment for a new column, if it contains more than the type.
     """
 
     name: str
@@ -70,18 +68,18 @@ class Column:
 
     @property
     def source(self) -> str:
-        """The source's name for it: what requests, replies, messages and readers use."""
+        """The source's name, which requests, replies, messages and readers use."""
         return self.source_name or self.name
 
     @property
     def doc(self) -> str:
-        """The comment of the column in its table: its type as `ColumnType.parse` reads it, if not more."""
+        """The comment of the column in its table; by default its type, as `ColumnType.parse` reads it."""
         return self.comment or str(self.type)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table's columns, key and layout; the key never holds the start of versions (F15)."""
+    """A table's columns, key and layout; the key never contains the start of versions (F15)."""
 
     table: TableName
     columns: tuple[Column, ...]
@@ -94,11 +92,11 @@ class Shape:
         return [column.name for column in self.columns]
 
     def column(self, name: str) -> Column | None:
-        """The column of exactly this name, or None."""
+        """The column with exactly this name, or None."""
         return next((column for column in self.columns if column.name == name), None)
 
     def column_of_source(self, source: str) -> Column | None:
-        """The column that the source calls exactly so, or None."""
+        """The column with exactly this name in the source, or None."""
         return next((column for column in self.columns if column.source == source), None)
 
     @property
@@ -109,22 +107,22 @@ class Shape:
 
     @property
     def user_columns(self) -> list[Column]:
-        """The columns that the source sent, without those of the layout."""
-        return [each for each in self.columns if not self.layout.owns(each.name, self.table.name)]
+        """The columns of the source, without the layout's own."""
+        return [column for column in self.columns if not self.layout.owns(column.name, self.table.name)]
 
 
 def fold_case(name: str) -> str:
-    """The name as those engines compare it."""
+    """The name as these engines compare it."""
     return name.lower()
 
 
 def other_spelling(name: str, names: Iterable[str]) -> str | None:
-    """The first of the names that differs from this one by case alone."""
-    return next((each for each in names if each != name and fold_case(each) == fold_case(name)), None)
+    """The first of the names that differs from this one only by case."""
+    return next((other for other in names if other != name and fold_case(other) == fold_case(name)), None)
 
 
 def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
-    """The first two names, in their order, that differ by case alone."""
+    """The first two names, in their order, that differ only by case."""
     before: dict[str, str] = {}
     for name in names:
         if (other := before.setdefault(fold_case(name), name)) != name:
@@ -133,18 +131,18 @@ def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def fields_alike(type_: ColumnType) -> tuple[str, str] | None:
-    """The first two fields of one struct, anywhere in the type, that differ by case alone."""
+    """The first two fields of a struct, anywhere in the type, that differ only by case."""
     return next(filter(None, map(names_alike, _structs(type_))), None)
 
 
 def is_reserved(name: str, reserved: Iterable[str]) -> bool:
-    """Whether a name is reserved, in whatever case."""
+    """Whether a name is reserved, regardless of case."""
     return fold_case(name) in map(fold_case, reserved)
 
 
-def spelling_hint(lacking: Iterable[str], names: Collection[str]) -> str:
-    """A sentence that names the spelling of what is lacking, with a blank behind; empty if there is none."""
-    pairs = ((name, other_spelling(name, names)) for name in lacking)
+def spelling_hint(missing: Iterable[str], names: Collection[str]) -> str:
+    """A sentence with the right spelling of missing names and a space after it; empty if there is none."""
+    pairs = ((name, other_spelling(name, names)) for name in missing)
     words = [f"{other} instead of {name}" for name, other in pairs if other is not None]
     return f"Write {', '.join(words)}. " if words else ""
 

@@ -1,6 +1,6 @@
-"""The types of columns: one lattice, whoever asks; named as the Fivetran contract names them (section 3.3).
+"""The types of columns: one lattice for all, named as in the Fivetran contract (section 3.3).
 
-Each neighbour has its own small mapping onto them: Arrow, Iceberg, Spark, SQL, Open Data Fabric, the wire.
+Arrow, Iceberg, Spark, SQL, Open Data Fabric and the wire each have a small mapping onto them.
 """
 
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ DEFAULT_DECIMAL = (38, 10)
 
 
 class Kind(StrEnum):
-    """The kinds of value that a source can send, and those that hold others."""
+    """The kinds of value that a source can send, and the kinds that nest others."""
 
     BOOLEAN = "BOOLEAN"
     SHORT = "SHORT"
@@ -38,17 +38,17 @@ TEXT_KINDS = frozenset({Kind.STRING, Kind.JSON, Kind.XML, Kind.NAIVE_TIME})
 NESTED_KINDS = frozenset({Kind.LIST, Kind.MAP, Kind.STRUCT})
 _INTEGERS = (Kind.SHORT, Kind.INT, Kind.LONG)
 _NUMBERS = frozenset({*_INTEGERS, Kind.DECIMAL, Kind.FLOAT, Kind.DOUBLE})
-# The most digits that an integer has.
+# The maximum number of digits.
 _DIGITS = {Kind.SHORT: 5, Kind.INT: 10, Kind.LONG: 19}
 _TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnType:
-    """A kind; for DECIMAL its precision and scale (0 and 0 elsewhere), for a nested one its parts.
+    """A kind, with precision and scale for DECIMAL, and with parts for a nested kind.
 
-    A LIST has the part `element`, a MAP `key` and `value`, a STRUCT its fields. `foreign` names the type of
-    a column that another tool made and no kind stands for, else it is empty.
+    Other kinds have precision and scale 0. A LIST has the part `element`, a MAP `key` and `value`, a STRUCT
+    its fields. `foreign` is the type of another tool's column that no kind represents, else empty.
     """
 
     kind: Kind
@@ -59,7 +59,7 @@ class ColumnType:
 
     @classmethod
     def decimal(cls, precision: int = 0, scale: int = 0) -> Self:
-        """A DECIMAL within what tables can hold: precision at most 38, scale kept (F11, F18)."""
+        """A DECIMAL within the limits of tables: precision at most 38, scale kept (F11, F18)."""
         if precision == 0 and scale == 0:
             precision, scale = DEFAULT_DECIMAL
         scale = min(scale, MAX_PRECISION - 1)
@@ -67,7 +67,7 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The flat type that `str()` wrote, such as `LONG` or `DECIMAL(12,2)`; ValueError if it is none."""
+        """The flat type that `str()` wrote, such as `LONG` or `DECIMAL(12,2)`; ValueError for other texts."""
         name, _, rest = text.partition("(")
         if not rest:
             return cls(Kind(name))
@@ -87,16 +87,16 @@ class ColumnType:
 
     @property
     def name(self) -> str:
-        """The type without its parts, a foreign one by its own name, such as `list` or `uuid`."""
+        """The type without its parts; for a foreign type its own name, such as `list` or `uuid`."""
         return str(self) if self.foreign or self.kind not in NESTED_KINDS else self.kind.lower()
 
     @property
     def flat(self) -> bool:
-        """Whether a source's row can carry a value of it: neither nested nor of another tool's type."""
+        """Whether a row of a source can contain a value of it: neither nested nor another tool's type."""
         return not self.foreign and self.kind not in NESTED_KINDS
 
 
-# What people call the types of tables, in Spark's words or in these.
+# Names of types that people use, besides the kinds.
 _WORDS = {
     "BOOL": Kind.BOOLEAN,
     "INTEGER": Kind.INT,
@@ -107,14 +107,14 @@ _WORDS = {
     "TIMESTAMP": Kind.UTC_DATETIME,
     "TIMESTAMP_NTZ": Kind.NAIVE_DATETIME,
 }
-# Tables keep these as a wider type, or as text.
+# Tables store these as a wider type, or as text.
 _UNKEPT = frozenset({Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}) | NESTED_KINDS
 
 
 def type_named(word: str) -> ColumnType:
-    """The flat type of a table's column that a person names, in any case: `bigint`, `DECIMAL(18,2)`.
+    """The flat type of a table's column by its name, in any case: `bigint`, `DECIMAL(18,2)`.
 
-    Raises ValueError for a word that names none.
+    Raises ValueError for any other name.
     """
     name = word.strip().upper()
     if name == Kind.DECIMAL:
@@ -128,9 +128,9 @@ def type_named(word: str) -> ColumnType:
 
 
 def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
-    """The narrowest type that values of both may be of, the text of a value where nothing else is.
+    """The narrowest type for values of both types; STRING if there is no other. None for nested types.
 
-    None for what is nested. Whether all values are exactly of it only they can tell.
+    Only the values show whether all of them fit exactly.
     """
     if not (one.flat and other.flat):
         return None
@@ -144,16 +144,16 @@ def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
         return ColumnType(Kind.DOUBLE)
     if kinds <= _NUMBERS:
         scale = max(one.scale, other.scale)
-        whole = max(_DIGITS.get(each.kind, each.precision - each.scale) for each in (one, other))
+        whole = max(_DIGITS.get(type_.kind, type_.precision - type_.scale) for type_ in (one, other))
         if whole + scale <= MAX_PRECISION:
             return ColumnType(Kind.DECIMAL, whole + scale, scale)
     return ColumnType(Kind.STRING)
 
 
 def widens(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every value of the old type is one of the new, stored as it is.
+    """Whether every value of the old type is stored unchanged as a value of the new type.
 
-    A FLOAT is no DOUBLE as it is stored: where 32 bits show 72.1, 64 bits show 72.0999984741211.
+    FLOAT does not widen to DOUBLE: 72.1 in 32 bits is 72.0999984741211 in 64 bits.
     """
     if old.kind in _INTEGERS and new.kind in _INTEGERS:
         return _INTEGERS.index(old.kind) <= _INTEGERS.index(new.kind)
@@ -166,7 +166,7 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AddedField:
-    """A field that a struct has beyond another one; `within` leads from the column to that struct."""
+    """A field that a struct has and an older struct lacks; `within` is the path to the struct."""
 
     within: tuple[str, ...]
     name: str
@@ -174,9 +174,9 @@ class AddedField:
 
 
 def added_fields(old: ColumnType, new: ColumnType) -> tuple[AddedField, ...] | None:
-    """The fields that structs of a type have beyond those of another one, at any depth.
+    """The fields that structs of the new type have and the old type lacks, at any depth.
 
-    None where the types differ in anything else: no other field, order or type of an element.
+    None if the types differ in anything else: other fields, their order, or the type of an element.
     """
     return None if old == new else _growth(old, new, ())
 
@@ -184,21 +184,21 @@ def added_fields(old: ColumnType, new: ColumnType) -> tuple[AddedField, ...] | N
 def _growth(old: ColumnType, new: ColumnType, within: tuple[str, ...]) -> tuple[AddedField, ...] | None:
     if old == new:
         return ()
-    known, coming = dict(old.parts), dict(new.parts)
-    standing = [name for name in coming if name in known]
-    if old.kind is not new.kind or not known or standing != list(known):
+    old_parts, new_parts = dict(old.parts), dict(new.parts)
+    common_names = [name for name in new_parts if name in old_parts]
+    if old.kind is not new.kind or not old_parts or common_names != list(old_parts):
         return None
-    if old.kind is Kind.MAP and known["key"] != coming["key"]:
+    if old.kind is Kind.MAP and old_parts["key"] != new_parts["key"]:
         return None  # the key of an entry never changes
-    deeper = [_growth(known[name], coming[name], (*within, name)) for name in standing]
+    deeper = [_growth(old_parts[name], new_parts[name], (*within, name)) for name in common_names]
     if None in deeper:
         return None
-    added = (AddedField(within, name, type_) for name, type_ in coming.items() if name not in known)
+    added = (AddedField(within, name, type_) for name, type_ in new_parts.items() if name not in old_parts)
     return (*added, *(part for parts in deeper if parts for part in parts))
 
 
 def fits(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every value of the old type is one of the new, stored as it is or anew."""
+    """Whether every value of the old type can be a value of the new type, even if it is rewritten."""
     if old.kind is new.kind is Kind.DECIMAL:
         whole, wider = old.precision - old.scale, new.precision - new.scale
         return old.scale <= new.scale and whole <= wider
@@ -206,6 +206,6 @@ def fits(old: ColumnType, new: ColumnType) -> bool:
 
 
 def are_related(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values of the types can stand for one another: numbers, times, and text for anything."""
+    """Whether values of the types can replace each other: numbers, times, or text for anything."""
     kinds = {old.kind, new.kind}
     return bool(kinds & TEXT_KINDS) or kinds <= _NUMBERS or kinds <= _TIMES or len(kinds) == 1

@@ -1,11 +1,4 @@
-"""When two values are one, in plain Python: what every oracle compares by (native.md V16).
-
-Values as JSON has them, as YAML does on a line, and as the cells of a table.
-
-Keys as people write them.
-
-Lists as people write them in one text.
-"""
+"""Values: when two are the same, and how they, keys and lists are written as text."""
 
 import json
 import math
@@ -17,21 +10,24 @@ from typing import Any, Final
 
 
 def comparison_key(value: Any) -> Hashable:
-    """What is equal for values that are one: NaN is NaN, 0.0 is -0.0, and maps have no order."""
+    """A key that is equal for equal values (native.md, V16).
+
+    NaN is NaN, 0.0 is -0.0, and maps have no order.
+    """
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     if isinstance(value, Mapping):
-        return frozenset((comparison_key(name), comparison_key(each)) for name, each in value.items())
+        return frozenset((comparison_key(name), comparison_key(part)) for name, part in value.items())
     return tuple(map(comparison_key, value)) if isinstance(value, list) else value
 
 
-# A text that YAML reads as the same text without quotes, also between brackets.
+# A text that YAML reads as the same text without quotes, even between brackets.
 _BARE: Final = re.compile(r"[A-Za-z_][\w.]*")
 _NOT_BARE: Final = {"true", "false", "yes", "no", "on", "off", "null"}
 
 
 def as_json(value: object) -> str:
-    """A value as one line of JSON; numbers that JSON has no word for are texts, as are the keys of maps."""
+    """A value as one line of JSON; numbers without a JSON form and the keys of maps are texts."""
     try:
         return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):
@@ -41,17 +37,17 @@ def as_json(value: object) -> str:
 def _with_json_keys(value: object) -> object:
     if isinstance(value, Mapping):
         return {
-            key if isinstance(key, str) else cell_text(key, ""): _with_json_keys(each)
-            for key, each in value.items()
+            key if isinstance(key, str) else cell_text(key, ""): _with_json_keys(part)
+            for key, part in value.items()
         }
     if isinstance(value, list | tuple):
-        return [_with_json_keys(each) for each in value]
+        return [_with_json_keys(part) for part in value]
     endless = isinstance(value, float) and not math.isfinite(value)
     return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)] if endless else value
 
 
 def plain(value: object) -> object:
-    """A value as JSON has it: instants in UTC with a Z, decimals and bytes as text."""
+    """A value in a JSON form: instants in UTC with a Z, decimals and bytes as text."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, date):
@@ -62,7 +58,7 @@ def plain(value: object) -> object:
 
 
 def cell_text(value: object, null: str) -> str:
-    """A value as text; what is nested, or true or false, as JSON has it."""
+    """A value as text; nested values and booleans as JSON."""
     if value is None:
         return null
     if isinstance(value, bool | Mapping | list | tuple):
@@ -71,9 +67,9 @@ def cell_text(value: object, null: str) -> str:
 
 
 def as_yaml(value: object) -> str:
-    """A text, a list of such, or another value of JSON as YAML has it on a line, also between brackets."""
+    """A JSON value as YAML on one line, even between brackets."""
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{as_yaml(key)}: {as_yaml(each)}' for key, each in value.items())}}}"
+        return f"{{{', '.join(f'{as_yaml(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(as_yaml, value))}]"
     bare = isinstance(value, str) and _BARE.fullmatch(value) and value.lower() not in _NOT_BARE
@@ -88,21 +84,21 @@ def key_text(names: Sequence[str], values: Sequence[object]) -> str:
     return " ".join(f"{name}={value}" for name, value in zip(names, texts, strict=True))
 
 
-def key_of_words(names: Sequence[str], given: tuple[str, ...]) -> str | dict[str, str]:
-    """The value of a key of one column, whatever is in it; else `name=value` for each column of `names`."""
-    found = {}
-    for word in given:
+def key_of_words(names: Sequence[str], words: tuple[str, ...]) -> str | dict[str, str]:
+    """The key that words contain: one value for one column, otherwise `name=value` for each column."""
+    values = {}
+    for word in words:
         known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)
         name = word.partition("=")[0] if known is None else known
-        if known is None and len(given) == 1 and (len(names) == 1 or name == word):
+        if known is None and len(words) == 1 and (len(names) == 1 or name == word):
             return word
-        found[name] = word[len(name) + 1 :]
-    return found
+        values[name] = word[len(name) + 1 :]
+    return values
 
 
 _COMMA: Final = re.compile(r",(?![^()]*\))")
 
 
 def split_list(text: str) -> list[str]:
-    """The parts of a text between commas; one within parentheses parts nothing."""
+    """Split a text at commas; commas within parentheses do not count."""
     return [part.strip() for part in _COMMA.split(text) if part.strip()]

@@ -1,4 +1,4 @@
-"""What a row of a table of layout `versions` remembers beyond what it says (native.md, section 1)."""
+"""The layout `versions`: its own columns, the memory of a row, and its properties (native.md, section 1)."""
 
 from enum import StrEnum
 from typing import Final
@@ -10,14 +10,14 @@ from backstory.model.types import ColumnType, Kind
 
 
 class Role(StrEnum):
-    """What a row is that is no version; a version has none."""
+    """The role of a row that is not a version; a version has none."""
 
     FACT = "fact"
     PAST = "past"
 
 
 class FactKind(StrEnum):
-    """What a remembered fact says; of a version that a full copy began, nothing."""
+    """The kind of a remembered fact; a version that a full copy began has none."""
 
     UPSERT = "upsert"
     DELETE = "delete"
@@ -33,7 +33,7 @@ KIND: Final = "kind"
 SEQUENCE: Final = "sequence"
 COLUMNS: Final = "columns"
 SCOPE: Final = "scope"
-# When a message of a log says that its change was; what has no place in a log has none (V133).
+# The time of a change according to its message in a log; NULL for facts without a place in a log (V133).
 OWN_TIME: Final = "time"
 
 _TEXT: Final = ColumnType(Kind.STRING)
@@ -51,7 +51,7 @@ MEMORY_TYPE: Final = ColumnType(
         (OWN_TIME, _INSTANT),
     ),
 )
-# The columns behind the user's own (V1).
+# The columns after the user's columns (V1).
 OWN_COLUMNS: Final = (
     Column(VALID_FROM, _INSTANT),
     Column(VALID_TO, _INSTANT),
@@ -80,15 +80,14 @@ MEMORY_SINCE: Final = "backstory.memory-since"
 TRACK: Final = "backstory.track"
 IGNORE: Final = "backstory.ignore"
 OVERWRITE: Final = "backstory.overwrite"
-# Of a table that refuses copies and feeds which lack its columns (N8).
+# Set for a table that refuses copies and feeds without all of its columns (N8).
 ON_SCHEMA_CHANGE: Final = "backstory.on-schema-change"
 ORDERED_BY: Final = "backstory.sequence"
-# Of which log the messages are, and how far it is known (V136).
+# The log that the messages belong to, and the position up to which it is known (V136).
 LOG: Final = "backstory.log"
 SETTLE_AFTER: Final = "backstory.settle-after"
 KNOWN_FROM: Final = "backstory.known-from"
-# The memories that rewinds ended, each with its bounds, from when until when it lasted: a later rewind may
-# want it back.
+# The memories that rewinds ended, each with its start and end: a later rewind may restore one.
 FORMER_MEMORIES: Final = "backstory.former-memories"
 CURSOR_MAX_AGE: Final = "backstory.cursor-max-age"
 RECORDED: Final = "backstory.recorded-at"
