@@ -181,7 +181,7 @@ def test_a_package_that_nobody_has_is_named(tmp_path):
             "java.io.IOException: full",
         ),
         ("only this\n\n", "only this"),
-        ("", "Java said nothing"),
+        ("", "Java printed nothing"),
     ],
 )
 def test_the_line_that_matters_is_said(text, line):

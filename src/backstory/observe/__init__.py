@@ -1,1 +1,1 @@
-"""What the outside sees of a running process: log lines."""
+"""Log lines, metrics and progress of a running process."""

@@ -15,7 +15,7 @@ LEVELS = {"debug": "INFO", "info": "INFO", "warning": "WARNING"}
 
 
 def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """An event as the one shape that Fivetran reads: level, message and message-origin (section 7.2)."""
+    """An event in the only form that Fivetran reads: level, message and message-origin (section 7.2)."""
     fields = "".join(f" {name}={shorten(str(value))}" for name, value in event.items() if name != "event")
     return json.dumps(
         {
@@ -28,7 +28,7 @@ def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
 
 
 class _Lines:
-    """A stream of lines; one that cannot be written is lost, and the work goes on."""
+    """A stream of lines; a line that cannot be written is lost, and the work continues."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,9 +43,9 @@ class _Lines:
 
 
 def log_for_fivetran() -> None:
-    """JSON lines on standard output, which from now on carries nothing else.
+    """Log JSON lines to standard output, which contains nothing else from now on.
 
-    Whatever this process or its children write to file descriptor 1 goes to standard error.
+    Output of this process or its children to file descriptor 1 goes to standard error.
     """
     sys.stdout.flush()
     lines = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
@@ -58,11 +58,11 @@ def log_for_fivetran() -> None:
 
 
 def log_for_people(*, quiet: bool = False, verbose: bool = False) -> None:
-    """Warnings and worse on standard error, a line each; with `quiet` errors only, with `verbose` all."""
+    """Log warnings and worse to standard error, a line each; with `quiet` only errors, with `verbose` all."""
     level = "error" if quiet else "info" if verbose else "warning"
     structlog.configure(
         processors=[structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Standard error as it is when the line is written: a progress line takes it over meanwhile.
+        # Standard error is looked up for each line, because a progress line may replace it.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

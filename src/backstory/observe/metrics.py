@@ -1,4 +1,4 @@
-"""What Prometheus may ask: batches, rows, seconds by stage, commits, conflicts, tries again."""
+"""Metrics for Prometheus: batches, rows, seconds by stage, commits, conflicts and retries."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -22,7 +22,7 @@ SECONDS = Histogram(
     ["stage"],
     buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )
-# The seconds of stages within the stage that is timed now.
+# The seconds of stages within the current stage.
 _within: ContextVar[list[float] | None] = ContextVar("within", default=None)
 
 
@@ -43,14 +43,14 @@ def time_stage(name: str) -> Iterator[None]:
 
 
 def count_batch(outcome: str, rows: Mapping[str, int]) -> None:
-    """A batch ended: committed, nothing (to commit) or known (from before)."""
+    """Count a batch by its outcome: committed, nothing (to commit) or known (from before)."""
     BATCHES.labels(outcome).inc()
     for name, count in rows.items():
         ROWS.labels(name).inc(count)
 
 
 def serve_metrics(host: str, port: int) -> WSGIServer:
-    """Answer Prometheus under `/metrics` from now on; Failed if the port is taken."""
+    """Serve `/metrics` for Prometheus; raises Failed if the port is taken."""
     try:
         server, _ = start_http_server(port, host)
     except OSError:
@@ -63,6 +63,6 @@ def serve_metrics(host: str, port: int) -> WSGIServer:
 
 
 def close_metrics(server: WSGIServer) -> None:
-    """Answer no more, and give the port back."""
+    """Stop serving, and release the port."""
     server.shutdown()
     server.server_close()

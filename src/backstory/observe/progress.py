@@ -1,4 +1,4 @@
-"""What people see of a pull while it runs: a line on the terminal for the dataset whose turn it is."""
+"""The progress of a pull: a line on the terminal for the current dataset."""
 
 from typing import Final
 
@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-# The stages of a dataset in their order (section 4.2); one that it does not need is left out.
+# The stages of a dataset in their order (section 4.2); stages without work are skipped.
 STAGES: Final = (
     "Checking for updates",
     "Downloading data",
@@ -30,7 +30,7 @@ STAGES: Final = (
 
 
 class ProgressLine:
-    """A line that says stage and bytes, from `begin` to `end`; none without a terminal to draw it on."""
+    """A line with stage and bytes, from `begin` to `end`; nothing without a terminal."""
 
     def __init__(self, terminal: Console | None) -> None:
         self._terminal = terminal
@@ -39,7 +39,7 @@ class ProgressLine:
         self._dataset, self._stage = "", ""
 
     def begin(self, dataset: str) -> None:
-        """The turn of a dataset has come."""
+        """Start the line of a dataset."""
         self.end()
         self._dataset, self._stage = dataset, ""
         if self._terminal is not None:
@@ -48,18 +48,18 @@ class ProgressLine:
             self.tell(STAGES[0], 0, None)
 
     def tell(self, stage: str, done: int, total: int | None) -> None:
-        """What goes on, and so many bytes, of so many if that is known."""
+        """Show the stage and its bytes, of the total if it is known."""
         if self._drawn is None:
             return
         if stage != self._stage:
-            for known in self._drawn.task_ids:
-                self._drawn.remove_task(known)
+            for task in self._drawn.task_ids:
+                self._drawn.remove_task(task)
             self._stage = stage
             self._task = self._drawn.add_task(_numbered_stage(stage), total=None, dataset=self._dataset)
         self._drawn.update(self._task, completed=done, total=total)
 
     def end(self) -> None:
-        """Take the line away."""
+        """Remove the line."""
         if self._drawn is not None:
             self._drawn.stop()
         self._drawn = None
@@ -71,7 +71,7 @@ def _numbered_stage(stage: str) -> str:
 
 
 class _Bytes(ProgressColumn):
-    """The bytes so far, and of how many; nothing before the first one."""
+    """The bytes so far, and the total if it is known; nothing before the first byte."""
 
     def render(self, task: Task) -> Text:
         if not task.completed:
@@ -81,7 +81,7 @@ class _Bytes(ProgressColumn):
 
 
 class _IfLengthKnown(ProgressColumn):
-    """Another column, while it is known of how many bytes."""
+    """Another column, while the total is known."""
 
     def __init__(self, column: ProgressColumn) -> None:
         super().__init__()

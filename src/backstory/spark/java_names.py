@@ -1,8 +1,8 @@
-"""Java asked once for each of its names, and never for what is behind the end of a list.
+"""Caches of Java's names, and iterators that do not run past the end.
 
-py4j asks for each part of a class's name and for each static method at every use, and Java looks through
-all of its archives for a part that is no class. It ends a walk through what Java lists by an exception,
-which pyspark compares with a dozen kinds. Together that was a third of what a small delivery asks of Java.
+py4j asks Java for each part of a class's name and for each static method at every use, and Java searches all
+its archives for a part that is not a class. At the end of an iteration Java raises an exception, which
+pyspark compares with a dozen kinds. Both were a third of the calls of a small delivery.
 """
 
 from functools import cache
@@ -14,14 +14,14 @@ from py4j.protocol import ITERATOR_TYPE, register_output_converter
 
 
 class _NameCache:
-    """Looks for a name as its class does, and keeps the class, package or method that it stands for."""
+    """Looks up names as its class does, and caches the class, package or method."""
 
     def __getattr__(self, name: str) -> Any:
-        # A field may have another value tomorrow: it is no name, and is not kept.
-        found = _remember(super().__getattr__(name))  # type: ignore[misc]
-        if isinstance(found, JavaMember | _NameCache):
-            self.__dict__[name] = found
-        return found
+        # The value of a field may change: it is not cached.
+        member = _remember(super().__getattr__(name))  # type: ignore[misc]
+        if isinstance(member, JavaMember | _NameCache):
+            self.__dict__[name] = member
+        return member
 
 
 class _View(_NameCache, JVMView):  # type: ignore[misc]
@@ -37,7 +37,7 @@ class _Class(_NameCache, JavaClass):  # type: ignore[misc]
 
 
 class _Iterator(JavaIterator):  # type: ignore[misc]
-    """Asks whether there is more before it asks for it."""
+    """Calls `hasNext` before it calls `next`."""
 
     def __next__(self) -> Any:
         if not self.hasNext():
@@ -49,16 +49,16 @@ _KINDS = {JVMView: _View, JavaPackage: _Package, JavaClass: _Class}
 
 
 def remember_names(jvm: Any) -> Any:
-    """The same view of Java, which from now on keeps what names stand for."""
+    """The view of Java, which caches names from now on."""
     if type(jvm) is JVMView:
         _ask_before_the_end()
     return _remember(jvm)
 
 
 def java_class(jvm: Any, name: str) -> Any:
-    """A class to call by its whole name, without a question for each part of it.
+    """A class by its full name, without a lookup of each part.
 
-    `jvm` is anything of Java's.
+    `jvm` is any object of Java's.
     """
     return _class_by_name(jvm._gateway_client, name)  # noqa: SLF001 - py4j names it nowhere else
 
@@ -73,8 +73,8 @@ def _ask_before_the_end() -> None:
     register_output_converter(ITERATOR_TYPE, _Iterator)
 
 
-def _remember(found: Any) -> Any:
-    kind = _KINDS.get(type(found))
+def _remember(member: Any) -> Any:
+    kind = _KINDS.get(type(member))
     if kind is not None:
-        found.__class__ = kind
-    return found
+        member.__class__ = kind
+    return member

@@ -1,4 +1,4 @@
-"""Spark, started when something needs more of it than its Java: what the driver can hold does not."""
+"""A session whose Spark starts only when something needs more than Java; driver plans do not."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,31 +13,31 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-# By thread: the session that was last seen active in its Java.
+# By thread: the session that was last active in its Java.
 _seen = local()
 
 
 def activate(spark: "SparkSession") -> "SparkSession":
-    """The session, which Java takes for this thread's from now on, unless that has one that runs.
+    """Make the session active in this thread of Java, unless another running session is active; returns it.
 
-    Spark asks the thread for its settings, some of which are Iceberg's catalogs. A thread of Java that is
-    older than the session, or was not begun by one of its own, has none.
+    Spark reads its settings, including Iceberg's catalogs, from the active session of the thread. A Java
+    thread that is older than the session has none.
     """
     if getattr(_seen, "session", None) is not spark:
         from backstory.spark.java_names import java_class
 
         sessions = java_class(spark._jvm, sessions_class())  # noqa: SLF001 - Python has no name for it
-        now = sessions.getActiveSession()
-        if now.isEmpty() or now.get().sparkContext().isStopped():
+        active = sessions.getActiveSession()
+        if active.isEmpty() or active.get().sparkContext().isStopped():
             sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - Python has no name for it
         _seen.session = spark
     return spark
 
 
 class LazyContext:
-    """In the place of pyspark's context until there is one: whoever asks it for anything starts Spark.
+    """A placeholder for pyspark's context until there is one; any use of it starts Spark.
 
-    So columns may be named before the frame that they are of, in a process that began without a session too.
+    With it, columns can be named before their frame exists, even in a process without a session.
     """
 
     def __init__(self, late: "LateSpark") -> None:
@@ -47,14 +47,14 @@ class LazyContext:
         return getattr(self._late.session.sparkContext, name)
 
     def install(self) -> None:
-        """Be what columns are named with, unless a context runs or another waits for one."""
+        """Become the active context, unless a context runs or another placeholder is set."""
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - pyspark has no name for it
             SparkContext._active_spark_context = self  # type: ignore[assignment]  # noqa: SLF001
 
     def uninstall(self) -> None:
-        """Leave the place to a context."""
+        """Make room for a real context."""
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is cast("Any", self):  # noqa: SLF001
@@ -62,10 +62,10 @@ class LazyContext:
 
 
 class LateSpark:
-    """The session of an embedded warehouse: Java with Iceberg in it now, Spark once it is asked for.
+    """The session of an embedded warehouse: Java with Iceberg at once, Spark on first use.
 
-    `properties` are those of the session; `catalogs` are Iceberg's objects for its catalogs, by name, as far
-    as they were made without it. Raises what `start_java` raises.
+    `properties` are the session's. `catalogs` are Iceberg's catalog objects by name that were made without
+    it. Raises what `start_java` raises.
     """
 
     def __init__(self, settings: Settings, *, verbose: bool = False) -> None:
@@ -74,7 +74,7 @@ class LateSpark:
         self._settings = settings
         self._verbose = verbose
         self._lock = RLock()
-        self._catalogs_lock = Lock()  # a catalog is not to wait for Spark
+        self._catalogs_lock = Lock()  # a catalog must not wait for Spark
         self.properties = session_properties(settings)
         self.jvm = start_java(settings, self.properties, verbose=verbose, brief=True)
         self.catalogs: dict[str, Any] = {}
@@ -84,7 +84,7 @@ class LateSpark:
 
     @property
     def session(self) -> "SparkSession":
-        """The session, which is started if it was not; raises what `start` raises."""
+        """The session, started if necessary; raises what `start_session` raises."""
         from backstory.spark.session import start_session
 
         with self._lock:
@@ -93,26 +93,26 @@ class LateSpark:
                 try:
                     self.started = start_session(self._settings, verbose=self._verbose)
                 finally:
-                    self._lazy_context.install()  # where it did not start
+                    self._lazy_context.install()  # if it did not start
         return activate(self.started)
 
     def catalog(self, name: str, make: Callable[[], Any]) -> Any:
-        """Iceberg's object for a catalog, made once, whatever threads ask for it."""
+        """Iceberg's object for a catalog, made once for all threads."""
         with self._catalogs_lock:
             if name not in self.catalogs:
                 self.catalogs[name] = make()
             return self.catalogs[name]
 
     def stop(self) -> None:
-        """End the session, if it was started; Java ends with this process. Nothing ends in a forked one."""
+        """Stop the session, if it was started; Java ends with this process. A fork stops nothing."""
         from py4j.protocol import Py4JError
 
         if is_forked(self.jvm):
             return
         with self._lock:
-            for each in self.catalogs.values():
-                with suppress(Py4JError, OSError):  # a Java that died has closed them
-                    each.close()
+            for catalog in self.catalogs.values():
+                with suppress(Py4JError, OSError):  # a crashed Java has closed them
+                    catalog.close()
             self.catalogs.clear()
             self._lazy_context.uninstall()
             if self.started is not None:

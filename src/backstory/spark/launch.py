@@ -1,14 +1,8 @@
 """Launch Spark's Java: in a session of its own, with settings that nobody else on the machine can read.
 
-What ended a Java, out of all that it printed.
-
-Folders of this user's own, for what is kept from one start to the next.
-
-Java's classes as they are once loaded, kept for the next start: a third of its time is to load them.
-
-HotSpot writes such an archive when it ends, and uses it for the same Java and jars alone. Of another Java,
-where Java also reads folders of settings, and where nothing can be kept for this user only, a start takes as
-long as ever.
+The loaded classes of Java are archived for the next start, a third of whose time they take. HotSpot writes
+the archive when it ends, and uses it only for the same Java and jars. There is no archive if Java also reads
+folders of settings, or if no folder belongs only to this user.
 """
 
 import codecs
@@ -30,7 +24,10 @@ from typing import TYPE_CHECKING, Any, Final
 from backstory.spark.process import hold_to_this_process
 from backstory.spark.versions import own_defaults, submit_options
 
-# The first that a line begins with or has, from what says most to what says least.
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Patterns of lines that name the cause, the most specific first.
 _LINES: Final = (
     r"Server access error.*?\((?P<said>.*)\)",
     r"(?P<said>\[(?:unresolved dependency|download failed).*)",
@@ -46,24 +43,24 @@ _LINES: Final = (
 
 
 def failure_reason(text: str) -> str:
-    """The line that matters, without what is before it in its line; the last one where none stands out."""
+    """The cause of Java's failure in its output; the last line if no pattern matches."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     for pattern in _LINES:
         for line in lines:
             if match := re.search(pattern, line):
                 return match["said"].strip(" .")
-    return lines[-1].strip(" .") if lines else "Java said nothing"
+    return lines[-1].strip(" .") if lines else "Java printed nothing"
 
 
 def cache_folder(name: str, *, made: bool = True) -> Path:
-    """A folder below the user's cache that nobody else may write to; raises OSError where there is none.
+    """A folder below the user's cache that nobody else may write to; raises OSError if there is none.
 
-    It is made if it is missing and is to be `made`, else one that can only be read will do.
+    A missing folder is created if `made` is true. Without `made` a read-only folder is accepted.
     """
     cached = os.environ.get("XDG_CACHE_HOME")
     try:
         folder = (Path(cached) if cached else Path.home() / ".cache") / "backstory" / name
-    except RuntimeError as stop:  # nobody's home is known
+    except RuntimeError as stop:  # the home folder is unknown
         raise OSError(str(stop)) from stop
     if made:
         return make_private(folder)
@@ -72,7 +69,7 @@ def cache_folder(name: str, *, made: bool = True) -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """The folder, made if it is missing; raises OSError unless this user alone may write to it."""
+    """The folder, created if missing; raises OSError unless only this user may write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_private(folder)
     if not os.access(folder, os.W_OK):
@@ -82,7 +79,7 @@ def make_private(folder: Path) -> Path:
 
 @cache
 def temporary_folder(name: str) -> Path:
-    """One among the temporary files; later processes use it too, unless another user has taken its name."""
+    """A temporary folder that later processes share, unless another user has taken its name."""
     own = Path(tempfile.gettempdir()) / f"backstory-{os.getuid()}"
     try:
         return make_private(make_private(own) / name)
@@ -91,21 +88,18 @@ def temporary_folder(name: str) -> Path:
 
 
 def _require_private(folder: Path) -> None:
-    """Raises OSError unless it is a folder of this user's, or root's, to which nobody else may write."""
+    """Raises OSError unless the folder belongs to this user or root, and nobody else may write to it."""
     state = folder.stat()
     if state.st_uid not in {os.getuid(), 0} or stat.S_IMODE(state.st_mode) & 0o022:
         raise PermissionError(13, "others may write to it", str(folder))
 
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ARGUMENTS = "PYSPARK_SUBMIT_ARGS"
 OWNER_ALONE = 0o077
 
 
 def java() -> Any:
-    """The view of this process's Java; None where it has none."""
+    """The view of this process's Java; None if it has none."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - pyspark keeps it there
@@ -113,11 +107,10 @@ def java() -> Any:
 
 
 def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
-    """Start the JVM in a session of its own: a signal to this process's group must not end it.
+    """Start the JVM in a session of its own, so that a signal to this process's group does not end it.
 
-    It ends with this process, whose end it sees on its standard input. The properties go there in a
-    file, since everybody may read a command line. With `alone` what Java writes belongs to its user
-    alone.
+    It ends with this process, whose end closes its standard input. The properties are passed in a file, since
+    everybody may read a command line. With `alone`, only its user may read the files that Java writes.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -137,32 +130,39 @@ def java_of(spark: "SparkSession") -> "subprocess.Popen[bytes] | None":
 
 
 def spells(jvm: Any, path: str) -> bool:
-    """Whether Java writes the name of a file in the bytes in which this process does."""
+    """Whether Java and this process write the name of a file in the same bytes."""
     encoding = codecs.lookup(str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))).name
     try:
         path.encode(encoding)
-    except UnicodeEncodeError:  # in ASCII this process has bytes that are no letters
+    except UnicodeEncodeError:  # with ASCII as its encoding, this process has bytes that are not letters
         return False
     return path.isascii() or encoding == codecs.lookup(sys.getfilesystemencoding()).name
 
 
 @contextmanager
 def _names_in_utf8() -> Iterator[None]:
-    """Java that is started meanwhile writes names of files in UTF-8, if this process does.
+    """Make a starting Java write names of files in UTF-8, if this process does.
 
-    It goes by the locale, in which cron and many containers know ASCII alone; Python has UTF-8 there, too.
+    Java uses the locale, which is ASCII under cron and in many containers. Python uses UTF-8 there.
     """
-    before = os.environ.get("LC_ALL")
     in_utf8 = codecs.lookup(sys.getfilesystemencoding()).name == "utf-8"
-    if in_utf8:
-        os.environ["LC_ALL"] = "C.UTF-8"
+    with _variable("LC_ALL", "C.UTF-8" if in_utf8 else None):
+        yield
+
+
+@contextmanager
+def _variable(name: str, value: str | None) -> Iterator[None]:
+    """Set a variable of the environment for the block; None leaves it unchanged."""
+    before = os.environ.get(name)
+    if value is not None:
+        os.environ[name] = value
     try:
         yield
     finally:
-        if in_utf8:
-            os.environ.pop("LC_ALL")
+        if value is not None:
+            os.environ.pop(name)
             if before is not None:
-                os.environ["LC_ALL"] = before
+                os.environ[name] = before
 
 
 @contextmanager
@@ -178,22 +178,17 @@ def properties_file(chosen: Mapping[str, str]) -> Iterator[Path]:
 
 @contextmanager
 def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
-    """Have spark-submit, which is started meanwhile, read the properties from a private file."""
-    own = os.environ.get(ARGUMENTS)
+    """Make a starting spark-submit read the properties from a private file."""
+    own = os.environ.get(ARGUMENTS) or "pyspark-shell"
     with properties_file(chosen) as path:
-        arguments = " ".join([*submit_options(), "--properties-file", quote(str(path))])
-        os.environ[ARGUMENTS] = f"{arguments} {own or 'pyspark-shell'}"
-        try:
+        arguments = [*submit_options(), "--properties-file", quote(str(path)), own]
+        with _variable(ARGUMENTS, " ".join(arguments)):
             yield
-        finally:
-            os.environ.pop(ARGUMENTS)
-            if own is not None:
-                os.environ[ARGUMENTS] = own
 
 
 def _escape_property(text: str) -> str:
-    """The text as Java's properties spell it, whatever it holds."""
-    units = text.encode("utf-16-be", "surrogatepass")  # bytes that are no letters are for Java to refuse
+    """A text in the spelling of Java's properties files."""
+    units = text.encode("utf-16-be", "surrogatepass")  # Java refuses bytes that are not letters
     numbers = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
     plain = (chr(number) for number in numbers)
     return "".join(
@@ -203,7 +198,7 @@ def _escape_property(text: str) -> str:
 
 @contextmanager
 def redirect_output(*, verbose: bool) -> Iterator[Path | None]:
-    """While the JVM starts, the outputs that it inherits are a log file; standard output never is."""
+    """Redirect the output of a starting JVM to a log file, or to standard error with `verbose`."""
     saved = os.dup(1), os.dup(2)
     path = None
     try:
@@ -225,40 +220,33 @@ def redirect_output(*, verbose: bool) -> Iterator[Path | None]:
 
 
 VARIABLE: Final = "SPARK_SUBMIT_OPTS"
-# An archive that is whole begins so: its first bytes are written last.
+# The first bytes of a complete archive, which are written last.
 _WHOLE: Final = (0xF00BABA8).to_bytes(4, "little")
 _QUIET: Final = "-XX:+IgnoreUnrecognizedVMOptions -Xlog:cds=off -Xlog:cds+dynamic=off"
-# HotSpot compares each part with its checksum: an archive that was spoilt is not used.
+# HotSpot compares each part with its checksum, and does not use a damaged archive.
 _CHECKED: Final = "-XX:+VerifySharedSpaces"
 _OURS: Final = ("SharedArchiveFile", "ArchiveClassesAtExit", "Xshare")
-# Folders that Spark puts before its jars. HotSpot keeps no classes beside a folder that has files.
+# Folders that Spark puts before its jars. HotSpot archives no classes if one of them has files.
 _FOLDERS: Final = ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR", "SPARK_DIST_CLASSPATH")
 _ABANDONED, _UNUSED = 3600, 60 * 86_400  # seconds
 
 
 @contextmanager
 def use_class_archive(java: Path, classes: Path, *, keeps: bool) -> Iterator[Path | None]:
-    """Java that is started meanwhile takes its classes from the archive of this Java and folder of jars.
+    """Make a starting Java use the archive for this Java and folder of jars; yields it, or None.
 
-    It is the archive that comes, None if none is used. Where there is none it is made at Java's end, if the
-    process `keeps` them. Options of the user's own that say otherwise stay.
+    A missing archive is written when Java ends, if the process `keeps` it. Options of the user for such
+    archives take precedence.
     """
-    before = os.environ.get(VARIABLE)
-    own = before and any(each in before for each in _OURS)
-    options, archive = ("", None) if own else _options(java, classes, keeps=keeps)
-    if options:
-        os.environ[VARIABLE] = f"{options} {before}" if before else options
-    try:
+    own = os.environ.get(VARIABLE) or ""
+    chosen = any(option in own for option in _OURS)
+    options, archive = ("", None) if chosen else _options(java, classes, keeps=keeps)
+    with _variable(VARIABLE, f"{options} {own}".strip() if options else None):
         yield archive
-    finally:
-        if options:
-            os.environ.pop(VARIABLE)
-            if before is not None:
-                os.environ[VARIABLE] = before
 
 
 def seal_archive(archive: Path) -> None:
-    """Remember the size of an archive with which Java started: one that is shorter ends Java."""
+    """Record the size of an archive with which Java started: a shorter one would crash Java."""
     size = _size_of(archive)
     with suppress(OSError):
         if not size.exists():
@@ -266,19 +254,19 @@ def seal_archive(archive: Path) -> None:
 
 
 def discard_archive(archive: Path) -> None:
-    """Remove an archive that does not serve."""
-    for each in (archive, _size_of(archive)):
+    """Remove an archive that does not work."""
+    for file in (archive, _size_of(archive)):
         with suppress(OSError):
-            each.unlink(missing_ok=True)
+            file.unlink(missing_ok=True)
 
 
 def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | None]:
-    """The options for Java, and the archive that it uses; neither where nothing can be kept or nothing is."""
-    if any(os.environ.get(each) for each in _FOLDERS) or (classes.parent / "conf").exists():
+    """Java's options and the archive in use; neither if no archive can be used or written."""
+    if any(os.environ.get(name) for name in _FOLDERS) or (classes.parent / "conf").exists():
         return "", None
     try:
         folder = cache_folder("java")
-        if " " in str(folder):  # the options are words
+        if " " in str(folder):  # options are separated by spaces
             return "", None
         archive = folder / f"{_archive_name(java, classes)}.jsa"
         if _is_whole(archive):
@@ -293,14 +281,14 @@ def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | Non
 
 
 def _archive_name(java: Path, classes: Path) -> str:
-    """What tells the archive of this Java and these jars from others."""
+    """The name of the archive of this Java and these jars."""
     java = java.resolve()
-    told = [java, java.stat().st_mtime_ns, classes.resolve(), classes.stat().st_mtime_ns]
-    return hashlib.sha256("\n".join(map(str, told)).encode()).hexdigest()[:16]
+    identity = [java, java.stat().st_mtime_ns, classes.resolve(), classes.stat().st_mtime_ns]
+    return hashlib.sha256("\n".join(map(str, identity)).encode()).hexdigest()[:16]
 
 
 def _is_whole(archive: Path) -> bool:
-    """Whether it was written to its end; one that became shorter since is removed."""
+    """Whether an archive is complete; one that was cut off later is removed."""
     with suppress(OSError), archive.open("rb") as file:
         if file.read(len(_WHOLE)) != _WHOLE:
             return False
@@ -312,7 +300,7 @@ def _is_whole(archive: Path) -> bool:
 
 
 def _reports() -> str:
-    """Have a Java that dies leave its report among temporary files, and no image of its memory."""
+    """Make a crashing Java write its report to the temporary folder, and no image of its memory."""
     folder = tempfile.gettempdir()
     named = "" if " " in folder else f" -XX:ErrorFile={folder}/backstory-java-%p.log"
     return f"-XX:-CreateCoredumpOnCrash{named}"
@@ -323,14 +311,14 @@ def _size_of(archive: Path) -> Path:
 
 
 def _is_free(archive: Path) -> bool:
-    """Whether nobody seems to be writing the archive."""
+    """Whether no other process seems to be writing the archive."""
     with suppress(FileNotFoundError):
         return time.time() - archive.stat().st_mtime > _ABANDONED
     return True
 
 
 def _tidy(folder: Path) -> None:
-    """Remove archives that nobody used for long."""
-    for each in folder.glob("*.jsa"):
-        if time.time() - each.stat().st_mtime > _UNUSED:
-            discard_archive(each)
+    """Remove archives that were not used for long."""
+    for archive in folder.glob("*.jsa"):
+        if time.time() - archive.stat().st_mtime > _UNUSED:
+            discard_archive(archive)

@@ -1,8 +1,8 @@
-"""What a query or an expression that others wrote would do, read from its plan before Spark runs any of it.
+"""Check foreign queries and expressions by their parsed plan, before Spark runs any of them.
 
-Already the analysis of a plan opens files (``text.`/etc/passwd` ``), and running it may start programs.
-So the plan is walked as the parser leaves it, every value of every node, and whatever is not known to be
-harmless is refused: what computes on rows is listed here, and nothing else passes.
+Even the analysis of a plan opens files (``text.`/etc/passwd` ``), and running it may start programs.
+Therefore every value of every node of the parser's plan is checked. Only nodes and functions that compute on
+rows are listed here, and everything else is refused.
 """
 
 import re
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 Name = tuple[str, ...]
 
 _CATALYST: Final = "org.apache.spark.sql.catalyst."
-# What stands in a plan and cannot do anything: types, values of literals, and tables of these.
+# Harmless values in a plan: types, values of literals, and tables of these.
 _VALUES: Final = (
     "org.apache.spark.sql.types.",
     "org.apache.spark.unsafe.types.",
@@ -25,7 +25,7 @@ _VALUES: Final = (
     "scala.Enumeration$Val",
     "java.util.UUID",
 )
-# What is walked by the beginning of its name; `a IS UNKNOWN` is of a class without a name of its own.
+# Prefixes of class names whose values are checked; `a IS UNKNOWN` has an anonymous class.
 _OTHERS: Final = (
     "scala.Tuple",
     "scala.Some",
@@ -70,8 +70,8 @@ _NODES: Final = frozenset(
     }.items()
     for name in names.split()
 )
-# Spark's groups of functions that compute on their arguments. Those of XML can be told to read a file, and
-# of `misc_funcs` only a few do nothing but compute: others run Java, or read the session or its files.
+# Spark's groups of functions that only compute on their arguments. XML functions can read a file. Of
+# `misc_funcs` only a few are listed: others run Java, or read the session or its files.
 _GROUPS: Final = """
     agg array bitwise collection conditional conversion csv datetime generator hash json lambda map math
     predicate st string struct url variant window
@@ -86,40 +86,39 @@ _TABLE_FUNCTIONS: Final = """
     explode explode_outer inline inline_outer json_tuple posexplode posexplode_outer range stack
     variant_explode variant_explode_outer
 """
-# Names of no column that Spark takes for the user, or for a variable of the session, when it analyses.
+# Names that are not columns, which Spark's analysis takes for the user or a variable of the session.
 _OF_THE_SESSION: Final = re.compile(r'"class":"[\w.]*\.(CurrentUser|VariableReference)"')
 
 
 def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozenset()) -> set[Name]:
-    """The names of the tables that a query reads, beside those of its own WITH and the `given` ones.
+    """The names of the tables that a query reads, except the names of its own WITH and the `given` ones.
 
-    Nothing is looked up. Raises UsageError if it does anything else than compute on their rows, or is
-    no query.
+    Nothing is looked up. Raises UsageError if it does more than compute on rows, or if it is not a query.
     """
     from pyspark.errors import AnalysisException
 
-    if "${" in text:  # Spark puts settings, and variables of the environment, in their place
+    if "${" in text:  # Spark replaces them by settings and variables of the environment
         raise _refusal("a variable (${…})")
     try:
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001
-    except AnalysisException as wrong:  # what cannot be parsed, among others
+    except AnalysisException as wrong:  # this includes parse errors
         raise UsageError("wrong-query", cause_of(wrong), "Fix the query.") from None
     return set(_read(spark, plan, given, same=_comparable_names(spark)))
 
 
 def _comparable_names(spark: "SparkSession") -> Callable[[str], str]:
-    """By what names of a WITH are the same: Spark compares them without case unless it is told otherwise."""
+    """A function that maps equal names of a WITH to the same text; Spark ignores case by default."""
     return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
 
 def refuse_session_values(plan: Any) -> None:
-    """Raises UsageError if a name of an analysed query is the user's, or a variable of the session."""
+    """Raises UsageError if an analysed query uses the session's user or one of its variables."""
     if _OF_THE_SESSION.search(plan.toJSON()):
         raise _refusal("a value of the session (its user, or a variable)")
 
 
 def cause_of(wrong: Exception) -> str:
-    """What Spark says of a query, without its code and its plan."""
+    """Spark's message about a query, without its code and its plan."""
     text = str(wrong).partition("SQLSTATE")[0].strip()
     return text.splitlines()[0][:300] if text else type(wrong).__name__
 
@@ -127,17 +126,17 @@ def cause_of(wrong: Exception) -> str:
 def _read(
     spark: "SparkSession", plan: Any, given: frozenset[str], *, same: Callable[[str], str]
 ) -> Iterator[Name]:
-    """Walk all values of a plan, each with the names that its WITHs gave it."""
+    """Check all values of a plan, each with the names of the WITHs around it; yields the tables."""
     todo: list[tuple[Any, frozenset[str]]] = [(plan, frozenset(map(same, given)))]
     while todo:
         value, scope = todo.pop()
-        if not hasattr(value, "getClass"):  # a number, a text or nothing: py4j makes them Python's
+        if not hasattr(value, "getClass"):  # a number, a text or null, which py4j converts
             continue
         kind = str(value.getClass().getName())
         if kind.startswith(_VALUES):
             continue
         if kind.startswith("scala.collection."):
-            todo += [(each, scope) for each in _each(value.iterator())]
+            todo += [(part, scope) for part in _each(value.iterator())]
             continue
         if not kind.startswith(_OTHERS) and kind not in _NODES:
             raise _refusal(_words(kind))
@@ -150,7 +149,7 @@ def _read(
             todo += _with(value, scope, same)
         else:
             _refuse_functions(spark, name, value)
-            todo += [(each, scope) for each in _each(value.productIterator())]
+            todo += [(part, scope) for part in _each(value.productIterator())]
 
 
 def _table(relation: Any) -> Name:
@@ -162,17 +161,17 @@ def _table(relation: Any) -> Name:
 def _with(
     node: Any, scope: frozenset[str], same: Callable[[str], str]
 ) -> Iterator[tuple[Any, frozenset[str]]]:
-    """The queries of a WITH, each seeing those before it, and the query behind them, which sees all."""
+    """The queries of a WITH, each with the names before it, and the main query with all names."""
     recursive = any(value is True for value in _each(node.productIterator()))  # since Spark 4.1
-    for told in _each(node.cteRelations().iterator()):
-        name = same(str(told.productElement(0)))
-        yield told.productElement(1), scope | {name} if recursive else scope
+    for relation in _each(node.cteRelations().iterator()):
+        name = same(str(relation.productElement(0)))
+        yield relation.productElement(1), scope | {name} if recursive else scope
         scope |= {name}
     yield node.child(), scope
 
 
 def _refuse_functions(spark: "SparkSession", node: str, value: Any) -> None:
-    """Raises UsageError for a function that is not known to compute only."""
+    """Raises UsageError for a function that is not known to be a pure computation."""
     if node == "UnresolvedTableValuedFunction":
         names = tuple(map(str, _each(value.name().iterator())))
         harmless = len(names) == 1 and names[0].lower() in _TABLE_FUNCTIONS.split()
@@ -189,13 +188,13 @@ def _refuse_functions(spark: "SparkSession", node: str, value: Any) -> None:
 
 
 def _computes(spark: "SparkSession", name: str) -> bool:
-    """Whether a function is one of Spark's own that compute; the session's owner may have replaced it."""
+    """Whether a function is one of Spark's pure computations; the session's owner may have replaced it."""
     jvm: Any = spark._jvm  # noqa: SLF001
     registry = spark._jsparkSession.sessionState().functionRegistry()  # noqa: SLF001
-    told = registry.lookupFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
-    if not told.isDefined():
+    info = registry.lookupFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
+    if not info.isDefined():
         return False
-    group = str(told.get().getGroup() or "").removesuffix("_funcs")
+    group = str(info.get().getGroup() or "").removesuffix("_funcs")
     return group in _GROUPS.split() or (group == "misc" and name.lower() in _MISC)
 
 
@@ -205,11 +204,11 @@ def _each(iterator: Any) -> Iterator[Any]:
 
 
 def _words(kind: str) -> str:
-    """The name of a class as people say it: `ScriptTransformation` is a script transformation."""
+    """The name of a class in words: `ScriptTransformation` becomes a script transformation."""
     name = re.split(r"[.$]", kind.rstrip("$"))[-1].removeprefix("Unresolved").removesuffix("Command")
     if name.endswith("Identifier"):
         return "IDENTIFIER()"
-    words = " ".join(each.lower() for each in re.findall(r"[A-Z][a-z]*|[a-z]+", name)) or name
+    words = " ".join(word.lower() for word in re.findall(r"[A-Z][a-z]*|[a-z]+", name)) or name
     return f"an {words}" if words[0] in "aeiou" else f"a {words}"
 
 
@@ -222,10 +221,10 @@ def _refusal(what: str) -> UsageError:
 
 
 def is_of_each_row(rows: "DataFrame", alone: "DataFrame") -> bool:
-    """Whether the one column that `alone` selects of `rows` is computed of each row, the same at any time.
+    """Whether the one column that `alone` selects of `rows` depends only on its row, at any time.
 
-    Windows, aggregates and generators become plans of their own, subqueries stay in the plan, and what tells
-    the time is marked as such.
+    Windows, aggregates and generators become plan nodes of their own, and subqueries remain in the plan.
+    Expressions that use the current time are marked.
     """
     analyzed, plan = (each._jdf.queryExecution().analyzed() for each in (rows, alone))  # noqa: SLF001
     computed, jvm = plan.expressions().head(), cast("Any", alone.sparkSession._jvm)  # noqa: SLF001

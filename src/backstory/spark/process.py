@@ -1,13 +1,8 @@
-"""Ctrl-C while Spark works: the work is broken off, and Spark can still be asked to tidy up.
+"""This process and its Java: interrupts, forks, and commands without pandas.
 
-A process that forked off: Java answers the one that opened it, and no child of its may break that.
-
-A child has its parent's connections. What it said there would be answered to the parent, and py4j shuts down
-those that it lets go, for both.
-
-Commands do without pandas, which pyarrow loads, in half a second, to see whether a value is one of its.
-
-Spark asks for it: once a session starts, pandas can be imported as ever.
+Ctrl-C cancels Spark's jobs and leaves Spark usable. A forked child shares its parent's connections, so that
+Java must not answer it. Commands leave pandas out, because pyarrow needs half a second to import it; a
+session allows the import again.
 """
 
 import logging
@@ -32,20 +27,20 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-# What fails so soon after an interrupt fails because of it.
+# Seconds: an error so soon after an interrupt is caused by it.
 AFTER = 30.0
 LATER = 0.05  # seconds
 _came = [float("-inf")]
 
 
 def was_interrupted() -> bool:
-    """Whether an interrupt came a moment ago: a call that it met may fail as if Java had gone."""
+    """Whether an interrupt occurred a moment ago: a call that it hit may fail as if Java had ended."""
     return time.monotonic() - _came[0] < AFTER
 
 
 @contextmanager
 def raise_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt for any error that an interrupt caused, whatever cleanup turned it into."""
+    """Raise KeyboardInterrupt for any error that an interrupt caused, even after cleanup changed it."""
     try:
         yield
     except Exception as fault:
@@ -55,9 +50,9 @@ def raise_interrupts() -> Iterator[None]:
 
 
 def allow_interrupts() -> None:
-    """Let an interrupt cancel Spark's jobs and raise KeyboardInterrupt, from any call of Java by this thread.
+    """Make Ctrl-C cancel Spark's jobs and raise KeyboardInterrupt, from any Java call of this thread.
 
-    pyspark's own handler asks Spark in the middle of a call, on its connection: both calls then fail.
+    pyspark's own handler calls Spark within another call, on the same connection: both calls then fail.
     """
     if current_thread() is not main_thread():
         return
@@ -65,25 +60,25 @@ def allow_interrupts() -> None:
 
     client: Any = SparkContext._gateway._gateway_client  # type: ignore[union-attr]  # noqa: SLF001
 
-    def interrupted(_: int, frame: "FrameType | None") -> None:
+    def handle_interrupt(_: int, frame: "FrameType | None") -> None:
         if _collects(frame):
             Timer(LATER, os.kill, (os.getpid(), signal.SIGINT)).start()
             return
         _came[0] = time.monotonic()
-        # The answer of the call that is broken off must not be read by the next one.
+        # The next call must not read the answer of the interrupted one.
         client.thread_connection.connection = None
-        # Before Spark runs something else waits in its context's place.
+        # Before Spark runs, a `LazyContext` is set as its context.
         if isinstance(context := SparkContext._active_spark_context, SparkContext):  # noqa: SLF001
             Thread(target=_cancel, args=(context,), daemon=True).start()
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGINT, interrupted)
+    signal.signal(signal.SIGINT, handle_interrupt)
     for name in (None, "py4j.clientserver", "py4j.java_gateway"):
-        logging.getLogger(name).addFilter(_worth_telling)  # one that is there already is not added again
+        logging.getLogger(name).addFilter(_worth_telling)  # a filter is added only once
 
 
 def _collects(frame: "FrameType | None") -> bool:
-    """Whether py4j lets an object of Java's go: Python swallows what is raised in such a callback."""
+    """Whether py4j is releasing a Java object: Python swallows exceptions in such a callback."""
     while frame is not None:
         if frame.f_code.co_name == "_garbage_collect_object":
             return True
@@ -92,25 +87,25 @@ def _collects(frame: "FrameType | None") -> bool:
 
 
 def _cancel(context: "SparkContext") -> None:
-    """End all jobs, on a connection of this thread's own; a context that stops meanwhile ends them itself."""
+    """Cancel all jobs, on this thread's own connection; a stopping context ends them itself."""
     with suppress(Exception):
         context.cancelAllJobs()
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """py4j shows the trace of a call that was broken off, and of what it closes then."""
+    """Whether a record is not py4j's trace of an interrupted call or of its cleanup."""
     of_java = record.name.startswith("py4j") or "while sending command" in record.getMessage()
     return not (of_java and (was_interrupted() or "KeyboardInterrupt" in record.getMessage()))
 
 
 def hold_to_this_process(jvm: Any) -> None:
-    """From now on Java answers this process alone; calls of one that forks off raise `forked`."""
+    """Make Java answer only this process; calls from a fork raise `forked`."""
     _refuse_forks()
     jvm._gateway_client.__dict__.setdefault("of_process", os.getpid())  # noqa: SLF001
 
 
 def is_forked(jvm: Any) -> bool:
-    """Whether this process forked off from the one that Java answers."""
+    """Whether this process is a fork of the process that Java answers."""
     return _of_another(jvm._gateway_client)  # noqa: SLF001
 
 
@@ -120,22 +115,22 @@ def _of_another(client: Any) -> bool:
 
 @cache
 def _refuse_forks() -> None:
-    """Ask whose Java it is at the two places through which py4j speaks with it and lets it go."""
+    """Check the process where py4j sends commands to Java and where it closes connections."""
     from py4j.clientserver import ClientServerConnection
     from py4j.java_gateway import GatewayClient, quiet_close
 
     send, close = GatewayClient.send_command, ClientServerConnection.close
 
-    def send_if_ours(client: Any, *told: Any, **more: Any) -> Any:
+    def send_if_ours(client: Any, *arguments: Any, **more: Any) -> Any:
         if _of_another(client):
             raise _forked_error()
-        return send(client, *told, **more)
+        return send(client, *arguments, **more)
 
     def close_if_ours(connection: Any, reset: bool = False) -> None:  # noqa: FBT001, FBT002 - as py4j has it
         if not _of_another(connection.java_client):
             close(connection, reset)
             return
-        quiet_close(connection.stream)  # this process's end of it alone
+        quiet_close(connection.stream)  # only this process's end of it
         quiet_close(connection.socket)
         connection.stream = connection.socket = None
 
@@ -145,20 +140,20 @@ def _refuse_forks() -> None:
 def _forked_error() -> UsageError:
     return UsageError(
         "forked",
-        "This process was forked after the warehouse was opened, and its Spark answers the parent alone.",
+        "This process was forked after the warehouse was opened, and its Spark answers only the parent.",
         "Open a warehouse in each process, which must not be forked from one with Spark in it: "
         "multiprocessing.get_context('spawn').",
     )
 
 
 def leave_pandas_out() -> None:
-    """From now on pandas cannot be imported; for a process to which nobody gives values of pandas."""
+    """Forbid the import of pandas, in a process that gets no pandas values."""
     sys.meta_path.insert(0, _WithoutPandas())
 
 
 def let_pandas_in() -> None:
-    """From now on pandas can be imported."""
-    sys.meta_path[:] = [each for each in sys.meta_path if not isinstance(each, _WithoutPandas)]
+    """Allow the import of pandas again."""
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, _WithoutPandas)]
 
 
 class _WithoutPandas(MetaPathFinder):

@@ -1,4 +1,4 @@
-"""Start the embedded Spark session, with its Iceberg catalogs."""
+"""Start the embedded Spark session, with its Java and its Iceberg catalogs."""
 
 import atexit
 import logging
@@ -34,9 +34,9 @@ from backstory.spark.session_settings import OUR_SETTINGS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-JAVA, LAST_JAVA = 17, 23  # Hadoop's users need what Java 24 took away
-DATABASE = b"SQLite format 3\0"  # how each begins that is not empty
-# Iceberg's own, of its schema's version V1.
+JAVA, LAST_JAVA = 17, 23  # Hadoop's user groups need an API that Java 24 removed
+DATABASE = b"SQLite format 3\0"  # the first bytes of a database file that is not empty
+# Iceberg's own tables, in version V1 of its schema.
 CATALOG_TABLES = """
 CREATE TABLE IF NOT EXISTS iceberg_tables (
   catalog_name VARCHAR(255) NOT NULL, table_namespace VARCHAR(255) NOT NULL, table_name VARCHAR(255) NOT NULL,
@@ -46,9 +46,9 @@ CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
   catalog_name VARCHAR(255) NOT NULL, namespace VARCHAR(255) NOT NULL, property_key VARCHAR(255),
   property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key));
 """
-EXISTING = 2  # SQLite opens for reading and writing what is there
+EXISTING = 2  # SQLite opens only existing files, for reading and writing
 
-# In-process Spark on one machine: what a laptop or a small server wants.
+# In-process Spark on one machine, for a laptop or a small server.
 DEFAULTS = {
     "spark.master": "local[*]",
     "spark.app.name": "backstory",
@@ -58,20 +58,20 @@ DEFAULTS = {
     "spark.scheduler.mode": "FAIR",
     "spark.sql.shuffle.partitions": "4",
     "spark.sql.autoBroadcastJoinThreshold": "64m",
-    # Keys as a set and not as code: the next delivery's keys need no compilation of their own.
+    # Keys as a set and not as code, so that the next delivery's keys need no compilation.
     "spark.sql.optimizer.inSetConversionThreshold": "0",
     "spark.sql.caseSensitive": "true",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
-    # Rows go to Python, and to its workers, over sockets: on a busy machine one may be taken up late.
+    # Rows go to Python and its workers over sockets, which a busy machine may accept late.
     "spark.python.authenticate.socketTimeout": "120s",
-    # Where in Python each column was named takes half of all calls to the JVM.
+    # Recording where in Python each column was named takes half of all calls to the JVM.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
-    # Rows of a delivery may be spilled or shuffled; what is on disk is not in clear (section 7.3).
+    # Rows of a delivery may be spilled or shuffled; they must be encrypted on disk (section 7.3).
     "spark.io.encryption.enabled": "true",
     "spark.sql.extensions": "org.apache.iceberg.spark.extensions.IcebergSparkSessionExtensions",
 }
 
-# Embedded, Spark speaks with itself: no other machine may ask it, and no stranger on this one.
+# Embedded Spark only connects to itself: no other machine and no other user may reach it.
 EMBEDDED = re.compile(r"local(\[[^\]]*\])?")
 ON_THIS_MACHINE = {
     "spark.driver.host": "127.0.0.1",
@@ -81,9 +81,9 @@ ON_THIS_MACHINE = {
 
 
 def start_session(settings: Settings, *, verbose: bool = False) -> "SparkSession":
-    """A session with every catalog of the settings; Spark's own chatter goes to a log file.
+    """A session with every catalog of the settings; Spark's own log goes to a file.
 
-    Raises what `start_java` raises, and Failed when Spark does not start.
+    Raises what `start_java` raises, and Failed if Spark does not start.
     """
     let_pandas_in()
     chosen = session_properties(settings)
@@ -104,11 +104,11 @@ def start_session(settings: Settings, *, verbose: bool = False) -> "SparkSession
 def start_java(
     settings: Settings, chosen: Mapping[str, str], *, verbose: bool = False, brief: bool = False
 ) -> Any:
-    """Java with Spark and Iceberg in it, which a session of these properties will take; once a process.
+    """Java with Spark and Iceberg, started once per process, for a session with these properties.
 
-    A `brief` one may leave its classes to later starts when it ends. Raises UsageError when pyspark or Java
-    is missing, Failed when Java does not start, and before it does when the embedded catalog's file is no
-    database.
+    A `brief` one may archive its classes for later starts when it ends. Raises UsageError if pyspark or Java
+    is missing, Failed if Java does not start. A file of the embedded catalog that is not a database also
+    raises Failed, before Java starts.
     """
     _pyspark()
     if (running := java()) is None:
@@ -129,7 +129,7 @@ def start_java(
 
 
 def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: bool) -> Any:
-    """Java; one that ends while it starts with classes that were kept is started once more without them."""
+    """Launch Java; if it fails with archived classes, launch it again without them."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -148,7 +148,7 @@ def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: boo
 
 
 def _require_names(jvm: Any, settings: Settings) -> None:
-    """Raises UsageError where Java would spell the warehouse's folder otherwise than this process."""
+    """Raises UsageError if Java would spell the warehouse's folder differently from this process."""
     if not spells(jvm, str(settings.warehouse)):
         raise UsageError(
             "no-warehouse",
@@ -159,7 +159,7 @@ def _require_names(jvm: Any, settings: Settings) -> None:
 
 @contextmanager
 def _report_start(*, verbose: bool) -> Iterator[None]:
-    """Raises Failed for what does not start meanwhile; else Java's own log goes with this process."""
+    """Raises Failed if the block does not start Java; otherwise Java's log is deleted with this process."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -178,14 +178,14 @@ def _report_start(*, verbose: bool) -> Iterator[None]:
 
 
 def _make_warehouse(settings: Settings) -> None:
-    """Make the folder and, for the embedded catalog, its file; what is made is the user's alone.
+    """Create the folder and, for the embedded catalog, its file; both belong only to the user.
 
-    SQLite does not make one of its own accord: it would do so too while the catalog is away.
+    SQLite is not allowed to create the file: it would do so even while the catalog is away.
     """
     try:
         settings.warehouse.mkdir(0o700, parents=True, exist_ok=True)
         catalog = settings.warehouse / CATALOG_FILE
-        if _embeds(settings) and not catalog.exists():  # reading needs no more than that
+        if _embeds(settings) and not catalog.exists():  # reading only needs the file to exist
             catalog.touch(0o600)
         if _embeds(settings) and catalog.is_file() and not catalog.stat().st_size:
             _make_tables(catalog)
@@ -198,23 +198,23 @@ def _make_warehouse(settings: Settings) -> None:
 
 
 def _make_tables(catalog: Path) -> None:
-    """Make the tables that Iceberg keeps in an empty catalog; what stands in the way Spark tells.
+    """Create Iceberg's own tables in an empty catalog; Spark reports errors later.
 
-    Iceberg looks for them and makes them in several steps, in which another program's come between.
+    Iceberg creates them in several steps, between which another program may run.
     """
     with suppress(sqlite3.Error), closing(sqlite3.connect(catalog)) as connection:
         connection.executescript(f"BEGIN IMMEDIATE; {CATALOG_TABLES} COMMIT;")
 
 
 def _require_database(catalog: Path) -> None:
-    """Raises Failed for a catalog's file that is none, in no time; what is wrong inside it Spark tells."""
+    """Raises Failed fast if the catalog's file is not a database; Spark reports damage inside it."""
     try:
         with catalog.open("rb") as file:
             if file.read(len(DATABASE)) in {b"", DATABASE}:
                 return
     except IsADirectoryError:
         pass
-    except OSError:  # whether it may be read, and what that means, Spark finds out
+    except OSError:  # Spark reports that it cannot be read
         return
     raise Failed(
         "no-catalog",
@@ -224,35 +224,36 @@ def _require_database(catalog: Path) -> None:
 
 
 def session_properties(settings: Settings) -> dict[str, str]:
-    """The Spark properties of a session with these settings; only what values depend on is not theirs.
+    """The Spark properties of a session with these settings; they override all but OUR_SETTINGS and jars.
 
-    The jars that they name are there: raises Failed where one is not to be had.
+    OUR_SETTINGS are the settings that results depend on. The named jars exist: raises Failed if one cannot be
+    fetched.
     """
-    found = {
+    chosen = {
         **DEFAULTS,
         "spark.sql.warehouse.dir": str(settings.warehouse),
         "spark.driver.maxResultSize": str(settings.driver_memory // 2),
         "spark.driver.extraJavaOptions": "-Duser.timezone=UTC -Dderby.system.home=/nonexistent",
     }
     if EMBEDDED.fullmatch(settings.spark.get("spark.master", DEFAULTS["spark.master"])):
-        found.update(ON_THIS_MACHINE)
+        chosen.update(ON_THIS_MACHINE)
     if _embeds(settings):
-        found["spark.hadoop.fs.permissions.umask-mode"] = f"{OWNER_ALONE:03o}"  # Hadoop has its own umask
+        chosen["spark.hadoop.fs.permissions.umask-mode"] = f"{OWNER_ALONE:03o}"  # Hadoop has its own umask
     for name, catalog in settings.catalogs.items():
         prefix = f"spark.sql.catalog.{name}"
-        found[prefix] = "org.apache.iceberg.spark.SparkCatalog"
+        chosen[prefix] = "org.apache.iceberg.spark.SparkCatalog"
         for key, value in (catalog or _embedded_catalog(settings.warehouse)).items():
-            found[f"{prefix}.{key}"] = value
-        # Two servers may write to one catalog: a cached table would be an old one.
-        found[f"{prefix}.cache-enabled"] = "false"
-    found.update(settings.spark)
-    found.update(OUR_SETTINGS)
-    found.pop(PACKAGES, None)  # they are among the jars
-    return found | jar_properties(settings.spark)
+            chosen[f"{prefix}.{key}"] = value
+        # Two servers may write to one catalog, so that a cached table could be outdated.
+        chosen[f"{prefix}.cache-enabled"] = "false"
+    chosen.update(settings.spark)
+    chosen.update(OUR_SETTINGS)
+    chosen.pop(PACKAGES, None)  # the jars include them
+    return chosen | jar_properties(settings.spark)
 
 
 def _embeds(settings: Settings) -> bool:
-    """Whether the embedded catalog is among those of the settings."""
+    """Whether the settings include the embedded catalog."""
     return not all(settings.catalogs.values())
 
 
@@ -284,7 +285,7 @@ def _jars() -> Path:
 
 
 def _require_java() -> Path:
-    """Java's program; UsageError where there is none, or one that is too old."""
+    """Java's program; raises UsageError if there is none, or for an unsupported version."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     number = _java_version(Path(java)) if java else 0
@@ -302,16 +303,16 @@ def _require_java() -> Path:
 
 
 def _java_version(java: Path) -> int:
-    """What its folder says of it, for that is read in no time; else what it says itself; 0 for nothing."""
+    """Java's version from the release file in its folder, else from Java itself; 0 if unknown."""
     release = java.resolve().parent.parent / "release"
     try:
-        told = release.read_text("utf-8") if os.access(java, os.X_OK) else ""
+        text = release.read_text("utf-8") if os.access(java, os.X_OK) else ""
     except OSError:
-        told = ""
-    if not told.startswith("JAVA_VERSION=") and "\nJAVA_VERSION=" not in told:
+        text = ""
+    if not text.startswith("JAVA_VERSION=") and "\nJAVA_VERSION=" not in text:
         try:
-            told = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
+            text = subprocess.run([java, "-version"], capture_output=True, text=True, check=False).stderr  # noqa: S603
         except OSError:
             return 0
-    found = re.search(r'(?:version |^JAVA_VERSION=)"(\d+)', told, re.MULTILINE)
-    return int(found.group(1)) if found else 0
+    matched = re.search(r'(?:version |^JAVA_VERSION=)"(\d+)', text, re.MULTILINE)
+    return int(matched.group(1)) if matched else 0

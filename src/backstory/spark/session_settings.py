@@ -1,4 +1,4 @@
-"""A session as our own statements need it, whatever it is set to: UTC, ANSI mode, exact names (E1 to E4)."""
+"""The settings that our statements need in any session: UTC, ANSI mode, exact names (E1 to E4)."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Of = TypeVar("Of")
-# In another zone naive times move, and in summer time two instants have one text. Without ANSI mode what
-# does not fit is NULL, and two values have one hash. Columns may differ by nothing but the case of letters.
-# Rows that are kept gather in the heap, so many at a time, however wide they are.
+# In another zone naive times shift, and two instants in summer time have the same text. Without ANSI mode a
+# value that does not fit is NULL, and two values have the same hash. Columns may differ only by case. Cached
+# rows are collected in the heap in batches of this size, however wide they are.
 EXACT: Final = "spark.sql.caseSensitive"
 OUR_SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -31,23 +31,23 @@ OUR_SETTINGS: Final = {
 
 @dataclass(slots=True)
 class _Holders:
-    """How many hold a session now, and what it was set to before them."""
+    """The number of holders of a session, and its settings before them."""
 
     count: int = 0
     before: dict[str, str] = field(default_factory=dict)
 
 
 _lock = Lock()
-# By the session itself: several of Python's objects may be one session.
+# By session id: several Python objects may be the same session.
 _holders: dict[str, _Holders] = {}
 
 
 @contextmanager
 def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
-    """While it lasts the session is in UTC and ANSI mode, and names are exact; then it is as it was set.
+    """Hold the session in UTC, in ANSI mode and with exact names; then restore its settings.
 
-    What a plan says of times and casts is settled when it is analysed: it may run later. A session of ours
-    starts so.
+    Analysis fixes the meaning of times and casts in a plan, which may run later. Our own sessions start with
+    these settings.
     """
     spark = of.started if isinstance(of, LateSpark) else of
     if spark is None:
@@ -63,9 +63,9 @@ def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
 
 
 def require_exact_names(frame: "DataFrame") -> "DataFrame":
-    """The frame, which its caller will run in the session as that is set; UsageError where Spark cannot.
+    """The frame, if the session can run it with its own settings; else UsageError.
 
-    A session that takes names for one that differ by the case of letters reads no table that has both (E4).
+    A session that ignores case cannot read a table whose columns differ only by case (E4).
     """
     spark = frame.sparkSession
     session = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
@@ -74,9 +74,9 @@ def require_exact_names(frame: "DataFrame") -> "DataFrame":
     if before.get(EXACT, str(spark.conf.get(EXACT))) == "true":
         return frame
     for names in _names(frame.schema):
-        found: dict[str, str] = {}
+        spellings: dict[str, str] = {}
         for name in names:
-            other = found.setdefault(name.lower(), name)
+            other = spellings.setdefault(name.lower(), name)
             if other != name:
                 raise UsageError(
                     "names-differ-by-case",
@@ -88,7 +88,7 @@ def require_exact_names(frame: "DataFrame") -> "DataFrame":
 
 
 def _names(schema: "StructType") -> Iterator[list[str]]:
-    """The names of the columns, and of the parts of each that is a struct."""
+    """The names of the columns, and of the fields of each struct column."""
     yield schema.fieldNames()
     for column in schema.fields:
         if hasattr(column.dataType, "fieldNames"):
@@ -97,30 +97,30 @@ def _names(schema: "StructType") -> Iterator[list[str]]:
 
 def _hold(spark: "SparkSession", session: str) -> None:
     with _lock:
-        held = _holders.setdefault(session, _Holders())
-        if not held.count:
-            set_to = {name: str(spark.conf.get(name)) for name in OUR_SETTINGS}
-            held.before = {name: value for name, value in set_to.items() if value != OUR_SETTINGS[name]}
-            for name in held.before:
+        holders = _holders.setdefault(session, _Holders())
+        if not holders.count:
+            current = {name: str(spark.conf.get(name)) for name in OUR_SETTINGS}
+            holders.before = {name: value for name, value in current.items() if value != OUR_SETTINGS[name]}
+            for name in holders.before:
                 spark.conf.set(name, OUR_SETTINGS[name])
-        held.count += 1
+        holders.count += 1
 
 
 def _release(spark: "SparkSession", session: str) -> None:
     from py4j.protocol import Py4JError
 
     with _lock:
-        held = _holders[session]
-        held.count -= 1
-        if not held.count:
+        holders = _holders[session]
+        holders.count -= 1
+        if not holders.count:
             del _holders[session]
-            with suppress(Py4JError, OSError):  # a Java that died has no settings
-                for name, value in held.before.items():
+            with suppress(Py4JError, OSError):  # a crashed Java has no settings
+                for name, value in holders.before.items():
                     spark.conf.set(name, value)
 
 
 def in_settled_session(kind: type[Of]) -> type[Of]:
-    """The class, whose public methods hold its session while they work (see `require_exact_names`)."""
+    """Make the public methods of a class hold its session's settings; frames pass `require_exact_names`."""
     for name, method in list(vars(kind).items()):
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, _hold_in_method(method))
@@ -129,11 +129,11 @@ def in_settled_session(kind: type[Of]) -> type[Of]:
 
 def _hold_in_method(method: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(method)
-    def with_settings(self: Any, *given: Any, **named: Any) -> Any:
+    def with_settings(self: Any, *arguments: Any, **keywords: Any) -> Any:
         from pyspark.sql import DataFrame
 
         with hold_settings(self.store.session):
-            found = method(self, *given, **named)
-            return require_exact_names(found) if isinstance(found, DataFrame) else found
+            result = method(self, *arguments, **keywords)
+            return require_exact_names(result) if isinstance(result, DataFrame) else result
 
     return with_settings

@@ -1,9 +1,7 @@
-"""What differs between the versions of Spark that are supported, and nothing of it anywhere else.
+"""The differences between the supported versions of Spark; no other module depends on the version.
 
-Spark 4 moved the classes of a session that has Java, takes and gives Arrow tables, and renamed a few things.
-Spark 3.5, whose Scala is 2.12, does without.
-
-Rows that Spark computes once and keeps: on disk, for in memory they would take what its tasks sort in.
+Spark 4 moved the classes of a session that has Java, takes and returns Arrow tables, and renamed a few
+things. Spark 3.5, whose Scala is 2.12, has other ways.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -30,7 +28,7 @@ DEFAULTS: Final = "spark-defaults.conf"
 
 
 def installed_version() -> str:
-    """The version of pyspark that a session of ours would have."""
+    """The installed version of pyspark, for a session of our own."""
     from importlib.metadata import version
 
     return version("pyspark")
@@ -38,7 +36,7 @@ def installed_version() -> str:
 
 @cache
 def _is_before(version: Version) -> bool:
-    """Whether this process's pyspark, which a session of others brought or not, is older."""
+    """Whether this process's pyspark is older, even in another program's session."""
     from pyspark.version import __version__
 
     return is_older(__version__, version)
@@ -50,22 +48,22 @@ def is_before_4() -> bool:
 
 
 def is_older(version: str, oldest: Version) -> bool:
-    """Whether a version is known to be older than another; a vendor's own spelling is not."""
+    """Whether a version is known to be older than another; False for a vendor's own spelling."""
     parts = version.split(".")[:2]
     return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest
 
 
 def package_suffix(spark: str, scala: str | None = None) -> str:
-    """How packages for a Spark of this version are called at their end, as `3.5_2.12`.
+    """The end of names of packages for this version of Spark, such as `3.5_2.12`.
 
-    Spark 4 is of Scala 2.13; Spark 3.5 is of 2.12 unless its Java names another `scala`.
+    Spark 4 uses Scala 2.13; Spark 3.5 uses 2.12 unless its Java reports another `scala`.
     """
     short = ".".join((scala or "2.12").split(".")[:2]) if is_older(spark, _FOUR) else "2.13"
     return f"{'.'.join(spark.split('.')[:2])}_{short}"
 
 
 def scala_of(jvm: Any) -> str | None:
-    """The version of Scala in a session's Java, where Spark was built for two of them."""
+    """The version of Scala in a session's Java, if Spark is built for two of them."""
     return str(jvm.scala.util.Properties.versionNumberString()) if is_before_4() else None
 
 
@@ -76,9 +74,9 @@ def sessions_class() -> str:
 
 @contextmanager
 def naming_columns(spark: "SparkSession") -> Iterator[None]:
-    """Meanwhile columns are named in this session: Spark 3.5 settles there and then how their casts fail.
+    """Name columns in this session for the block: Spark 3.5 fixes there how their casts fail.
 
-    Spark 4 settles it in the session of the frame that they become part of.
+    Spark 4 fixes it in the session of the frame that uses them.
     """
     if not is_before_4():
         yield
@@ -105,25 +103,25 @@ def frame_of_plan(spark: "SparkSession", jvm: Any, plan: Any) -> "DataFrame":
 
 
 def rewrites_by_options() -> bool:
-    """Whether options have Iceberg's ordinary table read and write as its rewriting does.
+    """Whether options make Iceberg's ordinary table read and write like its rewriting.
 
-    For Spark 4.1 Iceberg has a table of its own for that.
+    For Spark 4.1, Iceberg has a separate table for that.
     """
     return _is_before(_FOUR_ONE)
 
 
 def resolver_folder() -> str:
-    """Where the resolver of packages keeps its copies, in its user's home."""
+    """The folder of the package resolver's copies, in its user's home."""
     return ".ivy2" if is_before_4() else ".ivy2.5.2"
 
 
 def submit_options() -> tuple[str, ...]:
-    """The options by which spark-submit reads a file of properties and its own defaults beside it."""
+    """The options that make spark-submit read its own defaults besides a file of properties."""
     return () if is_before_4() else ("--load-spark-defaults",)
 
 
 def own_defaults(environ: Mapping[str, str]) -> str:
-    """The lines of Spark's own defaults, with which a file of properties begins that takes their place."""
+    """The lines of Spark's own defaults, for a file of properties that replaces them."""
     if not is_before_4():
         return ""
     from pyspark.find_spark_home import _find_spark_home
@@ -134,7 +132,7 @@ def own_defaults(environ: Mapping[str, str]) -> str:
 
 
 def condition_of(fault: "PySparkException") -> str | None:
-    """How Spark calls an error of this kind."""
+    """Spark's name for this kind of error."""
     return fault.getErrorClass() if is_before_4() else fault.getCondition()
 
 
@@ -151,7 +149,7 @@ def arrow_of(frame: "DataFrame") -> "pa.Table":
 
 
 def frame_of_arrow(spark: "SparkSession", rows: "pa.Table", fields: "StructType") -> "DataFrame":
-    """An Arrow table as a frame with these columns."""
+    """A frame of an Arrow table's rows with these columns."""
     if not is_before_4():
         return spark.createDataFrame(rows, fields)
     from pyspark.sql import DataFrame
@@ -162,17 +160,17 @@ def frame_of_arrow(spark: "SparkSession", rows: "pa.Table", fields: "StructType"
     util = context._jvm.PythonSQLUtils  # noqa: SLF001 - as pyspark does it with pandas' tables
     most = int(spark.conf.get("spark.sql.execution.arrow.maxRecordsPerBatch") or 0)
     batches = rows.cast(to_arrow_schema(fields)).to_batches(max_chunksize=most if most > 0 else None)
-    found = context._serialize_to_jvm(  # noqa: SLF001
+    server = context._serialize_to_jvm(  # noqa: SLF001
         batches,
         ArrowStreamSerializer(),
         util.readArrowStreamFromFile,
         context._jvm.ArrowIteratorServer,  # noqa: SLF001
     )
-    return DataFrame(util.toDataFrame(found, fields.json(), spark._jsparkSession), spark)  # noqa: SLF001
+    return DataFrame(util.toDataFrame(server, fields.json(), spark._jsparkSession), spark)  # noqa: SLF001
 
 
 def try_cast(value: "Column", type_: str) -> "Column":
-    """The value as another type, NULL where it is none."""
+    """The value as another type, NULL if it does not fit."""
     if not is_before_4():
         return value.try_cast(type_)
     from pyspark import SparkContext
@@ -186,9 +184,9 @@ def try_cast(value: "Column", type_: str) -> "Column":
 
 
 def renew_kept_rows(spark: "SparkSession", name: str) -> None:
-    """Rows of a table that somebody keeps are those that it has now, or before Spark 4.1 are kept no longer.
+    """Renew the cached rows of a table; before Spark 4.1 uncache them.
 
-    Older ones would compute them anew from the table as it was.
+    An older Spark would compute them again from the former state of the table.
     """
     if _is_before(_FOUR_ONE):
         spark.catalog.uncacheTable(name)
@@ -197,7 +195,7 @@ def renew_kept_rows(spark: "SparkSession", name: str) -> None:
 
 
 def checkpoint_on_disk(frame: "DataFrame") -> "DataFrame":
-    """The rows of a frame, computed once and written to local disks; by Spark 3.5 once its memory is full."""
+    """Compute a frame's rows once, and write them to local disks; Spark 3.5 writes if its memory is full."""
     if is_before_4():
         return frame.localCheckpoint()
     from pyspark import StorageLevel
@@ -206,7 +204,7 @@ def checkpoint_on_disk(frame: "DataFrame") -> "DataFrame":
 
 
 def frame_fields(frame: "DataFrame") -> "StructType":
-    """A frame's columns; UsageError for a type that Python does not know, as Spark 3.5 has for intervals."""
+    """A frame's columns; raises UsageError for types unknown to Python, such as intervals in Spark 3.5."""
     from pyspark.errors import PySparkValueError
 
     try:
@@ -214,13 +212,13 @@ def frame_fields(frame: "DataFrame") -> "StructType":
     except PySparkValueError as unknown:
         raise UsageError(
             "other-spark",
-            "A column of the frame is of a type that Spark 3.5 has not for Python, such as an interval.",
+            "A column of the frame has a type without Python support in Spark 3.5, such as an interval.",
             "Cast it to a number or a text, or leave it out.",
         ) from unknown
 
 
 def require_fields(number: int, what: str) -> None:
-    """Raises UsageError for rows without columns, which Spark 3.5 cannot hold beside others."""
+    """Raises UsageError for rows without columns, which Spark 3.5 cannot hold with others."""
     if is_before_4() and not number:
         raise UsageError(
             "other-spark",
@@ -230,7 +228,7 @@ def require_fields(number: int, what: str) -> None:
 
 
 def require_known_types(table: object, variants: Sequence[str]) -> None:
-    """Raises UsageError for a table with columns of type variant, which came with Spark 4."""
+    """Raises UsageError for columns of type variant, which Spark 4 introduced."""
     if is_before_4() and variants:
         raise UsageError(
             "other-spark",
@@ -241,26 +239,25 @@ def require_known_types(table: object, variants: Sequence[str]) -> None:
 
 
 def metadata_column(frame: "DataFrame", name: str) -> "Column":
-    """A column of a source's own, even if a column of the rows has the same name."""
+    """A column of a source's metadata, even if a column of the rows has the same name."""
     if not is_before_4():
         return frame.metadataColumn(name)
     return _column(frame._jdf.metadataColumn(name))  # noqa: SLF001 - Spark 4 has a method for it
 
 
 def _column(of_java: Any) -> "Column":
-    """Java's column as Python's, where that is no more than a name for it."""
+    """A Python column for Java's column."""
     from pyspark.sql import Column
 
     made: Any = Column
     return made(of_java)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
 def persist_on_disk(rows: "DataFrame") -> "DataFrame":
-    """The same frame, whose rows are kept once they are computed, until it is unpersisted."""
+    """Keep the rows of a frame on disk once they are computed, until it is unpersisted.
+
+    In memory they would take space that tasks need for sorting.
+    """
     from pyspark import StorageLevel
 
     return rows.persist(StorageLevel.DISK_ONLY)
