@@ -1,1 +1,1 @@
-"""Tables as their Iceberg metadata tells of them: with Spark, or without."""
+"""Tables by their Iceberg metadata, with or without Spark."""

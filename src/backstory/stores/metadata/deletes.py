@@ -1,4 +1,4 @@
-"""Which rows of data files are deleted: by deletion vectors, or by the position delete files before them."""
+"""The deleted rows of data files: from deletion vectors, or from the position delete files before them."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
 
-# Where a deletion vector lies: its file, offset and length.
+# The place of a deletion vector: its file, offset and length.
 Vector = tuple[str, int, int]
 
 
 class Unreadable(Exception):
-    """What cannot be read exactly without Spark; the text says what."""
+    """Something cannot be read exactly without Spark; the text names it."""
 
 
 @dataclass(slots=True)
@@ -29,68 +29,69 @@ class DeletedPositions:
     positions: "dict[str, BitMap64]" = field(default_factory=dict)
 
     def add(self, file: str, positions: "BitMap64") -> None:
-        """These rows of the file are deleted too."""
+        """Add deleted rows of the file."""
         self.positions[file] = self.positions[file] | positions if file in self.positions else positions
 
 
 def deleted_positions(
     deletes: "Iterable[DataFile]", opener: TableFiles, of: Collection[str] | None = None
 ) -> DeletedPositions:
-    """What delete files hide; raises Unreadable for deletions by equality, and for what is not understood.
+    """The deleted positions; raises Unreadable for equality deletes and unknown kinds.
 
-    A vector holds all deletions of its data file, also those of older position delete files. Those of other
-    data files than `of` are not read where a manifest names the one that they are of.
+    A vector holds all deletions of its data file, including the deletions of older position delete files.
+    With `of`, only deletions of these data files are read, if the manifest names the data file.
     """
-    found, older = DeletedPositions(), DeletedPositions()
+    vectors, older = DeletedPositions(), DeletedPositions()
     for file in deletes:
         if file.content.value != POSITIONS or file.key_metadata is not None:
             raise Unreadable("deletions by equality, or encrypted ones")
         if file.file_format.value == VECTOR:
-            hidden, vector = vector_of(file)
-            if of is None or hidden in of:
-                found.add(hidden, read_vector(vector, opener))
+            data_file, vector = vector_of(file)
+            if of is None or data_file in of:
+                vectors.add(data_file, read_vector(vector, opener))
         elif of is None or file_fields(file)["referenced_data_file"] in {None, *of}:
             with opener(file.file_path) as source:
                 _add_positions(older, file, source)
-    return DeletedPositions(older.positions | found.positions)
+    return DeletedPositions(older.positions | vectors.positions)
 
 
 def file_fields(file: "DataFile") -> Mapping[str, Any]:
-    """The fields of a file's entry in a manifest, by the names of the table specification."""
+    """The fields of a file's entry in a manifest, by their names in the table specification."""
     from pyiceberg.manifest import DATA_FILE_TYPE
 
-    return {each.name: value for each, value in zip(DATA_FILE_TYPE[3].fields, file._data, strict=True)}  # noqa: SLF001
+    fields = DATA_FILE_TYPE[3].fields
+    return {field.name: value for field, value in zip(fields, file._data, strict=True)}  # noqa: SLF001
 
 
 def vector_of(file: "DataFile") -> tuple[str, Vector]:
-    """The data file whose rows a deletion vector hides, and where the vector lies."""
+    """The data file that a deletion vector applies to, and the place of the vector."""
     fields = file_fields(file)
-    hidden, offset, length = (
+    data_file, offset, length = (
         fields[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
     )
-    if None in {hidden, offset, length} or file.key_metadata is not None:
-        raise Unreadable("a deletion vector of no data file")
-    return hidden, (file.file_path, offset, length)
+    if None in {data_file, offset, length} or file.key_metadata is not None:
+        raise Unreadable("a deletion vector without a data file")
+    return data_file, (file.file_path, offset, length)
 
 
 def read_vector(vector: Vector, opener: TableFiles) -> "BitMap64":
-    """The positions that a vector hides."""
+    """The positions in a vector."""
     path, offset, length = vector
     positions = vector_positions(opener.read(path, offset, length))
     if positions is None:
-        raise Unreadable("a deletion vector that is not whole")
+        raise Unreadable("an incomplete deletion vector")
     return positions
 
 
-def _add_positions(found: DeletedPositions, file: "DataFile", source: IO[bytes]) -> None:
+def _add_positions(deleted: DeletedPositions, file: "DataFile", source: IO[bytes]) -> None:
     import pyarrow.parquet as pq
     from pyroaring import BitMap64
 
     if file.file_format.value != "PARQUET":
         raise Unreadable(f"deletions in {file.file_format.value}")
     rows = pq.read_table(source, columns=["file_path", "pos"])
-    marked: dict[str, list[int]] = defaultdict(list)
+    by_path: dict[str, list[int]] = defaultdict(list)
     for path, position in zip(rows["file_path"].to_pylist(), rows["pos"].to_pylist(), strict=True):
-        marked[path].append(position)
-    for path, positions in marked.items():
-        found.add(path, BitMap64(positions))
+        by_path[path].append(position)
+    for path, positions in by_path.items():
+        deleted.add(path, BitMap64(positions))

@@ -1,8 +1,6 @@
-"""Files as pyiceberg asks for them, opened where all are.
+"""Catalogs that pyiceberg can open, with the properties of Iceberg's Java.
 
-How many rows a table has, read with pyiceberg: where its manifests alone do not tell.
-
-Catalogs that pyiceberg can open, with the properties that Iceberg's Java takes.
+Their files are opened like all others. Rows are counted by pyiceberg if manifests do not suffice.
 """
 
 from collections.abc import Mapping
@@ -30,14 +28,19 @@ from backstory.stores.metadata.table_metadata import (
 )
 from backstory.stores.table_files import TableFiles
 
-# A table that is loaded again, while it is there, opens its files no second time.
+if TYPE_CHECKING:
+    from pyiceberg import catalog
+    from pyiceberg.table import Table
+
+# A table that is loaded again shares its open files with the first one.
 _SHARED: WeakValueDictionary[frozenset[tuple[str, str]], TableFiles] = WeakValueDictionary()
 
 
 class FilesOfPyiceberg(FileIO):
-    """The files of a table, by the properties of its catalog and those that a REST catalog hands out with it.
+    """The files of a table, by the properties of its catalog and of a REST catalog's answer.
 
-    pyiceberg's own classes open what is neither of this machine nor of S3; they take a second to load.
+    Files that are neither local nor on S3 are opened by the classes of pyiceberg, which take a second to
+    load.
     """
 
     def __init__(self, properties: Mapping[str, Any] = {}) -> None:
@@ -51,11 +54,11 @@ class FilesOfPyiceberg(FileIO):
         return _Input(location, self.files)
 
     def new_output(self, location: str) -> NoReturn:
-        """Nothing is written so."""
+        """Not supported: nothing is written here."""
         raise NotImplementedError(location)
 
     def delete(self, location: object) -> NoReturn:
-        """Nothing is deleted so."""
+        """Not supported: nothing is deleted here."""
         raise NotImplementedError(location)
 
     def _texts(self) -> dict[str, str]:
@@ -87,24 +90,20 @@ class _Input(InputFile):
         return self._files(self.location)
 
 
-if TYPE_CHECKING:
-    from pyiceberg.table import Table
-
-
 _INSTANT: Final = pa.timestamp("us")
 
 
 def open_table(location: str) -> "Table":
-    """The table whose metadata is at a location, opened with pyiceberg for reading."""
+    """The table whose metadata is at a location, opened by pyiceberg for reading."""
     from pyiceberg.table import StaticTable
 
     return StaticTable.from_metadata(location)
 
 
 def read_counts(table: TableMetadata, opened: "Table") -> Counts:
-    """The rows, from the columns that tell which are open and which are no versions, batch by batch.
+    """The rows, from the columns that mark open versions and rows that are not versions, batch by batch.
 
-    Those of a table of which another writer deleted rows by value are None: pyiceberg does not read it.
+    None for a table with rows deleted by value, which pyiceberg does not read.
     """
     newest, layout = table.newest, table.shape.layout
     if newest is not None and deletes_by_value(newest.properties.get):
@@ -113,25 +112,22 @@ def read_counts(table: TableMetadata, opened: "Table") -> Counts:
     if span is None:
         return Counts(opened.scan().count(), None)
     ends = span.open == f"{span.end} IS NULL" or layout.is_adopted
-    asked = [span.start, span.end] if layout is Layout.VERSIONS else [span.end if ends else span.open]
+    names = [span.start, span.end] if layout is Layout.VERSIONS else [span.end if ends else span.open]
     rows = open_ = memory = 0
-    for batch in opened.scan(selected_fields=tuple(asked)).to_arrow_batch_reader():
-        told = batch.column(asked[-1])
+    for batch in opened.scan(selected_fields=tuple(names)).to_arrow_batch_reader():
+        marks = batch.column(names[-1])
         rows += len(batch)
-        open_ += told.null_count if ends else pc.sum(told).as_py() or 0
+        open_ += marks.null_count if ends else pc.sum(marks).as_py() or 0
         if layout.is_adopted:
-            open_ += pc.sum(pc.greater_equal(told.cast(_INSTANT), pa.scalar(span.far, _INSTANT))).as_py() or 0
+            open_ += (
+                pc.sum(pc.greater_equal(marks.cast(_INSTANT), pa.scalar(span.far, _INSTANT))).as_py() or 0
+            )
         if layout is Layout.VERSIONS:
-            memory += pc.sum(pc.equal(batch.column(span.start), told)).as_py() or 0
+            memory += pc.sum(pc.equal(batch.column(span.start), marks)).as_py() or 0
     return Counts(rows - memory, open_, memory)
 
 
-if TYPE_CHECKING:
-    from pyiceberg import catalog
-    from pyiceberg.table import Table
-
-
-# Properties that mean the same to both.
+# Properties with the same meaning in Java and in pyiceberg.
 _BOTH: Final = frozenset(
     {
         "client.region",
@@ -154,10 +150,10 @@ _BOTH: Final = frozenset(
     }
 )
 _HEADER: Final = "header."
-# By what files are opened, and what tells this catalog's apart from those of another.
+# The class that opens files, and an id that separates this catalog's files from another's.
 _OPENED_FOR: Final = "backstory.files"
 _OPENED_BY: Final = "backstory.stores.metadata.pyiceberg_catalog.FilesOfPyiceberg"
-# What Java reads files with; pyiceberg chooses by the location.
+# Java's classes for files; pyiceberg chooses by the location.
 _FILES: Final = {
     "org.apache.iceberg.aws.s3.S3FileIO",
     "org.apache.iceberg.hadoop.HadoopFileIO",
@@ -169,7 +165,7 @@ _LOGIN: Final = ("user", "password")
 
 @dataclass(frozen=True, slots=True)
 class PyicebergCatalog:
-    """The tables of a catalog that pyiceberg opened."""
+    """The tables of a catalog that pyiceberg opened; `home` is its folder if the catalog is a file in it."""
 
     catalog: "catalog.Catalog"
     opened: dict[TableName, "Table"] = field(default_factory=dict)
@@ -179,36 +175,35 @@ class PyicebergCatalog:
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
         schemas = self.catalog.list_namespaces()
-        found = (each for schema in schemas for each in self.catalog.list_tables(schema))
-        return sorted(TableName(".".join(each[:-1]), each[-1]) for each in found)
+        names = (name for schema in schemas for name in self.catalog.list_tables(schema))
+        return sorted(TableName(".".join(name[:-1]), name[-1]) for name in names)
 
     def describe(self, table: TableName) -> TableMetadata | None:
-        """The table as it stands now, or None if there is none.
+        """The current metadata of a table, or None if it does not exist.
 
-        `home` is the folder of a warehouse whose catalog is a file in it: UsageError for a table that lies
-        where that stood before.
+        Raises UsageError for a table in a former place of the warehouse.
         """
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
-        stands = None if self.home is None else require_here(self.home, table)
+        place = None if self.home is None else require_here(self.home, table)
         try:
-            found = self.catalog.load_table((*table.schema.split("."), table.name))
+            loaded = self.catalog.load_table((*table.schema.split("."), table.name))
         except (NoSuchTableError, NoSuchNamespaceError):
             return None
-        if stands is not None:
-            stands.require_table(table, found.metadata.location, found.metadata.properties)
-        self.opened[table] = found
-        told = found.metadata.model_dump(mode="json", by_alias=True)
-        return table_of_metadata(table, told, found.metadata_location)
+        if place is not None:
+            place.require_table(table, loaded.metadata.location, loaded.metadata.properties)
+        self.opened[table] = loaded
+        metadata = loaded.metadata.model_dump(mode="json", by_alias=True)
+        return table_of_metadata(table, metadata, loaded.metadata_location)
 
     def count(self, table: TableMetadata) -> Counts:
-        """The rows, from manifests where these tell."""
+        """The rows, from manifests if these suffice."""
         return counts_of_manifests(table, self.opener(table)) or read_counts(
             table, self.opened[table.shape.table]
         )
 
     def opener(self, table: TableMetadata) -> TableFiles:
-        """How the files of a table are opened."""
+        """The object that opens the files of a table."""
         files: TableFiles = cast("FilesOfPyiceberg", self.opened[table.shape.table].io).files
         return files
 
@@ -216,7 +211,7 @@ class PyicebergCatalog:
 def open_catalog(
     properties: Mapping[str, str], searched: str = f"the catalog {CATALOG}"
 ) -> PyicebergCatalog | None:
-    """The catalog of these properties; None where pyiceberg does not know one of them."""
+    """The catalog with these properties; None if pyiceberg does not support one of them."""
     known = _pyiceberg_properties(properties)
     if known is None:
         return None
@@ -228,22 +223,22 @@ def open_catalog(
 
 
 def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | None:
-    """Java's properties as pyiceberg's; None where one has no counterpart."""
+    """Java's properties as pyiceberg's; None if one has no counterpart."""
     login = {f"jdbc.{name}" for name in _LOGIN} if properties.get("type") == "jdbc" else set()
     extra = {name for name in properties if name not in _BOTH and not name.startswith(_HEADER)}
     if extra - _JAVA_ALONE - login or properties.get("io-impl") not in {None, *_FILES}:
         return None
-    found = {name: value for name, value in properties.items() if name not in extra}
-    if found.get("type") == "rest":
-        return found
-    if found.get("type") != "jdbc":
+    common = {name: value for name, value in properties.items() if name not in extra}
+    if common.get("type") == "rest":
+        return common
+    if common.get("type") != "jdbc":
         return None
     uri = _sql_uri(properties)
-    return None if uri is None else {**found, "type": "sql", "uri": uri, "init_catalog_tables": "false"}
+    return None if uri is None else {**common, "type": "sql", "uri": uri, "init_catalog_tables": "false"}
 
 
 def _sql_uri(properties: Mapping[str, str]) -> str | None:
-    """SQLAlchemy's address of what JDBC calls SQLite or PostgreSQL; None for another database."""
+    """SQLAlchemy's address of JDBC's SQLite or PostgreSQL database; None for other databases."""
     from sqlalchemy import URL
 
     place, _, query = properties.get("uri", "").partition("?")
@@ -251,13 +246,13 @@ def _sql_uri(properties: Mapping[str, str]) -> str | None:
         return str(URL.create("sqlite", database=place.removeprefix("jdbc:sqlite:").removeprefix("file:")))
     if not place.startswith("jdbc:postgresql://"):
         return None
-    asked = {name: values[0] for name, values in parse_qs(query).items()}
-    if set(asked) - set(_LOGIN):
+    parameters = {name: values[0] for name, values in parse_qs(query).items()}
+    if set(parameters) - set(_LOGIN):
         return None
-    login = {name: properties.get(f"jdbc.{name}") or asked.get(name) for name in _LOGIN}
+    login = {name: properties.get(f"jdbc.{name}") or parameters.get(name) for name in _LOGIN}
     server, _, database = place.removeprefix("jdbc:postgresql://").partition("/")
     host, _, port = server.partition(":")
-    found = URL.create(
+    url = URL.create(
         "postgresql+psycopg",
         username=login["user"],
         password=login["password"],
@@ -265,4 +260,4 @@ def _sql_uri(properties: Mapping[str, str]) -> str | None:
         port=int(port) if port else None,
         database=database,
     )
-    return found.render_as_string(hide_password=False)
+    return url.render_as_string(hide_password=False)

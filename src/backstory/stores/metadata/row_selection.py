@@ -1,4 +1,4 @@
-"""Read the chosen rows of a Parquet file: from few of its row groups, and most columns from even fewer."""
+"""Read chosen rows of a Parquet file: from few of its row groups, and most columns from even fewer."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from backstory.stores.metadata.parquet_files import (
 )
 from backstory.stores.metadata.values import booleans, integers, truths_of
 
-# So many rows of a file, or so many bytes, are read together, or more where a row group has more.
+# Up to this many rows or bytes of a file are read together, or one larger row group.
 AT_ONCE: Final = 1 << 20
 BYTES_AT_ONCE: Final = 1 << 28
 ChooseRows = Callable[[pa.Table], Values]
@@ -32,10 +32,10 @@ def _always(_: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """What is read of each file: the columns `asked`, of the rows that are `chosen` by the columns `of`.
+    """The `fields` to read of each file, and the rows: `choose` returns their mask from `filter_fields`.
 
-    `may_have` tells by the statistics of a row group whether it may have such rows; `parted` are the ids of
-    the fields that partitions are of.
+    `may_have` returns whether a row group may contain such rows, from its statistics. `partition_ids` are the
+    ids of partition source fields.
     """
 
     fields: Sequence[Field]
@@ -47,59 +47,59 @@ class RowSelection:
     def parts(
         self,
         file: pq.ParquetFile,
-        standing: Callable[[], pa.Array | None],
+        live_mask: Callable[[], pa.Array | None],
         hold: Callable[[int], None],
     ) -> Iterator[tuple[pa.Table, np.ndarray]]:
         """The rows of a file and their positions, some row groups at a time.
 
-        `standing` tells which rows of the whole file are not hidden, None where all are; `hold` is told how
-        many bytes a part takes, first at least, then in truth; it may refuse.
+        `live_mask` returns the mask of the file's rows that are not deleted, None if all are live. `hold` is
+        called with the bytes of a part, first a lower bound, then the exact number; it may raise TooLarge.
         """
         for groups in combine_groups(
             file.metadata, matching_groups(file, self.filter_fields, self.may_have), AT_ONCE
         ):
-            if (found := self._rows(file, groups, standing, hold)) is not None:
-                yield found
+            if (part := self._rows(file, groups, live_mask, hold)) is not None:
+                yield part
 
     def _rows(
         self,
         file: pq.ParquetFile,
         groups: Sequence[int],
-        standing: Callable[[], pa.Array | None],
+        live_mask: Callable[[], pa.Array | None],
         hold: Callable[[int], None],
     ) -> tuple[pa.Table, np.ndarray] | None:
-        first, alive = pa.table({}), None
+        first, mask = pa.table({}), None
         if self.choose is not None:
             first = read_fields(file, self.filter_fields, self.partition_ids, hold, groups)
-            alive = truths_of(self.choose(first))
-        if (there := standing()) is not None:
-            visible = truths_of(there.take(integers(positions_in(file.metadata, groups))))
-            alive = visible if alive is None else alive & visible
-        if alive is None:
+            mask = truths_of(self.choose(first))
+        if (live := live_mask()) is not None:
+            visible = truths_of(live.take(integers(positions_in(file.metadata, groups))))
+            mask = visible if mask is None else mask & visible
+        if mask is None:
             rows = read_fields(file, self.fields, self.partition_ids, hold, groups)
             return rows, positions_in(file.metadata, groups)
-        if not alive.any():
+        if not mask.any():
             return None
-        groups, kept = groups_with(file.metadata, groups, alive)
-        # What rows were chosen by, other than parts of structs, is not read once more.
+        groups, group_mask = groups_with(file.metadata, groups, mask)
+        # The filter fields are not read again, except for structs, which may have been read in part.
         known = {
-            name: first[name].filter(booleans(alive))
-            for name in (each["name"] for each in self.fields if each in self.filter_fields)
+            name: first[name].filter(booleans(mask))
+            for name in (field["name"] for field in self.fields if field in self.filter_fields)
             if name in first.column_names
         }
         del first
         size = sum(values.nbytes for values in known.values())
-        rest = [each for each in self.fields if each["name"] not in known]
-        some = None if kept.true_count == len(kept) else kept
+        rest = [field for field in self.fields if field["name"] not in known]
+        some = None if group_mask.true_count == len(group_mask) else group_mask
         rows = read_fields(file, rest, self.partition_ids, lambda more: hold(size + more), groups, some)
         columns = known | dict(zip(rows.column_names, rows.columns, strict=True))
-        places = positions_in(file.metadata, groups)[truths_of(kept)]
-        return pa.table({each["name"]: columns[each["name"]] for each in self.fields}), places
+        places = positions_in(file.metadata, groups)[truths_of(group_mask)]
+        return pa.table({field["name"]: columns[field["name"]] for field in self.fields}), places
 
 
 @dataclass(slots=True)
 class HeldParts:
-    """Parts of a file's rows that are kept, and what the lease holds for them."""
+    """Parts of a file's rows that are kept in memory, and their lease."""
 
     lease: MemoryLease
     name: str
@@ -107,22 +107,22 @@ class HeldParts:
     kept: int = 0
 
     def hold(self, size: int) -> None:
-        """The part that is read takes so many bytes; raises TooLarge for more than the lease can hold."""
+        """Hold the kept bytes and `size` more; raises TooLarge if the lease cannot."""
         self.lease.hold(self.name, self.kept + size)
 
     def keep(self, rows: pa.Table) -> None:
-        """Keep what is left of the part."""
+        """Keep the remaining rows of a part."""
         self.parts.append(rows)
         self.kept += rows.nbytes
 
     def whole(self) -> list[pa.Table]:
-        """All parts; from now on the lease holds these alone."""
+        """All parts; from now on the lease holds only these."""
         self.hold(0)
         return self.parts
 
 
 def combine_groups(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
-    """Row groups of a file that are read together: what is not chosen of them is let go before the next."""
+    """Row groups that are read together; their other rows are released before the next batch."""
     batch, rows, size = list[int](), 0, 0
     for number in groups:
         group = metadata.row_group(number)

@@ -1,6 +1,6 @@
-"""Rows that are searched for by the values of columns: which files, row groups and rows may be such.
+"""Searches for rows by the values of columns: which files, row groups and rows may match.
 
-What a manifest tells of the values in a data file: which files cannot have a value that is looked for.
+Files are skipped by the bounds and partitions in their manifests.
 """
 
 import math
@@ -22,13 +22,13 @@ from backstory.stores.metadata.values import scalar
 if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
 
-# Where a hash or a prefix of a value is partitioned by, only the same value's own partition may have it.
+# With these partition transforms, a value is in only one partition of a spec.
 _OF_VALUES: Final = ("bucket", "truncate", "identity")
 
 
 @dataclass(frozen=True, slots=True)
 class ValueBounds:
-    """The least and the greatest value of a column of a file, as statistics of a row group name them."""
+    """The least and the greatest value of a column of a file, with the field names of statistics."""
 
     min: Any
     max: Any
@@ -36,10 +36,10 @@ class ValueBounds:
 
 
 def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
-    """The bounds of a column; None where the manifest tells none that are read here.
+    """The bounds of a column; None if the manifest lacks them, or for other types.
 
-    Those of texts and bytes may be cut off: the least is then a beginning, the greatest a beginning that is
-    greater than all values.
+    Bounds of texts and bytes may be cut off: the lower bound is then a prefix, the upper one is greater than
+    all values.
     """
     read, number = _reader(str(field["type"])), field["id"]
     lower, upper = file.lower_bounds, file.upper_bounds
@@ -55,7 +55,7 @@ def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
 
 
 def _whole(bound: bytes) -> int:
-    """A whole number; one that was an int before it was a long has four bytes."""
+    """An integer; one written as int before the column became long has four bytes."""
     return int.from_bytes(bound, "little", signed=True)
 
 
@@ -72,25 +72,25 @@ _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
 
 
 @cache
-def _reader(told: str) -> Callable[[bytes], Any] | None:
-    """How a bound of a type of Iceberg's is read; None where that is not known."""
-    if not told.startswith("decimal("):
-        return _READERS.get(told)
-    scale = int(told.rstrip(")").rpartition(",")[2])
+def _reader(type_: str) -> Callable[[bytes], Any] | None:
+    """A function that reads a bound of a type of Iceberg; None for other types."""
+    if not type_.startswith("decimal("):
+        return _READERS.get(type_)
+    scale = int(type_.rstrip(")").rpartition(",")[2])
     return lambda bound: Decimal(f"{int.from_bytes(bound, 'big', signed=True)}E-{scale}")
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionsOfValue:
-    """The partitions, by the number of their spec and their values, in which a record's rows lie.
+    """The partitions, by spec id and values, that may contain a record's rows.
 
-    `wanted` has for each spec the places of values in a partition, and the values that they must have.
+    `wanted` has for each spec the places of values in a partition, and their required values.
     """
 
     wanted: Mapping[int, Sequence[tuple[int, Any]]]
 
     def may_be_in(self, partition: tuple[int, Sequence[Any]]) -> bool:
-        """Whether rows of the record may lie in a partition."""
+        """Whether a partition may contain rows of the record."""
         spec, values = partition
         return all(values[place] == value for place, value in self.wanted.get(spec, ()))
 
@@ -98,15 +98,17 @@ class PartitionsOfValue:
 def partitions_of(
     specs: Sequence[Mapping[str, Any]], fields: Sequence[Field], values: Mapping[str, Any]
 ) -> PartitionsOfValue:
-    """Where the rows lie that have these values, by the specs of a table's metadata."""
-    known = {each["id"]: (each["type"], values[each["name"]]) for each in fields if each["name"] in values}
+    """The partitions of rows with these values, by the specs of a table's metadata."""
+    known = {
+        field["id"]: (field["type"], values[field["name"]]) for field in fields if field["name"] in values
+    }
     return PartitionsOfValue(
         {
             spec["spec-id"]: [
-                (place, _transform(each["transform"], *known[each["source-id"]]))
-                for place, each in enumerate(spec["fields"])
-                if each["source-id"] in known
-                and _is_transformable(each["transform"], known[each["source-id"]][0])
+                (place, _transform(part["transform"], *known[part["source-id"]]))
+                for place, part in enumerate(spec["fields"])
+                if part["source-id"] in known
+                and _is_transformable(part["transform"], known[part["source-id"]][0])
             ]
             for spec in specs
         }
@@ -114,7 +116,7 @@ def partitions_of(
 
 
 def _is_transformable(transform: str, type_: Any) -> bool:
-    """Whether values of this type of Iceberg can be transformed here as the partitions' are."""
+    """Whether values of this type can be transformed here as for partitions."""
     return type_ in {"int", "long", "string"} and transform.partition("[")[0] in _OF_VALUES
 
 
@@ -125,19 +127,15 @@ def _transform(transform: str, type_: str, value: Any) -> Any:
     return parse_transform(transform).transform(StringType() if type_ == "string" else LongType())(value)
 
 
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-
-
 class Search(Protocol):
-    """What is searched for in a column."""
+    """The search in a column."""
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The values as bounds, by which files are skipped; None where bounds cannot decide."""
+        """The wanted values as bounds, which exclude files; None if bounds cannot decide."""
 
     def rows(self, values: Values) -> Values:
-        """Which of the values are searched for; NULL counts as no."""
+        """A mask of the matching values; NULL counts as no."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +150,7 @@ class EqualTo:
         return bounds_of_value(self.value)
 
     def rows(self, values: Values) -> Values:
-        """Those that are equal."""
+        """A mask of the equal values."""
         if isinstance(self.value, float) and math.isnan(self.value):
             return pc.is_nan(values)
         return pc.equal(values, scalar(self.value, values.type))
@@ -160,7 +158,10 @@ class EqualTo:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The values from `least` to `greatest`, both among them; with `null` NULL too. None is no border."""
+    """The values from `least` to `greatest`, both included; None means no limit.
+
+    With `null`, NULL matches, too.
+    """
 
     least: Any = None
     greatest: Any = None
@@ -168,7 +169,7 @@ class Between:
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The span; None where a border is missing whose type has no last value."""
+        """The span; None if a limit is missing for a type without a last value."""
         least, greatest = self.least, self.greatest
         if isinstance(greatest if least is None else least, datetime):
             zone = (greatest if least is None else least).tzinfo
@@ -179,20 +180,20 @@ class Between:
         return SearchBounds([least], [greatest], null=self.null, exact=False)
 
     def rows(self, values: Values) -> Values:
-        """Those that are in the span."""
-        found: Values | None = None
+        """A mask of the values in the span."""
+        mask: Values | None = None
         for border, compare in ((self.least, pc.greater_equal), (self.greatest, pc.less_equal)):
             if border is not None:
                 inside = compare(values, scalar(border, values.type))
-                found = inside if found is None else pc.and_(found, inside)
-        if found is None:
-            found = pc.is_valid(values)
-        return pc.or_kleene(pc.is_null(values), found) if self.null else found
+                mask = inside if mask is None else pc.and_(mask, inside)
+        if mask is None:
+            mask = pc.is_valid(values)
+        return pc.or_kleene(pc.is_null(values), mask) if self.null else mask
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Any of some values; NULL is none of them."""
+    """Any of some values; NULL does not match."""
 
     values: pa.Array | pa.ChunkedArray
 
@@ -202,26 +203,26 @@ class OneOf:
         return search_bounds(self.values)
 
     def rows(self, values: Values) -> Values:
-        """Those that are one of them."""
+        """A mask of these values."""
         return pc.is_in(values, value_set=self.values.cast(values.type), skip_nulls=True)
 
 
 @dataclass(frozen=True, slots=True)
 class AnyOf:
-    """Rows that have in one at least of these columns what is searched for there."""
+    """Rows that match in at least one of these columns."""
 
     columns: Mapping[str, Search]
 
 
-# Rows that have it in each of the columns, or in any of them.
+# Rows that match in each of the columns, or in any of them.
 Searches = Mapping[str, Search] | AnyOf
 
 
 @dataclass(frozen=True, slots=True)
 class RowSearch:
-    """The rows that have what is searched for in these columns, called by the names in `fields`.
+    """The search for rows that match in these columns, which have the names in `fields`.
 
-    `any_of` says whether one of the columns is enough.
+    With `any_of` a match in one column is enough.
     """
 
     columns: Mapping[str, Search]
@@ -231,20 +232,20 @@ class RowSearch:
     any_of: bool = False
 
     def may_be_in_file(self, file: "DataFile", partition: Any) -> bool:
-        """Whether such rows may lie in a file, as its manifest tells of it."""
+        """Whether a file may contain matching rows, by its manifest."""
         if not self.partitions.may_be_in(partition):
             return False
-        fields = {each["name"]: each for each in self.fields}
+        fields = {field["name"]: field for field in self.fields}
         return self._may_have(lambda name: bounds_of(file, fields[name]))
 
     def may_have(self, statistics: Statistics) -> bool:
-        """Whether a row group of these statistics may have such rows."""
-        types = {each["name"]: each["type"] for each in self.fields}
+        """Whether a row group with these statistics may contain matching rows."""
+        types = {field["name"]: field["type"] for field in self.fields}
 
         def bounds_in(name: str) -> Any:
-            found = statistics(name)
-            plain = found is None or types[name] not in OF_INSTANTS
-            return found if plain else bounds_of_instants(found, types[name])
+            bounds = statistics(name)
+            plain = bounds is None or types[name] not in OF_INSTANTS
+            return bounds if plain else bounds_of_instants(bounds, types[name])
 
         return self._may_have(bounds_in)
 
@@ -255,18 +256,18 @@ class RowSearch:
         )
 
     def choose(self, rows: pa.Table) -> Values:
-        """Which of the rows are such."""
+        """A mask of the matching rows."""
         combine = pc.or_kleene if self.any_of else pc.and_
-        return reduce(combine, (each.rows(rows[name]) for name, each in self.columns.items()))
+        return reduce(combine, (search.rows(rows[name]) for name, search in self.columns.items()))
 
 
-def search_rows(told: Mapping[str, Any], fields: Sequence[Field], searches: Searches) -> RowSearch:
-    """The search in a table of this metadata, whose columns were of these fields."""
+def search_rows(metadata: Mapping[str, Any], fields: Sequence[Field], searches: Searches) -> RowSearch:
+    """The search in a table with this metadata, in columns with these fields."""
     any_of = isinstance(searches, AnyOf)
     columns = searches.columns if isinstance(searches, AnyOf) else searches
     sure = {} if any_of else columns
-    values = {name: each.value for name, each in sure.items() if isinstance(each, EqualTo)}
-    partitions = partitions_of(told.get("partition-specs") or [], fields, values)
-    asked = [each for each in fields if each["name"] in columns]
-    bounds = {name: bounds for name, each in columns.items() if (bounds := each.bounds) is not None}
-    return RowSearch(columns, asked, bounds, partitions, any_of)
+    values = {name: search.value for name, search in sure.items() if isinstance(search, EqualTo)}
+    partitions = partitions_of(metadata.get("partition-specs") or [], fields, values)
+    searched = [field for field in fields if field["name"] in columns]
+    bounds = {name: bounds for name, search in columns.items() if (bounds := search.bounds) is not None}
+    return RowSearch(columns, searched, bounds, partitions, any_of)

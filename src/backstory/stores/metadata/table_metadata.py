@@ -1,9 +1,8 @@
-"""What Iceberg's metadata of a table tells, whoever read it, and what every catalog of it answers.
+"""The metadata of an Iceberg table, and the number of its rows from its manifests.
 
-How many rows a table has, from what its manifests tell of each file; no file of rows is opened.
-
-Deletion vectors tell how many rows of a partition are gone, not which. So open versions are known exactly
-where all rows of a partition with deletions are open, or none: histories are partitioned so.
+No data file is read. Deletion vectors show how many rows of a partition are deleted, not which ones. Hence
+open versions are counted exactly if all or none of the rows of each partition with deletions are open.
+Histories are partitioned accordingly.
 """
 
 from collections import defaultdict
@@ -22,10 +21,15 @@ from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
 from backstory.stores.refusals import no_table
 from backstory.stores.table_files import TableFiles
 
+if TYPE_CHECKING:
+    from pyiceberg.manifest import DataFile, ManifestFile
+
+    Known = dict[str, list[tuple[object, DataFile]]]
+
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """One commit that has not expired: what it did, and what its writer said of it."""
+    """A commit that has not expired: its operation, and the properties of its writer."""
 
     id: int
     committed_at: datetime
@@ -35,7 +39,7 @@ class CommitMetadata:
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """A table as its metadata, in the JSON of Iceberg's specification, tells."""
+    """A table with its metadata, in the JSON of Iceberg's specification."""
 
     shape: Shape
     metadata: Mapping[str, Any]
@@ -48,17 +52,17 @@ class TableMetadata:
 
     @property
     def tags(self) -> Mapping[str, int]:
-        """Names for snapshots."""
+        """Snapshot ids by tag."""
         refs = (self.metadata.get("refs") or {}).items()
-        return {name: each["snapshot-id"] for name, each in refs if each["type"] == "tag"}
+        return {name: ref["snapshot-id"] for name, ref in refs if ref["type"] == "tag"}
 
     @property
     def fields(self) -> Sequence[Mapping[str, Any]]:
-        """The fields of its columns as they are now."""
+        """The current fields of its columns."""
         return _fields(self.metadata)
 
     def fields_then(self, schema_id: int | None) -> Sequence[Mapping[str, Any]]:
-        """The fields of its columns in the state of this number; None for the present one."""
+        """The fields of its columns in the schema with this id; None for the current one."""
         return (
             self.fields if schema_id is None else _fields({**self.metadata, "current-schema-id": schema_id})
         )
@@ -66,69 +70,69 @@ class TableMetadata:
     def snapshot_by_id(self, snapshot_id: int | None) -> Mapping[str, Any] | None:
         """The snapshot with this id; None if it has expired."""
         return next(
-            (each for each in self.metadata.get("snapshots") or [] if each["snapshot-id"] == snapshot_id),
-            None,
+            (one for one in self.metadata.get("snapshots") or [] if one["snapshot-id"] == snapshot_id), None
         )
 
     @property
     def commits(self) -> list[CommitMetadata]:
-        """Every commit that has not expired, oldest first, also those that were rolled back."""
-        return [_commit(each) for each in self.metadata.get("snapshots") or []]
+        """Every commit that has not expired, oldest first, including commits that were rolled back."""
+        return [_commit(snapshot) for snapshot in self.metadata.get("snapshots") or []]
 
     @property
     def newest(self) -> CommitMetadata | None:
-        """The commit whose rows the table has; None for a table that has no commits."""
+        """The current commit; None if the table has no commits."""
         return None if self.snapshot is None else _commit(self.snapshot)
 
     @property
     def snapshot(self) -> Mapping[str, Any] | None:
-        """The snapshot of the newest commit."""
+        """The current snapshot."""
         return self.snapshot_by_id(self.metadata.get("current-snapshot-id"))
 
     @property
     def ancestry(self) -> Iterator[Mapping[str, Any]]:
-        """The snapshots that made the table what it is, newest first; one that expired ends the walk."""
-        found = self.snapshot
-        while found is not None:
-            yield found
-            found = self.snapshot_by_id(found.get("parent-snapshot-id"))
+        """The snapshots that led to the current one, newest first, up to the first expired one."""
+        snapshot = self.snapshot
+        while snapshot is not None:
+            yield snapshot
+            snapshot = self.snapshot_by_id(snapshot.get("parent-snapshot-id"))
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """What other programs did to it since its door last wrote, in words."""
+        """The writes of other programs since the door's last write, in words."""
         left, now = self.properties.get(COLUMNS_STATE), self.metadata.get("current-schema-id")
         known = left is not None and str(now) != left
-        numbers = [each.get("schema-id") for each in self.metadata.get("schemas") or ()]
+        numbers = [schema.get("schema-id") for schema in self.metadata.get("schemas") or ()]
         then = self.fields_then(int(left or 0)) if known and int(left or 0) in numbers else None
         names = [
-            None if each is None else {field["id"]: field["name"] for field in each}
-            for each in (then, self.fields)
+            None if fields is None else {field["id"]: field["name"] for field in fields}
+            for fields in (then, self.fields)
         ]
         commits = (
-            (each.id, each.operation, each.properties.get(DOOR)) for each in map(_commit, self.ancestry)
+            (commit.id, commit.operation, commit.properties.get(DOOR))
+            for commit in map(_commit, self.ancestry)
         )
         return foreign_writes(self.shape.layout, commits, names[0], names[1] or {})
 
     @property
     def rows(self) -> int:
-        """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+        """The number of rows in data files, including deleted rows; 0 without commits."""
         return 0 if self.newest is None else int(self.newest.properties.get("total-records") or 0)
 
     @property
     def commit_properties(self) -> Iterator[Callable[[str], str | None]]:
-        """A getter of the commit's properties for each commit of the ancestry, newest first."""
-        return ((each.get("summary") or {}).get for each in self.ancestry)
+        """For each commit of the ancestry, newest first, a getter of its properties."""
+        return ((snapshot.get("summary") or {}).get for snapshot in self.ancestry)
 
     def newest_property(self, name: str) -> str | None:
-        """The property of this name of the newest commit that has it."""
+        """This property of the newest commit that has it."""
         return next(filter(None, (property_of(name) for property_of in self.commit_properties)), None)
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The rows of a table; `open` are versions that nothing ended, `memory` rows that are no versions.
+    """The rows of a table; `open` counts open versions, `memory` rows that are not versions.
 
-    What cannot be counted is None.
+    A number that cannot be determined is None.
     """
 
     rows: int | None
@@ -136,13 +140,13 @@ class Counts:
     memory: int = 0
 
 
-def deletes_by_value(told: Callable[[str], str | None]) -> bool:
-    """Whether another writer deleted rows of a snapshot by value, by what its summary has under a name."""
-    return (told("total-equality-deletes") or "0") != "0"
+def deletes_by_value(summary: Callable[[str], str | None]) -> bool:
+    """Whether a snapshot has rows deleted by value; `summary` returns a property of its summary."""
+    return (summary("total-equality-deletes") or "0") != "0"
 
 
 class Catalog(Protocol):
-    """Where tables are described; `searched` names it, and who named it."""
+    """A catalog that describes tables; `searched` is its name, and the origin of that name."""
 
     @property
     def searched(self) -> str: ...
@@ -151,7 +155,7 @@ class Catalog(Protocol):
         """Every table, sorted."""
 
     def describe(self, table: TableName) -> TableMetadata | None:
-        """A table as it stands now, or None if there is none."""
+        """The current metadata of a table, or None if it does not exist."""
 
     def count(self, table: TableMetadata) -> Counts:
         """The rows of a table."""
@@ -161,31 +165,31 @@ class ReadableCatalog(Catalog, Protocol):
     """A catalog whose files are read here."""
 
     def opener(self, table: TableMetadata) -> TableFiles:
-        """How the files of a table are opened."""
+        """The object that opens the files of a table."""
 
 
-def table_of_metadata(table: TableName, told: Mapping[str, Any], location: str) -> TableMetadata:
-    """The table that metadata at a location tells of."""
-    properties = told.get("properties") or {}
-    columns = columns_of_fields(_fields(told), names_of_property(table, properties, SOURCE_NAMES, {}))
-    return TableMetadata(shape_of_properties(table, columns, properties), told, location)
+def table_of_metadata(table: TableName, metadata: Mapping[str, Any], location: str) -> TableMetadata:
+    """The table with this metadata, which is stored at the location."""
+    properties = metadata.get("properties") or {}
+    columns = columns_of_fields(_fields(metadata), names_of_property(table, properties, SOURCE_NAMES, {}))
+    return TableMetadata(shape_of_properties(table, columns, properties), metadata, location)
 
 
 def existing(catalog: Catalog, table: TableName) -> TableMetadata:
-    """The table as it stands now; UsageError if there is none."""
-    found = catalog.describe(table)
-    if found is None:
+    """The current metadata of a table; raises UsageError if it does not exist."""
+    table_metadata = catalog.describe(table)
+    if table_metadata is None:
         raise no_table(table, searched=catalog.searched)
-    return found
+    return table_metadata
 
 
-def _fields(told: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    schemas = told.get("schemas") or [told["schema"]]
-    current = told.get("current-schema-id", schemas[-1].get("schema-id"))
-    found: Sequence[Mapping[str, Any]] = next(
-        each["fields"] for each in schemas if each.get("schema-id") == current
+def _fields(metadata: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    schemas = metadata.get("schemas") or [metadata["schema"]]
+    current = metadata.get("current-schema-id", schemas[-1].get("schema-id"))
+    fields: Sequence[Mapping[str, Any]] = next(
+        schema["fields"] for schema in schemas if schema.get("schema-id") == current
     )
-    return found
+    return fields
 
 
 def _commit(snapshot: Mapping[str, Any]) -> CommitMetadata:
@@ -195,19 +199,14 @@ def _commit(snapshot: Mapping[str, Any]) -> CommitMetadata:
     return CommitMetadata(snapshot["snapshot-id"], committed_at, operation, summary)
 
 
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile, ManifestFile
-
-    Known = dict[str, list[tuple[object, DataFile]]]
-
 TRUE: Final = b"\x01"
-DATA, POSITIONS = 0, 1  # what a file of a manifest holds
+DATA, POSITIONS = 0, 1  # the content of a file in a manifest
 VECTOR: Final = "PUFFIN"
 
 
 @dataclass(slots=True)
 class _Group:
-    """The rows of the files of one partition; `open` and `memory` are None where nothing tells."""
+    """The rows of the files of one partition; `open` and `memory` are None if the statistics lack them."""
 
     rows: int = 0
     deleted: int = 0
@@ -220,14 +219,14 @@ class _Group:
         self.memory = None if self.memory is None or memory is None else self.memory + memory
 
     def left(self, of: int | None) -> int | None:
-        """How many of so many rows are left; None if deletions could be of them or of others."""
+        """How many of `of` rows are left; None if other rows may be deleted instead."""
         if of is None or not self.deleted or not of:
             return of
         return self.rows - self.deleted if of == self.rows else None
 
 
 def counts_of_manifests(table: TableMetadata, opener: TableFiles) -> Counts | None:
-    """The rows as the manifests tell them; None where only the rows themselves do."""
+    """The rows, from manifests; None if they must be read to be counted."""
     snapshot, span = table.snapshot, table.shape.layout.span
     if snapshot is None:
         return Counts(0, 0 if span else None)
@@ -239,23 +238,23 @@ def counts_of_manifests(table: TableMetadata, opener: TableFiles) -> Counts | No
         elif file.content.value == POSITIONS and file.file_format.value == VECTOR:
             groups[partition].deleted += file.record_count
         else:
-            return None  # a row may be hidden twice
-    found = groups.values()
-    open_ = _sum(each.left(each.open) for each in found)
-    memory = _sum(each.left(each.memory) for each in found)
+            return None  # a row may be deleted twice
+    partitions = groups.values()
+    open_ = _sum(group.left(group.open) for group in partitions)
+    memory = _sum(group.left(group.memory) for group in partitions)
     if open_ is None or memory is None:
         return None
-    rows = sum(each.rows - each.deleted for each in found) - memory
+    rows = sum(group.rows - group.deleted for group in partitions) - memory
     return Counts(rows, open_ if span else None, memory)
 
 
 def _sum(parts: Iterator[int | None]) -> int | None:
-    found = list(parts)
-    return None if None in found else sum(each or 0 for each in found)
+    numbers = list(parts)
+    return None if None in numbers else sum(number or 0 for number in numbers)
 
 
 def _measure(table: TableMetadata) -> "Callable[[DataFile], tuple[int | None, int | None]]":
-    """How many rows of a file are open versions, and how many are none, as its statistics tell."""
+    """A function that counts, from a file's statistics, its open versions and its rows without a version."""
     layout, ids = table.shape.layout, _ids(table)
     span = layout.span
 
@@ -276,7 +275,7 @@ def _measure(table: TableMetadata) -> "Callable[[DataFile], tuple[int | None, in
 
 
 def _true_of(file: "DataFile", field: int) -> int | None:
-    """How many rows of a file have the value true, where all have the same."""
+    """The number of rows with the value true, if all values of the file are the same; else None."""
     nulls = (file.null_value_counts or {}).get(field)
     if nulls is None:
         return None
@@ -289,26 +288,27 @@ def _true_of(file: "DataFile", field: int) -> int | None:
 
 
 def _ids(table: TableMetadata) -> dict[str, int]:
-    """The ids of columns by name, and of the role that a row of layout `versions` has."""
-    found = {each["name"]: int(each["id"]) for each in table.fields}
-    nested: list[Any] = [each["type"]["fields"] for each in table.fields if each["name"] == MEMORY]
-    roles = {each["name"]: int(each["id"]) for fields in nested for each in fields if each["name"] == ROLE}
-    return found | roles if table.shape.layout is Layout.VERSIONS else found
+    """The ids of columns by name, and of the role in rows of layout `versions`."""
+    ids = {field["name"]: int(field["id"]) for field in table.fields}
+    memories: list[Any] = [field["type"]["fields"] for field in table.fields if field["name"] == MEMORY]
+    roles = {part["name"]: int(part["id"]) for parts in memories for part in parts if part["name"] == ROLE}
+    return ids | roles if table.shape.layout is Layout.VERSIONS else ids
 
 
 def live_files(
     manifests: str, opener: TableFiles, known: "Known | None" = None
 ) -> "Iterator[tuple[object, DataFile]]":
-    """Each live file of a snapshot, with the partition that it lies in.
+    """Each live file of a snapshot, with its partition.
 
-    `known` keeps what manifests hold, for snapshots that share them.
+    `known` caches the contents of manifests, for snapshots that share them.
     """
     from pyiceberg.manifest import read_manifest_list
 
     listed = list(read_manifest_list(_PyicebergFiles(opener).new_input(manifests)))
-    opener.open_ahead(each.manifest_path for each in listed if each.manifest_path not in (known or {}))
+    unread = (manifest.manifest_path for manifest in listed if manifest.manifest_path not in (known or {}))
+    opener.open_ahead(unread)
     for manifest in listed:
-        if known is None:  # entries that nobody keeps are let go one by one: many cost the collector dearly
+        if known is None:  # entries are released one by one: many at once are costly to collect
             yield from _live_entries(manifest, opener)
             continue
         if manifest.manifest_path not in known:
@@ -329,11 +329,11 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
 
     types: dict[int, Any] = {-1: ManifestEntry, 2: DataFile}
     kinds: dict[int, type[Enum]] = {0: ManifestEntryStatus, 101: FileFormat, 134: DataFileContent}
-    # Asked for each file: a dictionary looks a value up ten times as fast as an enum does.
+    # Used for each file: a dictionary lookup is ten times as fast as an enum's.
     enums: dict[int, Any] = {
-        number: {each.value: each for each in kind}.__getitem__ for number, kind in kinds.items()
+        number: {member.value: member for member in kind}.__getitem__ for number, kind in kinds.items()
     }
-    # pyiceberg's own reading leaves out what format version 3 tells: where a deletion vector lies.
+    # pyiceberg's own reader ignores fields of format version 3: the place of a deletion vector.
     source = _PyicebergFiles(opener).new_input(manifest.manifest_path)
     with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
         for entry in entries:
@@ -344,7 +344,7 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
 
 @dataclass(frozen=True, slots=True)
 class _PyicebergFiles:
-    """Files as pyiceberg asks for them; its own need libraries that take a second to load."""
+    """Files with pyiceberg's interface; its own classes need libraries that take a second to load."""
 
     opener: TableFiles
 

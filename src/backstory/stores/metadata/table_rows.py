@@ -1,15 +1,13 @@
-"""The rows of a small table, or few rows of any, read from files without Spark: the same rows, or none.
+"""The rows of tables, read from files without Spark: the same rows, or Unreadable.
 
-The rows of a small table in the order in which Spark sorts them.
-
-Up to which value of a column a table must be read for so many rows: bounds tell before rows are read.
-
-The rows that commits of a small table moved: of files that came or went, or that vectors hide since.
+Small tables are read whole, in Spark's order if wanted. Of any table few rows are found: by searches, by the
+least values of a column, or by the commits that moved them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -19,6 +17,7 @@ import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.model.change import REPLACE
 from backstory.model.table import TableName
 from backstory.stores.metadata.deletes import Unreadable, Vector, deleted_positions, read_vector, vector_of
 from backstory.stores.metadata.parquet_files import Field, arrow_of, greatest_in_groups, partition_ids
@@ -39,17 +38,19 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile
     from pyroaring import BitMap64
 
-# Plain Python takes about as long for so many rows as Spark takes to start.
+    from backstory.stores.metadata.table_metadata import Known
+
+# With this many rows, plain Python takes about as long as Spark takes to start.
 MOST_ROWS: Final = 200_000
-# Where no row is looked at one by one, memory is the bound before this is.
+# If rows are not processed one by one, the memory limits their number earlier.
 MOST_IN_ARROW: Final = 1 << 26
-# Of so many bytes rows are searched for here: reading them takes about as long as Spark takes to start.
+# Up to this many bytes are searched: reading them takes about as long as Spark takes to start.
 MOST_BYTES: Final = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """A table whose files are read here, the catalog that opens them, and what they may take of memory."""
+    """A table whose files are read here, with the catalog that opens them and a lease of memory."""
 
     table: TableMetadata
     catalog: ReadableCatalog
@@ -57,13 +58,13 @@ class TableReader:
 
     @property
     def opener(self) -> TableFiles:
-        """How its files are opened."""
+        """The object that opens its files."""
         return self.catalog.opener(self.table)
 
     def other_table(self, name: TableName) -> "TableReader | None":
         """Another table of the catalog, in the same memory; None if there is none."""
-        found = self.catalog.describe(name)
-        return None if found is None else TableReader(found, self.catalog, self.lease)
+        metadata = self.catalog.describe(name)
+        return None if metadata is None else TableReader(metadata, self.catalog, self.lease)
 
     def rows(
         self,
@@ -73,52 +74,52 @@ class TableReader:
         most: int | None = None,
         searches: Searches | None = None,
     ) -> pa.Table:
-        """The live rows of a snapshot, with these of the fields, as Spark gives them.
+        """The live rows of a snapshot with these columns, as Spark returns them.
 
-        With `searches` those that have what is searched for: no others are counted or kept, and files and row
-        groups that cannot have them are not read. Raises Unreadable for more rows than `most`, or
-        than `MOST_ROWS`, and for what cannot be read exactly.
+        With `searches` only matching rows are counted and kept, and files and row groups without any are not
+        read. Raises Unreadable for more rows than `most`, by default `MOST_ROWS`, and for rows that cannot be
+        read exactly.
         """
-        told = {each["name"]: each for each in fields}
+        by_name = {field["name"]: field for field in fields}
         sought = searches.columns if isinstance(searches, AnyOf) else searches or {}
-        if missing := {*names, *sought} - set(told):
+        if missing := {*names, *sought} - set(by_name):
             raise Unreadable(f"no column {min(missing)}")
-        schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
+        schema = pa.schema([(name, arrow_of(by_name[name]["type"])) for name in names])
         if snapshot is None:
             return pa.Table.from_batches([], schema)
         if not sought:
             _require_small(snapshot, most or MOST_ROWS)
         search = search_rows(self.table.metadata, fields, searches) if searches and sought else None
         data, deletes = _relevant_files(snapshot, self.opener, search)
-        self.opener.open_ahead(each.file_path for each in [*deletes, *data])
-        hidden = deleted_positions(deletes, self.opener, {each.file_path for each in data}).positions
-        wanted = RowSelection([told[name] for name in names], partition_ids(self.table.metadata))
+        self.opener.open_ahead(file.file_path for file in [*deletes, *data])
+        deleted = deleted_positions(deletes, self.opener, {file.file_path for file in data}).positions
+        wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
         if search is not None:
             wanted = replace(
                 wanted, filter_fields=search.fields, choose=search.choose, may_have=search.may_have
             )
         reading = _Reading(self, wanted, most or MOST_ROWS)
         try:
-            parts = [each for file in data for each in reading.parts(file, hidden.get(file.file_path))]
+            parts = [part for file in data for part in reading.parts(file, deleted.get(file.file_path))]
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
-        return pa.concat_tables([each.cast(schema) for each in parts] or [pa.Table.from_batches([], schema)])
+        return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
-        """All rows of a file, hidden ones too, with these columns of now; raises what `rows` raises."""
-        told = {each["name"]: each for each in self.table.fields}
-        schema = pa.schema([(name, arrow_of(told[name]["type"])) for name in names])
-        wanted = RowSelection([told[name] for name in names], partition_ids(self.table.metadata))
+        """All rows of a file, including deleted rows, with these current columns; raises as `rows`."""
+        by_name = {field["name"]: field for field in self.table.fields}
+        schema = pa.schema([(name, arrow_of(by_name[name]["type"])) for name in names])
+        wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
         try:
             parts = _Reading(self, wanted, file.record_count).parts(file, None)
         except TooLarge:
             raise Unreadable("more than the memory may hold") from None
-        return pa.concat_tables([each.cast(schema) for each in parts] or [pa.Table.from_batches([], schema)])
+        return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
 
 
 @dataclass(slots=True)
 class _Reading:
-    """The files of one question, as they are read: so many rows were kept, and so many bytes looked at."""
+    """The progress of one read: the numbers of kept rows and of bytes read."""
 
     files: TableReader
     wanted: RowSelection
@@ -126,24 +127,24 @@ class _Reading:
     rows: int = 0
     size: int = 0
 
-    def parts(self, file: "DataFile", hidden: "BitMap64 | None") -> list[pa.Table]:
-        """The wanted rows of a file, but for the hidden ones."""
+    def parts(self, file: "DataFile", deleted: "BitMap64 | None") -> list[pa.Table]:
+        """The wanted rows of a file, without the deleted ones."""
         if file.file_format.value != "PARQUET" or file.key_metadata is not None:
             raise Unreadable(f"rows in {file.file_format.value}")
-        holding = HeldParts(self.files.lease, file.file_path)
+        held = HeldParts(self.files.lease, file.file_path)
 
         def hold(size: int) -> None:
-            holding.hold(size)
+            held.hold(size)
             self._look_at(size)
 
         with self.files.opener.parquet(file.file_path) as opened:
-            standing = partial(_visible_rows, hidden, opened.metadata.num_rows)
-            for rows, _ in self.wanted.parts(opened, standing, hold):
-                holding.keep(rows)
+            live_mask = partial(_visible_rows, deleted, opened.metadata.num_rows)
+            for rows, _ in self.wanted.parts(opened, live_mask, hold):
+                held.keep(rows)
                 self.rows += rows.num_rows
                 if self.rows > self.most:
                     raise Unreadable(f"more than {self.most} rows")
-        return holding.whole()
+        return held.whole()
 
     def _look_at(self, size: int) -> None:
         self.size += size
@@ -151,34 +152,34 @@ class _Reading:
             raise Unreadable(f"more than {MOST_BYTES} bytes to search")
 
 
-def _visible_rows(hidden: "BitMap64 | None", rows: int) -> pa.Array | None:
-    """Which rows of a file are not deleted, as booleans; None if no row is."""
-    return None if hidden is None else mask_of_visible(hidden, rows)
+def _visible_rows(deleted: "BitMap64 | None", rows: int) -> pa.Array | None:
+    """The mask of a file's rows that are not deleted; None if no row is deleted."""
+    return None if deleted is None else mask_of_visible(deleted, rows)
 
 
 def is_small(snapshot: Mapping[str, Any]) -> bool:
-    """Whether all rows of a snapshot are read here, by their number."""
-    told = number_of_rows(snapshot)
-    return told is not None and int(told) <= MOST_ROWS
+    """Whether a snapshot has few enough rows to read all of them here."""
+    count = number_of_rows(snapshot)
+    return count is not None and int(count) <= MOST_ROWS
 
 
 def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
-    """Raise Unreadable for a snapshot of more rows than `most`, or that does not tell how many."""
-    told = number_of_rows(snapshot)
-    if told is None or int(told) > most:
-        raise Unreadable(f"{told} rows")
+    """Raise Unreadable for a snapshot of more rows than `most`, or of unknown size."""
+    count = number_of_rows(snapshot)
+    if count is None or int(count) > most:
+        raise Unreadable(f"{count} rows")
 
 
 def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
-    """How many rows its files hold, hidden ones included; None where it does not tell."""
-    told: str | None = (snapshot.get("summary") or {}).get("total-records")
-    return told
+    """The number of rows in its files, including deleted rows; None if its summary lacks it."""
+    count: str | None = (snapshot.get("summary") or {}).get("total-records")
+    return count
 
 
 def _relevant_files(
     snapshot: Mapping[str, Any], opener: TableFiles, search: RowSearch | None
 ) -> "tuple[list[DataFile], list[DataFile]]":
-    """The data files of a snapshot that may have the rows, and all its delete files."""
+    """The data files of a snapshot that may contain the rows, and all its delete files."""
     data: list[DataFile] = []
     deletes: list[DataFile] = []
     for partition, file in live_files(snapshot["manifest-list"], opener):
@@ -190,19 +191,19 @@ def _relevant_files(
 
 
 def rows_in_order(files: TableReader, names: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """These columns of the rows, sorted as Spark sorts; Unreadable for what Spark alone reads or sorts."""
+    """These columns of the rows, sorted like Spark; raises Unreadable if only Spark reads or sorts them."""
     table = files.table
     rows = files.rows(table.snapshot, table.fields, list(dict.fromkeys([*names, *order])))
     return sort_like_spark(rows, order)
 
 
 def sort_like_spark(rows: pa.Table, order: Sequence[str]) -> pa.Table:
-    """The rows, sorted as Spark sorts; Unreadable for what Spark alone sorts."""
+    """The rows, sorted like Spark; raises Unreadable if only Spark sorts them."""
     if any(pa.types.is_floating(rows[name].type) for name in order):
-        raise Unreadable("numbers that are equal and look different")
+        raise Unreadable("equal numbers with different forms")
     keys: dict[str, pa.ChunkedArray] = {}
     for place, name in enumerate(order):
-        keys |= {f"{place} is told": rows[name].is_valid(), f"{place}": rows[name]}
+        keys |= {f"{place} is valid": rows[name].is_valid(), f"{place}": rows[name]}
     try:
         places = pc.sort_indices(pa.table(keys), sort_keys=[(name, "ascending") for name in keys])
     except (pa.ArrowNotImplementedError, pa.ArrowTypeError):
@@ -210,10 +211,7 @@ def sort_like_spark(rows: pa.Table, order: Sequence[str]) -> pa.Table:
     return rows.take(places)
 
 
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-
-# So many values of one column are looked through; their bytes are bounded besides.
+# Up to this many values of one column are read; their bytes are limited separately.
 MOST_VALUES: Final = 1 << 26
 
 
@@ -225,12 +223,12 @@ def least_values(
     count: int,
     least: Any = None,
 ) -> Between | None:
-    """The span of a column that at least so many rows have values in, or NULL; None if the table has fewer.
+    """The least span of a column, including NULL, with at least `count` rows; None if the table has fewer.
 
-    With `least` the span begins there, and NULL is not in it. Raises Unreadable where bounds do not tell, and
-    for more than is read here.
+    With `least` the span begins there and excludes NULL. Raises Unreadable without bounds, and for too many
+    rows.
     """
-    field = next((each for each in fields if each["name"] == name), None)
+    field = next((one for one in fields if one["name"] == name), None)
     if field is None:
         raise Unreadable(f"no column {name}")
     span = _span_of_groups(files, snapshot, field, count, least)
@@ -239,7 +237,7 @@ def least_values(
     values = files.rows(snapshot, fields, [name], MOST_VALUES, {name: span})[name]
     more = count - values.null_count
     if len(values) < count:
-        return span  # rows that are hidden were counted
+        return span  # deleted rows were counted
     return replace(span, greatest=_nth(values.drop_null(), more)) if more > 0 else span
 
 
@@ -252,30 +250,30 @@ def _nth(values: pa.ChunkedArray, number: int) -> Any:
 def _span_of_groups(
     files: TableReader, snapshot: Mapping[str, Any], field: Field, count: int, begin: Any
 ) -> Between | None:
-    """The span of the row groups that together have so many rows: those with the least values."""
+    """The span of the row groups with the least values that together have `count` rows."""
     bounded = _files_with_bounds(files, snapshot, field)
-    found = sorted((each for each in bounded if begin is None or each[1] >= begin), key=lambda each: each[0])
-    if not found:
+    ordered = sorted((file for file in bounded if begin is None or file[1] >= begin), key=itemgetter(0))
+    if not ordered:
         return None
     groups: list[tuple[Any, int]] = []
-    for least, greatest, file in found:
+    for least, greatest, file in ordered:
         if sum(rows for most, rows in groups if most < least) >= count:
             break
         with files.opener(file.file_path) as source, pq.ParquetFile(source) as opened:
-            told = greatest_in_groups(opened, field, greatest)
-        groups += [each for each in told if begin is None or each[0] >= begin]
+            in_file = greatest_in_groups(opened, field, greatest)
+        groups += [group for group in in_file if begin is None or group[0] >= begin]
     rows = 0
-    for greatest, more in sorted(groups, key=lambda each: each[0]):
+    for greatest, more in sorted(groups, key=itemgetter(0)):
         rows += more
         if rows >= count:
-            return Between(found[0][0] if begin is None else begin, greatest, null=begin is None)
+            return Between(ordered[0][0] if begin is None else begin, greatest, null=begin is None)
     return None
 
 
 def _files_with_bounds(
     files: TableReader, snapshot: Mapping[str, Any], field: Field
 ) -> "Iterator[tuple[Any, Any, DataFile]]":
-    """The data files with their bounds, but for those in which all values are NULL."""
+    """The data files with their bounds, without files whose values are all NULL."""
     for _, file in live_files(snapshot["manifest-list"], files.opener):
         if file.content.value != DATA:
             continue
@@ -286,17 +284,9 @@ def _files_with_bounds(
             raise Unreadable(f"no bounds of {field['name']}")
 
 
-if TYPE_CHECKING:
-    from pyiceberg.manifest import DataFile
-
-    from backstory.stores.metadata.table_metadata import Known
-
-REPLACE = "replace"
-
-
 @dataclass(frozen=True, slots=True)
 class LiveFile:
-    """A file of rows in a snapshot, and what hides rows of it."""
+    """A data file of a snapshot, and its deletion vector."""
 
     file: "DataFile"
     vector: Vector | None
@@ -304,9 +294,9 @@ class LiveFile:
 
 @dataclass(slots=True)
 class CommitMoves:
-    """The rows that commits of a table let go and come, with these columns; each file is read once.
+    """The rows that commits removed and added, with these columns; each file is read once.
 
-    Raises Unreadable for more than is small, and for what is not read exactly here.
+    Raises Unreadable for too many rows, and for rows that cannot be read exactly here.
     """
 
     files: TableReader
@@ -318,58 +308,60 @@ class CommitMoves:
     def of_commits(
         self, before: int | None, commits: Sequence[tuple[int, str]]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """For each commit, by its snapshot and operation, the rows that went and those that came."""
-        there = {} if before is None else self._live_files(before)
+        """For each commit, by its snapshot and operation, the removed and the added rows."""
+        files_before = {} if before is None else self._live_files(before)
         for snapshot, operation in commits:
-            then = self._live_files(snapshot)
-            yield self._diff({} if operation == REPLACE else there, {} if operation == REPLACE else then)
-            there = then
+            files_after = self._live_files(snapshot)
+            yield self._diff(
+                {} if operation == REPLACE else files_before, {} if operation == REPLACE else files_after
+            )
+            files_before = files_after
 
     def _diff(
         self, before: Mapping[str, LiveFile], after: Mapping[str, LiveFile]
     ) -> tuple[pa.Table, pa.Table]:
-        gone, come = [], []
+        removed, added = [], []
         for path in sorted({*before, *after}):
             was, now = before.get(path), after.get(path)
             if was is not None and now is not None and was.vector == now.vector:
                 continue
             one, other = self._live_positions(was), self._live_positions(now)
-            gone.append(self._rows(was or now, one - other))
-            come.append(self._rows(now or was, other - one))
-        return self._concat(gone), self._concat(come)
+            removed.append(self._rows(was or now, one - other))
+            added.append(self._rows(now or was, other - one))
+        return self._concat(removed), self._concat(added)
 
     def _concat(self, parts: list[pa.Table | None]) -> pa.Table:
-        found = [each for each in parts if each is not None]
-        return pa.concat_tables(found) if found else pa.table({name: [] for name in self.names})
+        tables = [part for part in parts if part is not None]
+        return pa.concat_tables(tables) if tables else pa.table({name: [] for name in self.names})
 
     def _live_files(self, snapshot: int) -> dict[str, LiveFile]:
         """The data files of a snapshot by their paths, each with its deletion vector."""
-        described = self.files.table.snapshot_by_id(snapshot)
-        if described is None:
-            raise Unreadable("a snapshot that is gone")
+        metadata = self.files.table.snapshot_by_id(snapshot)
+        if metadata is None:
+            raise Unreadable("an expired snapshot")
         data: dict[str, DataFile] = {}
         vectors: dict[str, Vector] = {}
-        for _, file in live_files(described["manifest-list"], self.files.opener, self.manifests):
+        for _, file in live_files(metadata["manifest-list"], self.files.opener, self.manifests):
             if file.content.value == DATA:
                 data[file.file_path] = file
             elif file.content.value == POSITIONS and file.file_format.value == VECTOR:
                 vectors.update([vector_of(file)])
             else:
-                raise Unreadable("rows that other files than vectors hide")
+                raise Unreadable("rows deleted by other files than vectors")
         return {path: LiveFile(file, vectors.get(path)) for path, file in data.items()}
 
-    def _live_positions(self, standing: LiveFile | None) -> BitMap64:
-        if standing is None:
+    def _live_positions(self, live: LiveFile | None) -> BitMap64:
+        if live is None:
             return BitMap64()
-        every = BitMap64(range(standing.file.record_count))
-        if standing.vector is None:
+        every = BitMap64(range(live.file.record_count))
+        if live.vector is None:
             return every
-        return every - read_vector(standing.vector, self.files.opener)
+        return every - read_vector(live.vector, self.files.opener)
 
-    def _rows(self, standing: LiveFile | None, positions: BitMap64) -> pa.Table | None:
-        if standing is None or not positions:
+    def _rows(self, live: LiveFile | None, positions: BitMap64) -> pa.Table | None:
+        if live is None or not positions:
             return None
-        file = standing.file
+        file = live.file
         if file.file_path not in self.read:
             self._count(file.record_count)
             self.read[file.file_path] = self.files.whole_file(file, self.names)

@@ -1,4 +1,4 @@
-"""Values between Python and Arrow without pandas, which pyarrow's own ways would load, in half a second."""
+"""Values between Python and Arrow, without pyarrow's own ways, which load pandas in half a second."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,55 +18,55 @@ if TYPE_CHECKING:
 
 
 def integers(values: Sequence[int | None] | np.ndarray, type_: pa.DataType | None = None) -> pa.Array:
-    """The numbers as 64 bits each, NULL where there is none; `type_` is another type of that width."""
+    """The numbers with 64 bits each, NULL for None; `type_` is another Arrow type of that width."""
     if isinstance(values, np.ndarray):
         data, valid = values.astype(np.int64), None
     else:
-        known = [each is not None for each in values]
-        data = np.fromiter((each or 0 for each in values), np.int64, len(values))
+        known = [value is not None for value in values]
+        data = np.fromiter((value or 0 for value in values), np.int64, len(values))
         valid = None if all(known) else pa.py_buffer(np.packbits(known, bitorder="little"))
     return pa.Array.from_buffers(type_ or pa.int64(), len(values), [valid, pa.py_buffer(data)])
 
 
 def booleans(values: np.ndarray) -> pa.Array:
-    """The truths as Arrow has them."""
+    """An Arrow array of booleans."""
     packed = pa.py_buffer(np.packbits(values, bitorder="little"))
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, packed])
 
 
 def without_nulls(truths: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-    """The truths with NULL as no."""
+    """The booleans, with False for NULL."""
     return pc.coalesce(truths, booleans(np.zeros(1, bool))[0])
 
 
 def truths_of(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
-    """The truths as NumPy has them, NULL as no."""
-    told = without_nulls(values).cast(pa.uint8())
-    whole = told.combine_chunks() if isinstance(told, pa.ChunkedArray) else told
+    """The booleans as a NumPy array, with False for NULL."""
+    bytes_ = without_nulls(values).cast(pa.uint8())
+    whole = bytes_.combine_chunks() if isinstance(bytes_, pa.ChunkedArray) else bytes_
     buffer = whole.buffers()[1] or b""
     return np.frombuffer(buffer, np.uint8)[whole.offset : whole.offset + len(whole)].astype(bool)
 
 
-def mask_of_visible(hidden: "BitMap64", rows: int) -> pa.Array:
-    """Which rows of a file are not hidden."""
-    found = np.ones(rows, dtype=bool)
-    found[np.asarray(hidden.to_array())] = False
-    return booleans(found)
+def mask_of_visible(deleted: "BitMap64", rows: int) -> pa.Array:
+    """A mask of a file's rows that are not deleted."""
+    mask = np.ones(rows, dtype=bool)
+    mask[np.asarray(deleted.to_array())] = False
+    return booleans(mask)
 
 
 def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
-    """The whole numbers of a column that there are."""
-    found = column.drop_null().cast(pa.int64()).combine_chunks()
-    return np.frombuffer(found.buffers()[1] or b"", np.int64)[found.offset : found.offset + len(found)]
+    """The integers of a column that are not NULL."""
+    values = column.drop_null().cast(pa.int64()).combine_chunks()
+    return np.frombuffer(values.buffers()[1] or b"", np.int64)[values.offset : values.offset + len(values)]
 
 
 def text_scalar(value: str) -> pa.Scalar:
-    """A text as a value of Arrow's."""
+    """A text as an Arrow scalar."""
     return _of_bytes(value.encode(), pa.string())
 
 
 def scalar(value: Any, type_: pa.DataType) -> pa.Scalar:
-    """A value of Python's as one of Arrow's, of the type of its column."""
+    """A Python value as an Arrow scalar of its column's type."""
     if isinstance(value, bytes):
         return _of_bytes(value, type_)
     if isinstance(value, datetime):
@@ -86,32 +86,34 @@ def _of_bytes(value: bytes, type_: pa.DataType) -> pa.Scalar:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table, as `to_pylist` gives them; maps as dictionaries."""
-    columns = [values_of(each) for each in table.columns]
+    """The rows of a table as `to_pylist` returns them; maps are dictionaries."""
+    columns = [values_of(column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column, as `to_pylist` gives them; maps as dictionaries, each NaN as the same one.
+    """The values of a column as `to_pylist` returns them; maps are dictionaries, and all NaN are one object.
 
-    A float of 32 bits is the number that its text shows; a time beyond Python's years is its text.
+    A float of 32 bits becomes the number that its text shows. A time outside of Python's years becomes its
+    text.
     """
     try:
         return _values(column)
-    except (OverflowError, ValueError):  # a year before 1 or after 9999, of which Python has no times
+    except (OverflowError, ValueError):  # a year before 1 or after 9999, which Python's times lack
         times = column.type
-        return [_with_times(each, times) for each in _values(column.cast(_with_leaves(times, _counted_type)))]
+        counted = _values(column.cast(_with_leaves(times, _counted_type)))
+        return [_with_times(value, times) for value in counted]
 
 
 def _values(column: pa.ChunkedArray) -> list[Any]:
     if pa.types.is_timestamp(column.type) and column.type.tz is not None:
         micros = column.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).to_pylist()
-        return [None if each is None else EPOCH + timedelta(microseconds=each) for each in micros]
+        return [None if value is None else EPOCH + timedelta(microseconds=value) for value in micros]
     shown = _with_leaves(column.type, _shown_type)
     if shown != column.type:
-        column = pa.chunked_array([same(each, shown) for each in column.chunks], shown)
-    found: list[Any] = column.to_pylist(maps_as_pydicts="strict")
-    return list(map(_one_nan, found)) if _has_floats(column.type) else found
+        column = pa.chunked_array([same(chunk, shown) for chunk in column.chunks], shown)
+    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    return list(map(_one_nan, values)) if _has_floats(column.type) else values
 
 
 def _shown_type(type_: pa.DataType) -> pa.DataType:
@@ -125,10 +127,10 @@ def _counted_type(type_: pa.DataType) -> pa.DataType:
 
 
 def _with_leaves(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
-    """The type with others where nothing is nested any more."""
+    """The type with `leaf` applied to its parts that are not nested."""
     t = pa.types
     if t.is_struct(type_):
-        return pa.struct([each.with_type(_with_leaves(each.type, leaf)) for each in type_])
+        return pa.struct([field.with_type(_with_leaves(field.type, leaf)) for field in type_])
     if t.is_map(type_):
         return pa.map_(
             type_.key_field.with_type(_with_leaves(type_.key_type, leaf)),
@@ -140,17 +142,17 @@ def _with_leaves(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType])
 
 
 def _with_times(value: Any, type_: pa.DataType) -> Any:
-    """A value whose days and instants are counted from 1970 on, with them as times, or else as texts."""
+    """A value with times, or texts of times, in place of the days and microseconds since 1970."""
     t = pa.types
     if value is None:
         return None
     if t.is_struct(type_):
-        return {each.name: _with_times(value[each.name], each.type) for each in type_}
+        return {field.name: _with_times(value[field.name], field.type) for field in type_}
     if t.is_map(type_):
         pairs = value.items()
-        return {_with_times(key, type_.key_type): _with_times(each, type_.item_type) for key, each in pairs}
+        return {_with_times(key, type_.key_type): _with_times(item, type_.item_type) for key, item in pairs}
     if t.is_list(type_):
-        return [_with_times(each, type_.value_type) for each in value]
+        return [_with_times(element, type_.value_type) for element in value]
     return _time(value, type_) if t.is_date(type_) or t.is_timestamp(type_) else value
 
 
@@ -165,7 +167,7 @@ def _time(counted: int, type_: pa.DataType) -> date | str:
 
 
 def _text_of_time(counted: int, type_: pa.DataType) -> str:
-    """The text of a time that Python has none for, its year as ISO 8601 has it: `-0043-03-15`."""
+    """The text of a time that Python cannot represent, with an ISO 8601 year: `-0043-03-15`."""
     plain = type_ if pa.types.is_date(type_) else pa.timestamp("us")
     shown = str(pa.scalar(counted, _counted_type(type_)).cast(plain).cast(pa.string()))
     zone = "" if pa.types.is_date(type_) or type_.tz is None else "Z"
@@ -181,9 +183,9 @@ def _has_floats(type_: pa.DataType) -> bool:
 
 
 def _one_nan(value: Any) -> Any:
-    """The value with the one NaN that equals itself, by identity: rows that have it can be compared."""
+    """The value with one NaN object for all, which equals itself by identity: its rows can be compared."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value
     if isinstance(value, dict):
-        return {key: _one_nan(each) for key, each in value.items()}
+        return {key: _one_nan(item) for key, item in value.items()}
     return list(map(_one_nan, value)) if isinstance(value, list) else value
