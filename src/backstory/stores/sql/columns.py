@@ -1,7 +1,4 @@
-"""Columns as a dialect writes them: their types by the words of a model (section 1.2).
-
-How a column's type may change (section 4.3).
-"""
+"""Columns for a dialect: their logical types (section 1.2), and how types may widen (section 4.3)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -29,7 +26,7 @@ class Datatype(StrEnum):
 
 
 class SqlColumn(Protocol):
-    """What a dialect asks of a column; `former_names` are those that it may still stand under."""
+    """The properties of a column that dialects use."""
 
     @property
     def name(self) -> str:
@@ -41,15 +38,15 @@ class SqlColumn(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """The letters that a text may have; None for any number."""
+        """The maximum number of characters of a text; None for any number."""
 
     @property
     def decimal_precision(self) -> int | None:
-        """The digits of a DECIMAL."""
+        """The number of digits of a DECIMAL."""
 
     @property
     def decimal_scale(self) -> int | None:
-        """The digits of its fraction."""
+        """The number of digits of its fraction."""
 
     @property
     def nullable(self) -> bool:
@@ -57,16 +54,16 @@ class SqlColumn(Protocol):
 
     @property
     def former_names(self) -> tuple[str, ...]:
-        """The names that it had, the oldest first."""
+        """Its former names, the oldest first; the table may still use one of them."""
 
     @property
     def active(self) -> bool:
-        """Whether rows still bring it; a retired column stays in tables that have it."""
+        """Whether rows still contain it; tables keep retired columns."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableColumn:
-    """A column of a table that no model names."""
+    """A column of a table without a model."""
 
     name: str
     datatype: Datatype
@@ -87,9 +84,9 @@ EQUAL, WIDENING, OTHER = "equal", "widening", "other"
 
 
 def drift(old: SqlColumn, new: SqlColumn) -> str:
-    """Whether every value of the old type is one of the new: equal, widening, or other.
+    """How the new type relates to the old one: equal, widening (all old values fit), or other.
 
-    DECIMAL(p1,s1) widens to DECIMAL(p2,s2) if neither its fraction nor its whole digits get fewer;
+    DECIMAL(p1,s1) widens to DECIMAL(p2,s2) if neither the fraction nor the integer part has fewer digits.
     DECIMAL never becomes FLOAT in a history.
     """
     if old.datatype is new.datatype:
@@ -111,7 +108,8 @@ def _length(old: int | None, new: int | None) -> str:
 
 def _decimal(old: SqlColumn, new: SqlColumn) -> str:
     old_type, new_type = (
-        ColumnType(Kind.DECIMAL, each.decimal_precision or 38, each.decimal_scale or 0) for each in (old, new)
+        ColumnType(Kind.DECIMAL, column.decimal_precision or 38, column.decimal_scale or 0)
+        for column in (old, new)
     )
     if old_type == new_type:
         return EQUAL

@@ -1,4 +1,4 @@
-"""What must change in a table before it can be loaded: its metadata against the table (section 4.3)."""
+"""The changes that a table needs before it is loaded, by its metadata (section 4.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,7 +40,7 @@ _TEXT = {_KIND.VARCHAR, _KIND.NVARCHAR, _KIND.TEXT, _KIND.CHAR, _KIND.NCHAR}
 
 @dataclass(frozen=True)
 class DdlPlan(Generic[ColumnT]):
-    """The changes of one table, in the order in which they are made; what only deserves a word."""
+    """The changes of one table in order, and warnings."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     widened: Sequence[tuple[ColumnT, str]] = ()
@@ -49,7 +49,7 @@ class DdlPlan(Generic[ColumnT]):
 
     @property
     def changes_in_words(self) -> list[str]:
-        """The changes, one text each: `ADD_COLUMN name`."""
+        """The changes, a text each: `ADD_COLUMN name`."""
         return [
             *(f"RENAME_COLUMN {old} to {new}" for old, new in self.renamed.items()),
             *(f"ALTER_COLUMN_TYPE {column.name} from {old}" for column, old in self.widened),
@@ -57,7 +57,7 @@ class DdlPlan(Generic[ColumnT]):
         ]
 
     def statements(self, dialect: Dialect, schema: str, table: str) -> list[str]:
-        """The changes in a dialect: renames, then types, then new columns."""
+        """The changes in SQL: renames, then types, then new columns."""
         name = dialect.render_table_identifier(schema, table)
         renames = [dialect.render_rename_column(schema, table, old, new) for old, new in self.renamed.items()]
         types = []
@@ -80,8 +80,8 @@ def plan_changes(
 ) -> DdlPlan[ColumnT]:
     """The changes that bring a table with `stored` columns (name to type) to these columns.
 
-    Columns that only the table has stay. Names compare trimmed and without case. Raises Refused
-    for a table without columns, an ambiguous rename, and a type that does not widen.
+    Columns that only the table has stay. Names are compared trimmed and without case. Raises Refused for a
+    table without columns, an ambiguous rename, and a type that does not widen.
     """
     if not stored:
         raise Refused("NO_COLUMNS_RETURNED", f"{table} exists but has no columns.", "Check the table.")
@@ -113,8 +113,8 @@ def _plan_renames(
 ) -> dict[str, str]:
     """Old names to new ones, in an order in which each new name is free.
 
-    A column that is not there takes the one that was it. If that one's name belongs to another column
-    of today, this is looked for next: so `b` becomes `c`, and `a` becomes `b`.
+    A missing column takes the stored column that has one of its former names. If that name belongs to another
+    present column, the other column is looked for next: `b` becomes `c`, and then `a` becomes `b`.
     """
     free = {name.strip().lower(): name for name in stored}
     active = {column.name: column for column in columns if column.active}
@@ -123,9 +123,9 @@ def _plan_renames(
     while missing:
         column = missing.pop(0)
         former = [name for name in dict.fromkeys(map(str.lower, column.former_names)) if name in free]
-        if len(former) > 1:  # one that is a column again is its own
+        if len(former) > 1:  # a name that is a column again belongs to that column
             former = [name for name in former if name not in active] or former
-        if not column.active:  # it keeps the values of a column that has another type now
+        if not column.active:  # it keeps the values of a column whose type has changed
             former = [name for name in former if _goes_another_way(active.get(name), free, stored, dialect)]
         if len(former) > 1:
             raise Refused(
@@ -143,7 +143,7 @@ def _plan_renames(
 def _goes_another_way(
     column: SqlColumn | None, names: Mapping[str, str], stored: Mapping[str, str], dialect: Dialect
 ) -> bool:
-    """Whether what stands under a column's name cannot be the column, by its type."""
+    """Whether the stored column with a column's name cannot be that column, because of its type."""
     if column is None:
         return False
     old = logical_type(stored[names[column.name]], dialect)
@@ -167,19 +167,19 @@ def _plan_widening(table: str, column: ColumnT, stored: str, dialect: Dialect) -
 
 
 def _drift(old: SqlColumn, new: SqlColumn) -> str:
-    """`drift`; but text without a length holds every length, for DuckDB forgets them."""
+    """The `drift`; text without a length holds every length, because DuckDB forgets lengths."""
     if old.datatype is new.datatype is Datatype.STRING and old.max_length is None:
         return EQUAL
     return drift(old, new)
 
 
 def logical_type(type_: str, dialect: Dialect) -> TableColumn | None:
-    """A database's type as a column of ours; None for one that we do not know."""
+    """The column type for a database's type; None for an unknown type."""
     try:
         parsed = sqlglot.maybe_parse(type_, into=exp.DataType, dialect=dialect.SQLGLOT_NAME or None)
-    except ParseError:  # a type of the database's own
+    except ParseError:  # a type that only the database has
         return None
-    numbers = [int(each.name) for each in parsed.expressions if each.name.isdigit()]
+    numbers = [int(part.name) for part in parsed.expressions if part.name.isdigit()]
     if parsed.this in _TEXT:
         length = numbers[0] if numbers else None
         return TableColumn("c", Datatype.STRING, length)
@@ -193,7 +193,7 @@ def logical_type(type_: str, dialect: Dialect) -> TableColumn | None:
 
 
 def fits(stage: str, column: SqlColumn, dialect: Dialect) -> bool:
-    """Whether every value of a stage column's type is one of a base column, so that nothing is cast away."""
+    """Whether a base column can hold every value of a stage column's type, so that no cast loses any."""
     old, new = logical_type(stage, dialect), logical_type(dialect.type_of(column), dialect)
     if old is None or new is None:
         return stage.lower() == dialect.type_of(column).lower()
@@ -201,7 +201,7 @@ def fits(stage: str, column: SqlColumn, dialect: Dialect) -> bool:
     if {old.datatype, new.datatype} <= integers or old.datatype is new.datatype is Datatype.STRING:
         return True  # the database refuses a value that is too large or too long
     if old.datatype is Datatype.STRING and column.datatype in {Datatype.JSON, Datatype.TIME, Datatype.UUID}:
-        return True  # it is checked by the type itself
+        return True  # the type itself checks it
     if old.datatype is Datatype.DECIMAL and old.decimal_precision is None:
-        return False  # as many digits as one likes
+        return False  # any number of digits
     return drift(old, new) != OTHER

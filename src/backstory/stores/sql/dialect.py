@@ -1,6 +1,6 @@
-"""The contract of a dialect (section 5.1): the core says what, the dialect gives it its shape.
+"""The contract of a dialect (section 5.1): how a database writes the statements of a load.
 
-Types and canonical texts as tables: a row of a dialect's table is a template for one type.
+Types and canonical texts are tables of templates.
 """
 
 import re
@@ -22,7 +22,7 @@ PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def keywords(dialect: str, *more: str) -> frozenset[str]:
-    """The words, in upper case, that sqlglot knows as keywords of a dialect, and more."""
+    """The keywords of a dialect that sqlglot knows, in upper case, and more."""
     known = {word.upper() for word in sqlglot.Dialect.get_or_raise(dialect).tokenizer_class.KEYWORDS} | {
         word.upper() for word in _Reserved.Generator.RESERVED_KEYWORDS
     }
@@ -30,15 +30,15 @@ def keywords(dialect: str, *more: str) -> frozenset[str]:
 
 
 class Dialect(ABC):
-    """How one database writes what a load needs.
+    """The SQL of one database for a load.
 
-    Expressions and names come as SQL that the dialect rendered itself. A statement has no semicolon
-    at its end. Capabilities are declared: what is missing is an error when a load is planned.
+    Expressions and names are passed as SQL that the dialect rendered itself. A statement has no semicolon at
+    its end. Capabilities are declared: a missing one is an error when a load is planned.
     """
 
     DIALECT_NAME: ClassVar[str] = ""
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = frozenset()
-    # What sqlglot calls the dialect, to parse conditions that users write.
+    # sqlglot's name of the dialect, to parse conditions of users.
     SQLGLOT_NAME: ClassVar[str] = ""
     QUOTES: ClassVar[tuple[str, str]] = ('"', '"')
 
@@ -54,11 +54,11 @@ class Dialect(ABC):
         return f"{left}{name.replace(right, right * 2)}{right}"
 
     def should_quote(self, name: str) -> bool:
-        """Whether the name means something else without quotes."""
+        """Whether the name would have another meaning without quotes."""
         return PLAIN.fullmatch(name) is None or name.upper() in self.RESERVED_KEYWORDS
 
     def render_identifier(self, name: str) -> str:
-        """The name, in quotes where it needs them."""
+        """The name, in quotes if necessary."""
         return self.quote_ident(name) if self.should_quote(name) else name
 
     def render_table_identifier(self, schema: str | None, name: str) -> str:
@@ -69,7 +69,7 @@ class Dialect(ABC):
     # Literals
 
     def string_literal(self, text: str) -> str:
-        """A text as a literal, whatever characters it has."""
+        """A text as a literal, with any characters."""
         return "'" + text.replace("'", "''") + "'"
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Dialect(ABC):
         """An aware time as an instant in UTC with six digits."""
 
     def render_literal(self, value: object) -> str:
-        """A literal of None, bool, int, float, Decimal, date, aware datetime or str; ValueError else."""
+        """A literal of None, bool, int, float, Decimal, date, aware datetime or str; else ValueError."""
         match value:
             case None:
                 return "NULL"
@@ -124,17 +124,17 @@ class Dialect(ABC):
         )
 
     def cast_expression(self, sql: str, type_: str) -> str:
-        """The value as another type; what does not fit is the database's error."""
+        """The value as another type; the database reports values that do not fit."""
         return f"CAST({sql} AS {type_})"
 
     @abstractmethod
     def canonical_text(
         self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
     ) -> str:
-        """The canonical text of a value (section 2.4), NULL for NULL, whatever the session's settings."""
+        """The canonical text of a value (section 2.4) with any session settings; NULL for NULL."""
 
     def concat_expression(self, parts: Sequence[str]) -> str:
-        """All texts one after the other; NULL if one of them is."""
+        """The texts concatenated; NULL if one of them is NULL."""
         return f"({' || '.join(parts)})" if len(parts) > 1 else parts[0]
 
     @abstractmethod
@@ -142,11 +142,11 @@ class Dialect(ABC):
         """The SHA-256 of a text's UTF-8 bytes, in lower-case hexadecimal digits."""
 
     def null_safe_ne(self, a: str, b: str) -> str:
-        """Whether two values are distinct, NULL being a value; never NULL itself."""
+        """Whether two values are distinct, with NULL as a value; never NULL itself."""
         return f"{a} IS DISTINCT FROM {b}"
 
     def current_instant(self) -> str:
-        """The database's own clock."""
+        """The time of the database's clock."""
         return "CURRENT_TIMESTAMP"
 
     # Statements
@@ -154,23 +154,23 @@ class Dialect(ABC):
     def render_update_exists(
         self, target: str, alias: str, assignments: Mapping[str, str], where: str
     ) -> str:
-        """Update the rows of `target`, known as `alias`, for which a condition with subqueries holds."""
+        """Update the rows of `target`, with this alias, for which a condition with subqueries is true."""
         values = ",\n  ".join(f"{name} = {value}" for name, value in assignments.items())
         return f"UPDATE {target} AS {alias}\nSET\n  {values}\nWHERE {where}"
 
     def render_insert_select_guarded(
         self, target: str, columns: Sequence[str], select: Sequence[str], source: str, alias: str, where: str
     ) -> str:
-        """Insert what `select` makes of the rows of `source`, known as `alias`, that meet a condition."""
+        """Insert `select` of the rows of `source`, with this alias, that meet a condition."""
         if len(columns) != len(select) or len(set(columns)) != len(columns):
-            raise ValueError("the columns of an INSERT and its values do not go together")
+            raise ValueError("the columns of an INSERT do not match its values")
         return (
             f"INSERT INTO {target} (\n  {_lines(columns)}\n)\nSELECT\n  {_lines(select)}\n"
             f"FROM {source} AS {alias}\nWHERE {where}"
         )
 
     def render_delete_detection_statement(self, target: str, alias: str, where: str) -> str:
-        """Delete the rows of `target`, known as `alias`, for which a condition with subqueries holds."""
+        """Delete the rows of `target`, with this alias, for which a condition with subqueries is true."""
         return f"DELETE FROM {target} AS {alias}\nWHERE {where}"
 
     def render_hist_merge_statement(
@@ -182,7 +182,7 @@ class Dialect(ABC):
         columns: Sequence[str],
         values: Sequence[str],
     ) -> str:
-        """One pass: matched rows of `target` AS t are updated, the other rows of `source` AS s inserted."""
+        """Update matched rows of `target` AS t, and insert the other rows of `source` AS s, in one pass."""
         update = ", ".join(f"{name} = {value}" for name, value in assignments.items())
         return (
             f"MERGE INTO {target} AS t\nUSING (\n{source}\n) AS s\nON {on}\n"
@@ -199,8 +199,9 @@ class Dialect(ABC):
     def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
         """Create a table with these columns."""
         parts = [
-            f"{self.render_identifier(each.name)} {self.type_of(each)}{'' if each.nullable else ' NOT NULL'}"
-            for each in columns
+            f"{self.render_identifier(column.name)} {self.type_of(column)}"
+            + ("" if column.nullable else " NOT NULL")
+            for column in columns
         ]
         return f"CREATE TABLE IF NOT EXISTS {table} (\n  {_lines(parts)}\n)"
 
@@ -209,20 +210,20 @@ class Dialect(ABC):
         return f"ALTER TABLE {table} ADD COLUMN {self.render_identifier(column.name)} {self.type_of(column)}"
 
     def render_rename_column(self, schema: str, table: str, old: str, new: str) -> str:
-        """Give a column another name."""
+        """Rename a column."""
         return (
             f"ALTER TABLE {self.render_table_identifier(schema, table)} "
             f"RENAME COLUMN {self.render_identifier(old)} TO {self.render_identifier(new)}"
         )
 
     def render_rename_table(self, schema: str, old: str, new: str) -> str:
-        """Give a table another name in its schema."""
+        """Rename a table in its schema."""
         return (
             f"ALTER TABLE {self.render_table_identifier(schema, old)} RENAME TO {self.render_identifier(new)}"
         )
 
     def render_alter_column_type(self, table: str, column: SqlColumn, old_type: str) -> str | None:
-        """Widen a column in place; None where the database cannot."""
+        """Widen a column in place; None if the database cannot."""
         del old_type
         name = self.render_identifier(column.name)
         return f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {self.type_of(column)}"
@@ -234,12 +235,12 @@ class Dialect(ABC):
     # Running
 
     def secret_reference(self, name: str) -> str | None:
-        """An expression for a secret that the session keeps; None if it can only be a literal."""
+        """An expression for a secret of the session; None if it can only be a literal."""
         del name
         return None
 
     def get_execution_engine(self, url: str) -> "Engine":
-        """A connection; by default there is none, and the dialect only writes SQL."""
+        """A connection; by default there is none, because the dialect only writes SQL."""
         from backstory.errors import UsageError
 
         del url
@@ -258,11 +259,11 @@ BOOLEAN_TEXT = "CASE WHEN {sql} THEN 'true' WHEN NOT {sql} THEN 'false' END"
 
 
 class TemplateDialect(Dialect):
-    """A dialect whose types and canonical texts stand in tables.
+    """A dialect with tables of types and canonical texts.
 
-    A type may name `{precision}` and `{scale}`; a text of limited length is `LIMITED`, with `{length}`. A
-    canonical text names the value `{sql}` and, for numbers, `{precision}` and `{scale}`; a type without a row
-    is cast as `CAST_TEXT` says.
+    A type may contain `{precision}` and `{scale}`; `LIMITED` is the type of a text with a maximum `{length}`.
+    A canonical text contains the value as `{sql}` and, for numbers, `{precision}` and `{scale}`; other types
+    use `CAST_TEXT`.
     """
 
     TYPES: ClassVar[Mapping[Datatype, str]]

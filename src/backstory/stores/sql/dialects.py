@@ -1,13 +1,4 @@
-"""DuckDB.
-
-PostgreSQL, 11 and later.
-
-Spark with Iceberg tables: SQL for people; loads run as one pass (decision H2).
-
-SQL Server 2022: its text is written and parsed here, and not run (decision H3).
-
-The dialects by their names: ours, registered ones, and those of installed packages (section 5.4).
-"""
+"""The dialects and their registry: ours, registered ones, and those of installed packages (section 5.4)."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +22,7 @@ _DUCKDB_TYPES = {
     Datatype.BOOLEAN: "BOOLEAN",
     Datatype.DATE: "DATE",
     Datatype.TIME: "TIME",
-    # Times of a history are UTC; a type without zone says so in every session.
+    # Times of a history are in UTC; a type without zone has the same meaning in every session.
     Datatype.TIMESTAMP: "TIMESTAMP",
     Datatype.BINARY: "BLOB",
     Datatype.UUID: "UUID",
@@ -50,7 +41,7 @@ _DUCKDB_TEXTS = {
 
 
 class DuckDB(TemplateDialect):
-    """DuckDB, which runs here."""
+    """DuckDB, which runs in this process."""
 
     DIALECT_NAME: ClassVar[str] = "duckdb"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("duckdb")
@@ -66,7 +57,7 @@ class DuckDB(TemplateDialect):
     ) -> str:
         if datatype not in (Datatype.DECIMAL, Datatype.FLOAT) or precision is None or precision != scale:
             return super().canonical_text(sql, datatype, precision, scale)
-        # Without a digit before the point DuckDB writes .50, and does not read 1e-07: there is room for one.
+        # Without a digit before the point DuckDB writes .50, and does not read 1e-07; hence one more digit.
         wide = f"DECIMAL({precision + 1},{scale})"
         if datatype is Datatype.FLOAT:
             sql = f"CAST(CAST({sql} AS VARCHAR) AS {wide})"
@@ -87,9 +78,6 @@ class DuckDB(TemplateDialect):
         return open_duckdb(url)
 
 
-if TYPE_CHECKING:
-    from backstory.stores.sql.engine import Engine
-
 _POSTGRES_TYPES = {
     Datatype.STRING: "TEXT",
     Datatype.INTEGER: "INTEGER",
@@ -102,7 +90,7 @@ _POSTGRES_TYPES = {
     Datatype.TIMESTAMP: "TIMESTAMPTZ",
     Datatype.BINARY: "BYTEA",
     Datatype.UUID: "UUID",
-    # json keeps the text as it came; jsonb would write it anew.
+    # json keeps the text; jsonb would rewrite it.
     Datatype.JSON: "JSON",
 }
 _POSTGRES_TEXTS = {
@@ -118,7 +106,7 @@ _POSTGRES_TEXTS = {
 
 
 class Postgres(TemplateDialect):
-    """PostgreSQL, which the tests run."""
+    """PostgreSQL 11 and later, which the tests run."""
 
     DIALECT_NAME: ClassVar[str] = "postgres"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("postgres")
@@ -136,7 +124,7 @@ class Postgres(TemplateDialect):
     def string_literal(self, text: str) -> str:
         if "\\" not in text:
             return super().string_literal(text)
-        # Right whatever standard_conforming_strings says.
+        # This is right for each value of standard_conforming_strings.
         return "E" + super().string_literal(text.replace("\\", "\\\\"))
 
     def timestamp_literal(self, instant: datetime) -> str:
@@ -168,7 +156,7 @@ _SPARK_TYPES = {
     Datatype.UUID: "STRING",
     Datatype.JSON: "STRING",
 }
-# By way of a time without a zone: shifted into a zone with summer time some instants are none.
+# Through a time without zone: in a zone with summer time some local times do not exist.
 _ZONELESS = (
     "CAST(TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, "
     "CAST(unix_micros({sql}) AS DECIMAL(20,0)) / 1000000) AS STRING)"
@@ -181,7 +169,7 @@ _SPARK_TEXTS = {
     ),
     Datatype.BOOLEAN: BOOLEAN_TEXT,
     Datatype.DATE: "date_format({sql}, 'yyyy-MM-dd')",
-    # Times are stored as text with the digits that they need.
+    # Times are stored as text, without trailing zeros.
     Datatype.TIME: "rpad(CASE WHEN {sql} LIKE '%.%' THEN {sql} ELSE concat({sql}, '.') END, 15, '0')",
     Datatype.TIMESTAMP: (
         f"rpad(concat({_ZONELESS}, CASE WHEN length({_ZONELESS}) = 19 THEN '.' ELSE '' END), 26, '0')"
@@ -192,7 +180,7 @@ _SPARK_TEXTS = {
 
 
 class Spark(TemplateDialect):
-    """Spark SQL on Iceberg tables."""
+    """Spark SQL on Iceberg tables; people read it, and loads run as one pass (decision H2)."""
 
     DIALECT_NAME: ClassVar[str] = "spark_iceberg"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("spark")
@@ -225,7 +213,7 @@ class Spark(TemplateDialect):
         return f"ALTER TABLE {names[0]} RENAME TO {names[1]}"
 
 
-# Reserved words of Transact-SQL that sqlglot's tokenizer has no need to know.
+# Reserved words of Transact-SQL that sqlglot's tokenizer lacks.
 _RESERVED = """
     BACKUP BREAK BROWSE BULK CHECKPOINT CLUSTERED COMPUTE CONTAINS CONTAINSTABLE DBCC DENY DISK
     DISTRIBUTED DUMP ERRLVL EXEC EXIT FILE FILLFACTOR FREETEXT HOLDLOCK IDENTITY IDENTITYCOL INDEX KEY
@@ -266,7 +254,7 @@ _UTF8 = "Latin1_General_100_BIN2_UTF8"
 
 
 class SqlServer(TemplateDialect):
-    """SQL Server 2022 and later."""
+    """SQL Server 2022 and later; its SQL is written and parsed here, but not run (decision H3)."""
 
     DIALECT_NAME: ClassVar[str] = "mssql"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("tsql", *_RESERVED.split())
@@ -356,10 +344,10 @@ def register_dialect(dialect: None = None, *, replace: bool = False) -> Callable
 
 
 def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> Kind | Callable[[Kind], Kind]:
-    """Make a dialect known by its DIALECT_NAME; also as a decorator.
+    """Register a dialect by its DIALECT_NAME; can be used as a decorator.
 
-    Raises UsageError for a name that is taken (unless `replace`), a dialect without keywords, one
-    that lacks a method of the contract, or one whose method takes other arguments.
+    Raises UsageError for a name that is taken (unless `replace`), and for a dialect without keywords, without
+    a method of the contract, or whose methods take other arguments.
     """
     if dialect is None:
         return lambda kind: register_dialect(kind, replace=replace)
@@ -373,7 +361,7 @@ def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> K
 
 
 def contract_fault(dialect: type[Dialect]) -> str | None:
-    """What a dialect lacks of the contract, its DIALECT_NAME, words and methods; None if it is whole."""
+    """The first fault of a dialect against the contract; None if it is complete."""
     if not dialect.DIALECT_NAME or not dialect.RESERVED_KEYWORDS:
         return "it needs a DIALECT_NAME and RESERVED_KEYWORDS"
     if any(word != word.upper() for word in dialect.RESERVED_KEYWORDS):
@@ -388,22 +376,22 @@ def contract_fault(dialect: type[Dialect]) -> str | None:
 
 
 def get_dialect(name: str) -> Dialect:
-    """The dialect of this name; UsageError, with the names that there are, if there is none."""
+    """The dialect with this name; raises UsageError with the known names if there is none."""
     if name in NOT_BUILT and name not in _registered:
         raise UsageError("unknown-dialect", NOT_BUILT[name], f"Known are {', '.join(dialect_names())}.")
-    found = _registered.get(OTHER_NAMES.get(name, name))
-    if found is None:
+    dialect = _registered.get(OTHER_NAMES.get(name, name))
+    if dialect is None:
         _search()
-        found = _registered.get(OTHER_NAMES.get(name, name))
-    if found is None:
+        dialect = _registered.get(OTHER_NAMES.get(name, name))
+    if dialect is None:
         raise UsageError(
             "unknown-dialect", f"There is no dialect {name!r}.", f"Known are {', '.join(dialect_names())}."
         )
-    return found()
+    return dialect()
 
 
 def dialect_names() -> list[str]:
-    """The names of all dialects, other names included."""
+    """The names of all dialects, including other names."""
     _search()
     return sorted({*_registered, *OTHER_NAMES})
 
@@ -417,7 +405,7 @@ def _search() -> None:
 
 
 def _parameters(method: Callable[..., object]) -> list[tuple[str, object]]:
-    return [(each.name, each.kind) for each in inspect.signature(method).parameters.values()]
+    return [(parameter.name, parameter.kind) for parameter in inspect.signature(method).parameters.values()]
 
 
 def _refusal(dialect: type[Dialect], why: str) -> UsageError:

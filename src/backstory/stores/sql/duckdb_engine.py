@@ -1,7 +1,4 @@
-"""Which values have one canonical text in Spark and in DuckDB: hashes of those are computed by either.
-
-DuckDB in this process.
-"""
+"""DuckDB in this process, and the values that it and Spark write as the same canonical text."""
 
 import threading
 from collections import defaultdict
@@ -21,14 +18,14 @@ from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import fill_placeholders
 
-# Spark's tables hold the others as texts.
+# Spark's tables store the other types as texts.
 SAME_TEXT: Final = frozenset(Datatype) - {Datatype.FLOAT, Datatype.TIME, Datatype.UUID}
-# Beyond these days the two write years in another way.
+# Outside of these days the two write years differently.
 FIRST, LAST = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
 def has_usual_years(values: pa.ChunkedArray) -> bool:
-    """Whether days and instants lie in years of four digits."""
+    """Whether days and instants are in years with four digits."""
     if not (is_date(values.type) or is_timestamp(values.type)):
         return True
     days = pc.min_max(values.cast(pa.date32()).cast(pa.int32())).as_py()
@@ -39,7 +36,7 @@ _locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 
 
 class DuckDBEngine(Engine):
-    """A connection to a DuckDB file; another process that has it open keeps everybody out."""
+    """A connection to a DuckDB file; while another process has it open, nobody else can."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, path: str) -> None:
         self._connection = connection
@@ -51,15 +48,15 @@ class DuckDBEngine(Engine):
 
     def execute(self, sql: str) -> int:
         with _translate_errors():
-            found = self._connection.execute(sql).fetchone()
-            return int(found[0]) if found and isinstance(found[0], int) else 0
+            row = self._connection.execute(sql).fetchone()
+            return int(row[0]) if row and isinstance(row[0], int) else 0
 
     def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
         with _translate_errors():
             return self._connection.execute(sql).fetchall()
 
     def rows(self, sql: str) -> pa.Table:
-        """The rows of a query as an Arrow table, those of a relation in its order."""
+        """The rows of a query as an Arrow table, in the order of its relation."""
         with _translate_errors():
             return self._connection.sql(sql).to_arrow_table()
 
@@ -75,13 +72,13 @@ class DuckDBEngine(Engine):
 
     @contextmanager
     def lock(self, name: str) -> Iterator[bool]:
-        held = _locks[self._path, name]
-        taken = held.acquire(blocking=False)
+        lock = _locks[self._path, name]
+        taken = lock.acquire(blocking=False)
         try:
             yield taken
         finally:
             if taken:
-                held.release()
+                lock.release()
 
     def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
         with _translate_errors():
@@ -110,7 +107,7 @@ class DuckDBEngine(Engine):
         return name
 
     def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
-        # A MERGE of DuckDB reads rows of its source that it has written already.
+        # DuckDB's MERGE reads rows of its source that it has already written.
         self.execute(f"CREATE OR REPLACE TEMPORARY TABLE {name} AS\n{fill_placeholders(template, values)}")
         return name
 
@@ -119,7 +116,7 @@ class DuckDBEngine(Engine):
 
 
 def open_duckdb(url: str) -> DuckDBEngine:
-    """A connection to `duckdb:///path`; TryAgain if another process has the file."""
+    """A connection to `duckdb:///path`; raises TryAgain if another process has the file."""
     scheme, _, path = url.partition("://")
     if scheme != "duckdb":
         raise UsageError(
@@ -127,8 +124,10 @@ def open_duckdb(url: str) -> DuckDBEngine:
         )
     place = Path(path)
     if path and (place.is_dir() or not place.parent.is_dir()):
-        told = "This" if "@" in path else path  # what stands before it may be a password
-        raise UsageError("wrong-url", f"{told} is not a path of a file.", "Write duckdb:///path/file.duckdb.")
+        shown = "This" if "@" in path else path  # there may be a password before it
+        raise UsageError(
+            "wrong-url", f"{shown} is not the path of a file.", "Write duckdb:///path/file.duckdb."
+        )
     with _translate_errors():
         connection = duckdb.connect(path or ":memory:")
         connection.execute("SET TimeZone = 'UTC'")
@@ -150,5 +149,5 @@ def _translate_errors() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """The first line of an error; those that follow repeat the statement."""
+    """The first line of an error; the others repeat the statement."""
     return str(error).split("\n", 1)[0]

@@ -1,4 +1,4 @@
-"""What a connection can do (section 5.1): the dialect wrote the SQL, the engine runs it."""
+"""The contract of a connection (section 5.1): it runs the SQL of a dialect."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,18 +14,17 @@ from backstory.stores.sql.statements import fill_placeholders
 class Engine(ABC):
     """A connection whose session is in UTC.
 
-    Errors of the database are raised as ours: TryAgain for a conflict or a database that is busy, Failed
-    for anything else.
+    The database's errors are raised as TryAgain for a conflict or a busy database, else as Failed.
     """
 
     @property
     def address(self) -> str:
-        """The address of the database, without its login; empty if the connection does not know it."""
+        """The address of the database, without its login; empty if unknown."""
         return ""
 
     @abstractmethod
     def execute(self, sql: str) -> int:
-        """Run a statement, and return the number of rows that it changed; 0 if it has none."""
+        """Run a statement; returns the number of rows that it changed, 0 if it has none."""
 
     @abstractmethod
     def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
@@ -33,11 +32,11 @@ class Engine(ABC):
 
     @abstractmethod
     def transaction(self) -> AbstractContextManager[None]:
-        """One transaction on one consistent snapshot; rolled back when an error is raised in it."""
+        """A transaction on one consistent snapshot, which an error rolls back."""
 
     @abstractmethod
     def lock(self, name: str) -> AbstractContextManager[bool]:
-        """Lock a name until the connection ends; False, without waiting, if another process has it."""
+        """Lock a name until the connection ends; False without waiting if another process has it."""
 
     @abstractmethod
     def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
@@ -49,12 +48,12 @@ class Engine(ABC):
 
     @abstractmethod
     def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
-        """Rows of a file as a relation of this session; gives its name in SQL."""
+        """Load rows as a relation of this session; returns its name in SQL."""
 
     def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
-        """A query's rows as a relation that the transaction's own writes do not change; its SQL.
+        """The SQL of a relation with a query's rows, which the transaction's own writes do not change.
 
-        By default the query itself: statements mostly do not see what they write.
+        By default this is the query itself, because most statements do not see their own writes.
         """
         del name, values
         return f"(\n{template}\n)"

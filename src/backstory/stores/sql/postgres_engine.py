@@ -1,4 +1,4 @@
-"""A PostgreSQL server."""
+"""A connection to a PostgreSQL server."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -41,15 +41,15 @@ class PostgresEngine(Engine):
     @contextmanager
     def transaction(self) -> Iterator[None]:
         with translate_postgres(), self._connection.transaction():
-            # Tables are joined whole, and nothing is known yet of what the transaction itself wrote.
+            # Tables are joined whole, and there are no statistics on the transaction's own writes yet.
             self._connection.execute("SET LOCAL enable_nestloop = off")
             yield
 
     @contextmanager
     def lock(self, name: str) -> Iterator[bool]:
         with translate_postgres():
-            asked = self._connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [name])
-            taken = bool(asked.fetchall()[0][0])
+            cursor = self._connection.execute("SELECT pg_try_advisory_lock(hashtextextended(%s, 0))", [name])
+            taken = bool(cursor.fetchall()[0][0])
         try:
             yield taken
         finally:
@@ -68,13 +68,13 @@ class PostgresEngine(Engine):
         return {name: type_ for _, name, type_ in rows if name} if rows else None
 
     def bind_secret(self, name: str, value: str) -> None:
-        # A server's log may show statements and their parameters, and never the data of a COPY.
+        # A server's log may contain statements and their parameters, but never the data of a COPY.
         with translate_postgres(), self._connection.transaction(), self._connection.cursor() as cursor:
             cursor.execute("CREATE TEMPORARY TABLE backstory_secret (secret text) ON COMMIT DROP")
             with cursor.copy("COPY pg_temp.backstory_secret FROM STDIN") as rows:
                 rows.write_row([value])
-            told = "SELECT set_config(%s, (SELECT secret FROM pg_temp.backstory_secret), false)"
-            cursor.execute(told, [f"backstory.{name}"])
+            query = "SELECT set_config(%s, (SELECT secret FROM pg_temp.backstory_secret), false)"
+            cursor.execute(query, [f"backstory.{name}"])
 
     def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
         dialect = Postgres()
@@ -102,11 +102,11 @@ class PostgresEngine(Engine):
 
 
 def _as_text(rows: pa.Table) -> pa.Table:
-    """Bytes as PostgreSQL writes them."""
+    """Binary columns as PostgreSQL's texts."""
     for place, field in enumerate(rows.schema):
         if pa.types.is_binary(field.type):
-            told = [None if value is None else "\\x" + value.hex() for value in rows[place].to_pylist()]
-            rows = rows.set_column(place, field.name, pa.array(told, pa.string()))
+            texts = [None if value is None else "\\x" + value.hex() for value in rows[place].to_pylist()]
+            rows = rows.set_column(place, field.name, pa.array(texts, pa.string()))
     return rows
 
 
@@ -116,12 +116,12 @@ def open_postgres(url: str) -> PostgresEngine:
     with translate_postgres():
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         _end_with_process(connection)
-    for name in ("json", "jsonb"):  # a text as it is stored, as in every other place: its null is no NULL
+    for name in ("json", "jsonb"):  # the stored text, as everywhere: its null is not NULL
         connection.adapters.register_loader(name, TextLoader)
     return PostgresEngine(connection)
 
 
 def _end_with_process(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Let the session of a process that was killed end soon, also while it waits: it holds our locks."""
-    with suppress(psycopg.Error):  # PostgreSQL 14 and later, and not on every system
+    """Make the session of a killed process end soon, even while it waits, because it holds our locks."""
+    with suppress(psycopg.Error):  # only PostgreSQL 14 and later on some systems
         connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")

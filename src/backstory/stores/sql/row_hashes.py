@@ -1,4 +1,4 @@
-"""How rows are hashed, recorded with their table, so that anybody can compute them again (section 2.4)."""
+"""The way rows are hashed, stored with their table, so that anybody can verify the hashes (section 2.4)."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -9,14 +9,14 @@ from typing import Any, Final
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialect import Dialect
 
-# A table property: every way in which rows of the table were hashed, columns by their ids.
+# A table property: all ways in which rows of the table were hashed, with columns by their ids.
 ROW_HASHES: Final = "backstory.row-hashes"
 NO_COLUMNS: Final = sha256(b"no_columns").hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class HashedColumn:
-    """A column that goes into a hash as its canonical text, behind a `prefix`."""
+    """A column of a hash: its canonical text, after a `prefix`."""
 
     name: str
     datatype: Datatype
@@ -27,9 +27,9 @@ class HashedColumn:
 
 @dataclass(frozen=True, slots=True)
 class RowHash:
-    """The SHA-256 of the texts of columns, in this order: what stands between them, and what for NULL.
+    """The SHA-256 of the texts of columns in this order, with a separator and a text for NULL.
 
-    With `escaped` no separator is left in a text.
+    With `escaped` no text contains the separator.
     """
 
     columns: tuple[HashedColumn, ...]
@@ -38,21 +38,25 @@ class RowHash:
     escaped: bool = False
 
     def sql(self, dialect: Dialect, column: Callable[[str], str]) -> str:
-        """The hash of a row; `column` writes a name."""
+        """The hash of a row in SQL; `column` returns the SQL of a name."""
         if not self.columns:
             return dialect.string_literal(NO_COLUMNS)
         return joined_hash(
-            dialect, [self._part(dialect, each, column) for each in self.columns], self.separator
+            dialect, [self._part(dialect, hashed, column) for hashed in self.columns], self.separator
         )
 
-    def _part(self, dialect: Dialect, each: HashedColumn, column: Callable[[str], str]) -> str:
-        text = dialect.canonical_text(column(each.name), each.datatype, each.precision, each.scale)
+    def _part(self, dialect: Dialect, hashed: HashedColumn, column: Callable[[str], str]) -> str:
+        text = dialect.canonical_text(column(hashed.name), hashed.datatype, hashed.precision, hashed.scale)
         text = hashable_text(dialect, text, self.null, escaped=self.escaped)
-        return dialect.concat_expression([dialect.string_literal(each.prefix), text]) if each.prefix else text
+        return (
+            dialect.concat_expression([dialect.string_literal(hashed.prefix), text])
+            if hashed.prefix
+            else text
+        )
 
 
 def hashable_text(dialect: Dialect, sql: str, null: str, *, escaped: bool) -> str:
-    """The SQL of a canonical text as it goes into a hash: escaped, and never NULL."""
+    """The SQL of a canonical text for a hash: escaped, and never NULL."""
     literal = dialect.string_literal
     if escaped:
         for character, instead in (("^", "^^"), ("|", "^p")):
@@ -61,37 +65,37 @@ def hashable_text(dialect: Dialect, sql: str, null: str, *, escaped: bool) -> st
 
 
 def joined_hash(dialect: Dialect, parts: Sequence[str], separator: str) -> str:
-    """The hash of texts, the separator between them."""
+    """The hash of texts with the separator between them."""
     between = dialect.string_literal(separator)
-    joined = [each for part in parts for each in (between, part)]
+    joined = [text for part in parts for text in (between, part)]
     return dialect.hash_expression(dialect.concat_expression(joined[1:]))
 
 
 def hashes_of_property(text: str | None, names: Mapping[int, str]) -> list[RowHash] | None:
-    """The ways of hashing in a property; None without one, or where a hashed column is gone."""
+    """The ways of hashing in a property; None without one, or if a hashed column is missing."""
     try:
-        return None if text is None else [_hash_of_json(each, names) for each in json.loads(text)]
+        return None if text is None else [_hash_of_json(written, names) for written in json.loads(text)]
     except (KeyError, TypeError, ValueError):
         return None
 
 
-def _hash_of_json(told: Mapping[str, Any], names: Mapping[int, str]) -> RowHash:
+def _hash_of_json(written: Mapping[str, Any], names: Mapping[int, str]) -> RowHash:
     columns = (
-        HashedColumn(names[each["id"]], Datatype(each["datatype"]), *(each[part] for part in _PARTS))
-        for each in told["columns"]
+        HashedColumn(names[column["id"]], Datatype(column["datatype"]), *(column[part] for part in _PARTS))
+        for column in written["columns"]
     )
-    return RowHash(tuple(columns), told["separator"], told["null"], told["escaped"])
+    return RowHash(tuple(columns), written["separator"], written["null"], written["escaped"])
 
 
 _PARTS = ("precision", "scale", "prefix")
 
 
 def hashes_to_keep(hashes: Iterable[RowHash], ids: Mapping[str, int]) -> str:
-    """The property's text."""
-    return json.dumps([_hash_as_json(each, ids) for each in dict.fromkeys(hashes)], ensure_ascii=False)
+    """The text of the property."""
+    return json.dumps([_hash_as_json(hashed, ids) for hashed in dict.fromkeys(hashes)], ensure_ascii=False)
 
 
 def _hash_as_json(hashed: RowHash, ids: Mapping[str, int]) -> dict[str, Any]:
-    told = asdict(hashed)
-    told["columns"] = [{"id": ids[each.pop("name")], **each} for each in told["columns"]]
-    return told
+    written = asdict(hashed)
+    written["columns"] = [{"id": ids[column.pop("name")], **column} for column in written["columns"]]
+    return written

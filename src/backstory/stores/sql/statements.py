@@ -1,7 +1,4 @@
-"""A statement of a load, before its placeholders are filled in.
-
-The placeholders of statements, each in place of a whole literal (sections 3.5 and 5.2).
-"""
+"""Statements of a load, with placeholders in place of whole literals (sections 3.5 and 5.2)."""
 
 import re
 from collections.abc import Mapping
@@ -11,7 +8,7 @@ from backstory.errors import Failed
 
 
 class Statement(NamedTuple):
-    """One statement of a load, by the name that the log has for it."""
+    """One statement of a load, and the name of its step in the log."""
 
     step: str
     sql: str
@@ -26,13 +23,13 @@ PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
-    """The statement with each placeholder's SQL in its place, in one pass: values stay data.
+    """Replace each placeholder by its SQL, in one pass, so that values remain data.
 
-    Raises Failed for a placeholder without a value: such a statement is never run.
+    Raises Failed for a placeholder without a value: such a statement must not run.
     """
 
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
+    def value(placeholder: re.Match[str]) -> str:
+        name = placeholder[1]
         if name not in values:
             raise Failed(
                 "unresolved-placeholder",
@@ -44,5 +41,5 @@ def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
 
 
 def without_placeholders(text: str) -> list[str]:
-    """The text in parts none of which has two braces together, so that no placeholder is seen in it."""
+    """Split the text between adjacent braces, so that no part contains a placeholder."""
     return _BETWEEN_BRACES.split(text)
