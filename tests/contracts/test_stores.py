@@ -397,7 +397,7 @@ class TestStore:
             raise BackstoryError("fault", "A fault.", "None.")
 
         before, into = kept.state(), shape("id:LONG* v n:LONG", kept.name.name)
-        for failing, error in (({"expected": 2}, TryAgain), ({"told": fault}, BackstoryError)):
+        for failing, error in (({"expected": 2}, TryAgain), ({"late_properties": fault}, BackstoryError)):
             with pytest.raises(error):
                 kept.change(into=into, come="id v \n 9 z", gone="id \n 1", properties={"p": "1"}, **failing)
             assert kept.state() == before
